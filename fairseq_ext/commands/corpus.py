@@ -1,4 +1,4 @@
-"""``fairseq-ext corpus``: corpora of the literature, Tatoeba, pairs of sentences, CSV."""
+"""``fairseq-ext corpus``: corpora of the literature, Tatoeba, pairs, translation files, CSV."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from fairseq_ext.utils import option_fields
 OTHERS = {
     "tatoeba": ("tatoeba", "Spanish-English sentences that come with this package"),
     "pairs": ("split_pairs", "sentence pairs, split into train, valid and test without leaks"),
+    "translations": (
+        "translations",
+        "pairs out of gettext, TMX, XLIFF, help pages and test sets of WMT",
+    ),
     "wmt14-csv": ("wmt14_csv", "WMT14 English-German from CSV files, in byte-level BPE"),
 }
 """Names that are not in the catalogue: their command lines, and what they are."""

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
+from fairseq_ext.corpora.markup import MARKUP_RULES, MNEMONIC_RULES, PLACEHOLDER_RULES
+from fairseq_ext.corpora.readers import FORMAT_NAMES
 from fairseq_ext.text.subwords import LEARNT
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import EnvironmentProblem
@@ -234,6 +236,53 @@ class PairOptions:
 
 
 @dataclass(frozen=True)
+class TranslationOptions:
+    """Which files of translations to read, and what happens to the marks in their texts."""
+
+    src: str = option(help="source language, such as en")
+    tgt: str = option(help="target language, such as de")
+    output: Path = option(
+        dataclasses.MISSING,
+        "file to write: source, target and document of each pair, for `corpus pairs`; TSV.json "
+        "has counts and checksums",
+        "-o",
+        "--output",
+        metavar="TSV",
+    )
+    files: Sequence[Path] = option(
+        [],
+        "files with both languages, or folders of them: gettext's .po and .mo, .tmx, .xlf, "
+        "WMT's .xml",
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+    )
+    source: Path | None = option(
+        None, "instead: a file or folder of source texts (.sgm, lines, help pages) …"
+    )
+    target: Path | None = option(None, "… and that of their translations")
+    format: str | None = option(
+        None, "of the files (default: as their names end)", choices=FORMAT_NAMES
+    )
+    markup: str = option(
+        MARKUP_RULES[0], "tags such as <emph> (default: %(default)s)", choices=MARKUP_RULES
+    )
+    placeholders: str = option(
+        PLACEHOLDER_RULES[0],
+        "values such as %%s and {name} (default: %(default)s)",
+        choices=PLACEHOLDER_RULES,
+    )
+    mnemonics: str = option(
+        MNEMONIC_RULES[0],
+        "letters of shortcuts such as &File (default: %(default)s)",
+        choices=MNEMONIC_RULES,
+    )
+    licence: str = option("", "of the texts, for the record", metavar="TEXT")
+    domain: str = option("", "of the texts, for the record", metavar="NAME")
+
+
+@dataclass(frozen=True)
 class CsvOptions:
     """How to convert the CSV files of WMT14 English–German."""
 
@@ -359,6 +408,7 @@ COMMAND_LINES = {
     "corpus": CommandLine(CorpusOptions, "fairseq_ext.corpora.preparation"),
     "tatoeba": CommandLine(TatoebaOptions, "fairseq_ext.corpora.tatoeba"),
     "split_pairs": CommandLine(PairOptions, "fairseq_ext.corpora.split_pairs"),
+    "translations": CommandLine(TranslationOptions, "fairseq_ext.corpora.translation_files"),
     "wmt14_csv": CommandLine(CsvOptions, "fairseq_ext.corpora.wmt14_csv"),
     "prepare": CommandLine(OwnTextOptions, "fairseq_ext.corpora.own_text"),
     "monolingual": CommandLine(MonolingualOptions, "fairseq_ext.corpora.monolingual"),

@@ -1,0 +1,214 @@
+"""Read gettext's catalogues: ``.po``, and ``.mo`` as installed programs have it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairseq_ext.corpora.readers import LONGEST, Segment
+from fairseq_ext.utils.errors import DataError
+
+CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
+PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
+KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s+(".*")')
+ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+MAGIC = 0x950412DE
+LARGEST = 1 << 28  # bytes of a catalogue
+UNKNOWN_CHARSET = "CHARSET"  # as templates have it
+
+
+@dataclass
+class Message:
+    """An entry of a catalogue.
+
+    Attributes:
+        line: where it begins, 0 where the format has no lines.
+        fuzzy: a guess of the tools that no translator has confirmed.
+        texts: by keyword: ``msgid``, ``msgid_plural``, ``msgctxt``.
+        forms: of the translation by number; a message without a plural has number 0 alone.
+    """
+
+    line: int = 0
+    fuzzy: bool = False
+    texts: dict[str, str] = field(default_factory=dict)
+    forms: dict[int, str] = field(default_factory=dict)
+
+
+def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read a ``.po`` file, whose messages are in the source language.
+
+    Raises:
+        DataError: the file cannot be read, is malformed, or has other plural forms than it says.
+    """
+    path = paths[0]
+    text = _decoded(_read(path), path)
+    yield from _segments(_po_messages(text, path), path)
+
+
+def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read a ``.mo`` file, whose messages are in the source language.
+
+    Raises:
+        DataError: the file cannot be read, is damaged, or has other plural forms than it says.
+    """
+    path = paths[0]
+    yield from _segments(_mo_messages(_read(path), path), path)
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise DataError(f"`{path}` does not exist or is no file; check the path.")
+    if path.stat().st_size > LARGEST:
+        raise DataError(f"`{path}` is larger than {LARGEST:,} bytes; no catalogue is.")
+    return path.read_bytes()
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    """Decode a ``.po`` file by the charset in its header."""
+    match = CHARSET.search(content)
+    charset = match[1].decode() if match else "utf-8"
+    if charset == UNKNOWN_CHARSET:
+        charset = "utf-8"
+    try:
+        return content.decode("utf-8-sig" if charset.lower() in ("utf-8", "utf8") else charset)
+    except LookupError:
+        raise DataError(f"`{path}`: Python knows no charset `{charset}`; convert it.") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"`{path}`, line {line}: not {charset}, which its header names; convert it, for "
+            "example with msgconv."
+        ) from None
+
+
+def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
+    plurals: int | None = None
+    for message in messages:
+        place = f"`{path}`, line {message.line}" if message.line else f"`{path}`"
+        singular, plural = message.texts["msgid"], message.texts.get("msgid_plural")
+        longest = max(map(len, (*message.texts.values(), *message.forms.values())), default=0)
+        if longest > LONGEST:
+            raise DataError(f"{place}: a text of {longest:,} characters; no message is as long.")
+        if not singular:
+            header = PLURALS.search(message.forms.get(0, ""))
+            plurals = plurals if header is None else int(header[1])
+            continue
+        fault = "fuzzy" if message.fuzzy else ""
+        if plural is None:
+            yield Segment(singular, message.forms.get(0, ""), path.name, fault)
+            continue
+        if not any(message.forms.values()):
+            yield Segment(singular, "", path.name, fault)
+            continue
+        if sorted(message.forms) != list(range(plurals or len(message.forms))):
+            raise DataError(
+                f"{place}: plural forms {sorted(message.forms)}, but the header says "
+                f"nplurals={plurals}; repair it, `msgfmt --check` shows where."
+            )
+        if len(message.forms) == 2:  # in other languages no form is the singular alone
+            yield Segment(singular, message.forms[0], path.name, fault)
+        yield Segment(plural, message.forms[max(message.forms)], path.name, fault)
+
+
+# ---- .po -----------------------------------------------------------------------------------------
+
+
+def _po_messages(text: str, path: Path) -> Iterator[Message]:
+    message, keyword = Message(), ""
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            if keyword.startswith("msgstr"):
+                yield _complete(message, path)
+                message, keyword = Message(), ""
+            if line.startswith("#,") and "fuzzy" in line:
+                message.fuzzy = True
+            continue
+        match = KEYWORD.fullmatch(line)
+        if match is None:
+            if not line.startswith('"') or not keyword:
+                raise DataError(f"`{path}`, line {number}: not gettext's syntax; repair it.")
+            _append(message, keyword, _unquoted(line, path, number))
+            continue
+        if match[1] in ("msgid", "msgctxt") and keyword.startswith("msgstr"):
+            yield _complete(message, path)
+            message = Message()
+        message.line = message.line or number
+        keyword = match[1]
+        if keyword in message.texts:
+            raise DataError(f"`{path}`, line {number}: a second `{keyword}` before `msgstr`.")
+        _append(message, keyword, _unquoted(match[3], path, number))
+    if keyword:
+        yield _complete(message, path)
+
+
+def _append(message: Message, keyword: str, text: str) -> None:
+    if not keyword.startswith("msgstr"):
+        message.texts[keyword] = message.texts.get(keyword, "") + text
+        return
+    form = int(keyword[7:-1] or 0) if "[" in keyword else 0
+    message.forms[form] = message.forms.get(form, "") + text
+
+
+def _complete(message: Message, path: Path) -> Message:
+    if "msgid" not in message.texts or not message.forms:
+        missing = "msgstr" if "msgid" in message.texts else "msgid"
+        raise DataError(f"`{path}`, line {message.line}: an entry without `{missing}`; repair it.")
+    return message
+
+
+def _unquoted(text: str, path: Path, number: int) -> str:
+    body = text[1:-1]
+    if len(text) < 2 or not text.endswith('"') or re.search(r'(?<!\\)(?:\\\\)*"', body):
+        raise DataError(f"`{path}`, line {number}: a text whose quotation marks do not close.")
+    return ESCAPE.sub(_unescaped, body)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    if match[1]:
+        return chr(int(match[1], 8))
+    return chr(int(match[2], 16)) if match[2] else CONTROLS.get(match[3], match[3])
+
+
+# ---- .mo -----------------------------------------------------------------------------------------
+
+
+def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
+    damaged = DataError(f"`{path}` is damaged or no .mo file; compile it again with msgfmt.")
+    order = next((o for o in "<>" if content[:4] == struct.pack(f"{o}I", MAGIC)), None)
+    if order is None or len(content) < 20:
+        raise damaged
+    count, originals, translations = struct.unpack_from(f"{order}8x3I", content)
+    if max(originals, translations) + 8 * count > len(content):
+        raise damaged
+    charset = _mo_charset(content, order, translations) if count else "utf-8"
+    for index in range(count):
+        sides = []
+        for table in (originals, translations):
+            length, start = struct.unpack_from(f"{order}2I", content, table + 8 * index)
+            if start + length > len(content):
+                raise damaged
+            try:
+                sides.append(content[start : start + length].decode(charset))
+            except (UnicodeDecodeError, LookupError):
+                raise DataError(
+                    f"`{path}` has a text that is not {charset}, which it names."
+                ) from None
+        context, _, identity = sides[0].rpartition("\x04")
+        singular, *plural = identity.split("\0")
+        message = Message(texts={"msgid": singular, "msgctxt": context})
+        if plural:
+            message.texts["msgid_plural"] = plural[0]
+        message.forms = dict(enumerate(sides[1].split("\0") if plural else sides[1:]))
+        yield message
+
+
+def _mo_charset(content: bytes, order: str, translations: int) -> str:
+    """Return the charset that the header names, which is the first message of the file."""
+    length, start = struct.unpack_from(f"{order}2I", content, translations)
+    match = CHARSET.search(content[start : start + length])
+    return match[1].decode() if match else "utf-8"

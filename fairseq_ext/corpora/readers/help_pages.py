@@ -1,0 +1,99 @@
+"""Read two folders of HTML pages whose paragraphs have the same ids, such as LibreOffice's help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+from fairseq_ext.corpora.readers import Segment
+from fairseq_ext.utils.errors import DataError
+
+LARGEST = 1 << 24  # bytes of a page
+BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
+VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
+
+
+class Paragraphs(HTMLParser):
+    """Collect the text of a page's paragraphs by id, with tags that have no attributes.
+
+    Attributes:
+        texts: by id; None where two paragraphs have it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.texts: dict[str, str | None] = {}
+        self._name, self._block, self._pieces = "", "", list[str]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        name = dict(attrs).get("id")
+        if tag in BLOCKS and name:
+            self._close()
+            self._name, self._block = name, tag
+        elif self._name:
+            self._pieces.append(f"<{tag}/>" if tag in VOID else f"<{tag}>")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._block:
+            self._close()
+        elif self._name and tag not in VOID:
+            self._pieces.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if self._name:
+            self._pieces.append(data)
+
+    def close(self) -> None:
+        super().close()
+        self._close()
+
+    def _close(self) -> None:
+        if self._name:
+            repeated = self._name in self.texts
+            self.texts[self._name] = None if repeated else "".join(self._pieces)
+        self._name, self._block, self._pieces = "", "", []
+
+
+def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read paragraphs of two folders by page and id; a document is a page.
+
+    Raises:
+        DataError: a folder or page cannot be read, or no paragraph is in both.
+    """
+    first, second = paths
+    for folder in paths:
+        if not folder.is_dir():
+            raise DataError(f"`{folder}` is no folder; give the two folders of HTML pages.")
+    shared = 0
+    for page in sorted(first.rglob("*.htm*")):
+        name = page.relative_to(first)
+        if not (second / name).is_file():
+            continue
+        sources, targets = _paragraphs(page), _paragraphs(second / name)
+        for paragraph, source in sources.items():
+            target = targets.get(paragraph)
+            if source is None or (target is None and paragraph in targets):
+                yield Segment("", "", str(name), "two paragraphs have its id")
+            elif target is None:
+                yield Segment("", "", str(name), "no paragraph with its id in the translation")
+            else:
+                shared += 1
+                yield Segment(source, target, str(name))
+    if not shared:
+        raise DataError(
+            f"`{first}` and `{second}` have no paragraph with the same id on the same page; are "
+            "they two languages of one edition?"
+        )
+
+
+def _paragraphs(page: Path) -> dict[str, str | None]:
+    if page.stat().st_size > LARGEST:
+        raise DataError(f"`{page}` is larger than {LARGEST:,} bytes; no page of help is.")
+    parser = Paragraphs()
+    try:
+        parser.feed(page.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError:
+        raise DataError(f"`{page}` is not UTF-8; convert it, for example with iconv.") from None
+    parser.close()
+    return parser.texts

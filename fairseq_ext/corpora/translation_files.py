@@ -1,0 +1,161 @@
+"""Turn files of translations in any format into pairs, and count those left out by reason."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext.corpora.command_lines import TranslationOptions
+from fairseq_ext.corpora.markup import Rules
+from fairseq_ext.corpora.readers import Reader, Segment, catalogues, help_pages, memories, test_sets
+from fairseq_ext.text.writing import write_all
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import sha256
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of translations.
+
+    Attributes:
+        read: its reader.
+        endings: of its files' names.
+        sides: 1 for files with both languages, 2 for a file or folder of each.
+    """
+
+    read: Reader
+    endings: tuple[str, ...]
+    sides: int = 1
+
+
+FORMATS = {
+    "po": Format(catalogues.po, (".po",)),
+    "mo": Format(catalogues.mo, (".mo",)),
+    "tmx": Format(memories.tmx, (".tmx",)),
+    "xliff": Format(memories.xliff, (".xlf", ".xliff")),
+    "wmt": Format(test_sets.wmt_xml, (".xml",)),
+    "sgm": Format(test_sets.sgm, (".sgm",), 2),
+    "help": Format(help_pages.help_pages, (), 2),
+    "lines": Format(test_sets.lines, (), 2),
+}
+Pair = tuple[str, str, str]
+
+
+class Extraction:
+    """Pairs of translations that the rules accept, each once.
+
+    Attributes:
+        rules: for mark-up, placeholders and mnemonics.
+        counts: pairs read and written, and those left out by reason.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules, self.counts = rules, Counter[str]()
+        self._pairs = set[tuple[str, str]]()
+
+    def pairs(self, segments: Iterable[Segment]) -> Iterator[Pair]:
+        """Yield source, target and document of each accepted segment."""
+        for segment in segments:
+            self.counts["read"] += 1
+            (source, target), reason = self.rules.apply(segment.source, segment.target)
+            reason = segment.fault or reason
+            if not reason and (source, target) in self._pairs:
+                reason = "repeated"
+            if reason:
+                self.counts[f"left out: {reason}"] += 1
+                continue
+            self._pairs.add((source, target))
+            self.counts["written"] += 1
+            yield source, target, " ".join(segment.document.split())
+
+
+def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
+    """Yield the format and path of each file, and of those inside folders.
+
+    Args:
+        paths: files or folders.
+        name: of the format of them all; None tells it by the ending.
+
+    Raises:
+        ConfigError: a file of no known ending, a folder without any.
+    """
+    endings = {ending: key for key, form in FORMATS.items() for ending in form.endings}
+    for path in paths:
+        members = sorted(path.rglob("*")) if path.is_dir() else [path]
+        matches = [
+            (name or endings[member.suffix], member)
+            for member in members
+            if member.suffix in (FORMATS[name].endings if name and path.is_dir() else endings)
+            or (name and not path.is_dir())
+        ]
+        if not matches:
+            listed = ", ".join(endings)
+            raise ConfigError(f"`{path}` has no file ending in {listed}; `--format` names another.")
+        yield from matches
+
+
+def segments(args: TranslationOptions) -> Iterator[Segment]:
+    """Yield all segments of the files that the options name.
+
+    Raises:
+        ConfigError: options that do not fit each other or the format.
+        DataError: a file that cannot be used.
+    """
+    two_sided = [name for name, form in FORMATS.items() if form.sides == 2]
+    if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
+        args.target
+    ):
+        raise ConfigError("give FILE…, or `--source` and `--target`, not both and not none.")
+    if args.source is None or args.target is None:
+        for name, path in files(args.files, args.format):
+            if FORMATS[name].sides == 2:
+                raise ConfigError(
+                    f"`{path}`: {name} has a file of each language; use `--source` and `--target`."
+                )
+            yield from FORMATS[name].read((path,), args.src, args.tgt)
+        return
+    name = args.format or _two_sided_format(args.source)
+    if name not in two_sided:
+        raise ConfigError(f"`--format {name}` has both languages in one file; give FILE instead.")
+    yield from FORMATS[name].read((args.source, args.target), args.src, args.tgt)
+
+
+def _two_sided_format(source: Path) -> str:
+    if source.is_dir():
+        return "help"
+    return "sgm" if source.suffix == ".sgm" else "lines"
+
+
+def run(args: TranslationOptions) -> str:
+    """Write the pairs, and a record of them beside it; returns the counts as text.
+
+    Raises:
+        ConfigError: options that cannot be used.
+        DataError: a file that cannot be used; nothing is written then.
+    """
+    extraction = Extraction(Rules(args.markup, args.placeholders, args.mnemonics))
+    pairs = list(extraction.pairs(segments(args)))
+    if not pairs:
+        raise DataError(f"no pair is left: {_listed(extraction.counts)}.")
+    inputs = [path for path in (*args.files, args.source, args.target) if path is not None]
+    record = {
+        "languages": [args.src, args.tgt],
+        "licence": args.licence,
+        "domain": args.domain,
+        "rules": vars(extraction.rules),
+        "counts": dict(extraction.counts),
+        "files": {
+            str(path): sha256(path) if path.is_file() else "folder" for path in sorted(inputs)
+        },
+    }
+    name = args.output.name
+    rows = ("\t".join(pair) for pair in pairs)
+    write_all(args.output.parent, {name: rows, f"{name}.json": [json.dumps(record, indent=1)]})
+    return f"{args.output}: {_listed(extraction.counts)}"
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -1,0 +1,323 @@
+"""Pairs out of gettext's catalogues, translation memories, help pages and test sets of WMT."""
+
+from __future__ import annotations
+
+import argparse
+import gettext
+import io
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext.corpora import command_lines, translation_files
+from fairseq_ext.corpora.markup import Rules
+from fairseq_ext.corpora.readers import (
+    FORMAT_NAMES,
+    Segment,
+    catalogues,
+    help_pages,
+    memories,
+    test_sets,
+)
+from fairseq_ext.utils.errors import FairseqExtError
+from tests.support.harness import run
+
+HEADER = r"""msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\n"
+
+"""
+CATALOGUE = (
+    HEADER
+    + r"""# a comment
+#: file.c:1
+msgctxt "menu"
+msgid "&Open \"%s\""
+msgstr "„%s“ ö&ffnen"
+
+msgid ""
+"Two "
+"lines\n"
+msgstr "Zwei Zeilen\n"
+
+#, fuzzy, c-format
+msgid "A guess"
+msgstr "Geraten"
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d Datei"
+msgstr[1] "%d Dateien"
+
+#~ msgid "gone"
+#~ msgstr "fort"
+msgid "Nothing"
+msgstr ""
+"""
+)
+
+
+def pairs(segments: Iterator[Segment]) -> list[tuple[str, str]]:
+    return [(segment.source, segment.target) for segment in segments]
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def compiled(messages: dict[str, str]) -> bytes:
+    """Return a .mo file, as msgfmt lays it out."""
+    keys = sorted(messages)
+    texts = [key.encode() for key in keys] + [messages[key].encode() for key in keys]
+    start = 28 + 16 * len(keys)
+    entries, body = [], b""
+    for text in texts:
+        entries += [len(text), start + len(body)]
+        body += text + b"\0"
+    head = struct.pack("<7I", catalogues.MAGIC, 0, len(keys), 28, 28 + 8 * len(keys), 0, start)
+    return head + struct.pack(f"<{len(entries)}I", *entries) + body
+
+
+# ---- formats -------------------------------------------------------------------------------------
+
+
+def test_a_catalogue_gives_messages_plurals_and_faults(tmp_path: Path) -> None:
+    segments = list(catalogues.po((write(tmp_path / "de.po", CATALOGUE),), "en", "de"))
+    assert pairs(iter(segments)) == [
+        ('&Open "%s"', "„%s“ ö&ffnen"),
+        ("Two lines\n", "Zwei Zeilen\n"),
+        ("A guess", "Geraten"),
+        ("%d file", "%d Datei"),
+        ("%d files", "%d Dateien"),
+        ("Nothing", ""),
+    ]
+    assert [segment.fault for segment in segments] == ["", "", "fuzzy", "", "", ""]
+
+
+def test_a_catalogue_is_read_in_the_charset_of_its_header(tmp_path: Path) -> None:
+    text = CATALOGUE.replace("UTF-8", "ISO-8859-1").replace("„%s“", "'%s'")
+    path = write(tmp_path / "de.po", text, "iso-8859-1")
+    assert next(catalogues.po((path,), "en", "de")).target == "'%s' ö&ffnen"
+
+
+def test_a_compiled_catalogue_is_what_python_reads(tmp_path: Path) -> None:
+    header = "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=n != 1;\n"
+    content = compiled(
+        {"": header, "menu\x04Open": "Öffnen", "%d file\0%d files": "%d Datei\0%d Dateien"}
+    )
+    translations = gettext.GNUTranslations(io.BytesIO(content))
+    assert translations.pgettext("menu", "Open") == "Öffnen"
+    path = tmp_path / "de.mo"
+    path.write_bytes(content)
+    assert pairs(catalogues.mo((path,), "en", "de")) == [
+        ("%d file", "%d Datei"),
+        ("%d files", "%d Dateien"),
+        ("Open", "Öffnen"),
+    ]
+
+
+TMX = """<?xml version="1.0"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+<tu tuid="7"><tuv xml:lang="en-US"><seg>Press <bpt i="1">&lt;b&gt;</bpt>OK<ept i="1">x</ept>.</seg>
+</tuv>
+<tuv xml:lang="de"><seg>Drücken Sie <bpt i="1">y</bpt>OK<ept i="1">z</ept>.</seg></tuv></tu>
+<tu><tuv xml:lang="en"><seg>Only English</seg></tuv></tu>
+</body></tmx>"""
+
+
+def test_a_memory_gives_units_that_have_both_languages(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tmx", TMX)
+    expected = [("Press <bpt/>OK<ept/>.", "Drücken Sie <bpt/>OK<ept/>.")]
+    assert pairs(memories.tmx((path,), "en", "de")) == expected
+    path = write(tmp_path / "b.tmx", TMX.replace('"1.0"', '"1.0" encoding="utf-16"'), "utf-16")
+    assert pairs(memories.tmx((path,), "en", "de")) == expected
+    with pytest.raises(
+        FairseqExtError, match="has no pairs of en and fr; its languages are: en-US"
+    ):
+        list(memories.tmx((path,), "en", "fr"))
+
+
+def test_both_versions_of_xliff(tmp_path: Path) -> None:
+    first = write(
+        tmp_path / "a.xlf",
+        '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="a.c" '
+        'source-language="en" target-language="de-DE"><body><trans-unit id="1"><source>Save <g '
+        'id="1">it</g></source><target><g id="1">Es</g> sichern</target></trans-unit><trans-unit '
+        'id="2"><source>New</source><target state="needs-translation">New</target></trans-unit>'
+        "</body></file></xliff>",
+    )
+    segments = list(memories.xliff((first,), "en", "de"))
+    assert segments[0] == Segment("Save <g>it</g>", "<g>Es</g> sichern", "a.c")
+    assert segments[1].fault == "not translated"
+    second = write(
+        tmp_path / "b.xliff",
+        '<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" '
+        'trgLang="de"><file id="f"><unit id="1"><segment><source>Yes</source><target>Ja</target>'
+        "</segment><segment><source>No</source></segment></unit></file></xliff>",
+    )
+    segments = list(memories.xliff((second,), "en", "de"))
+    assert segments[0] == Segment("Yes", "Ja", "f")
+    assert segments[1].fault == "not translated"
+
+
+SGM = '<{0}set srclang="any">\n<doc docid="{1}">\n<seg id="1">{2}</seg>\n</doc>\n</{0}set>\n'
+
+
+def test_test_sets_of_wmt(tmp_path: Path) -> None:
+    source = write(tmp_path / "n-src.en.sgm", SGM.format("src", "bbc", "Tea &amp; milk"))
+    target = write(tmp_path / "n-ref.de.sgm", SGM.format("ref", "bbc", "Tee & Milch"))
+    assert list(test_sets.sgm((source, target), "en", "de")) == [
+        Segment("Tea & milk", "Tee & Milch", "bbc")
+    ]
+    write(target, SGM.format("ref", "cnn", "Tee"))
+    with pytest.raises(FairseqExtError, match=r"bbc, segment 1 where .* has cnn, segment 1"):
+        list(test_sets.sgm((source, target), "en", "de"))
+    document = write(
+        tmp_path / "n.xml",
+        '<dataset id="n"><doc id="d" origlang="en"><src lang="en"><p><seg id="1">Hi</seg></p></src>'
+        '<ref lang="de" translator="A"><p><seg id="1">Hallo</seg></p></ref>'
+        '<ref lang="de" translator="B"><p><seg id="1">Na</seg></p></ref></doc></dataset>',
+    )
+    assert list(test_sets.wmt_xml((document,), "en", "de")) == [Segment("Hi", "Hallo", "d")]
+
+
+def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
+    page = '<p id="a">One <em>A</em><br></p><p id="b">Two &lt;</p><p id="c">3</p><p id="c">4</p>'
+    for name, text in (("en", page), ("de", '<h1 id="a">Eins <em>A</em></h1><p id="c">3</p>')):
+        (tmp_path / name / "x").mkdir(parents=True)
+        write(tmp_path / name / "x" / "1.html", text)
+    folders = (tmp_path / "en", tmp_path / "de")
+    segments = list(help_pages.help_pages(folders, "en", "de"))
+    assert segments[0] == Segment("One <em>A</em><br/>", "Eins <em>A</em>", "x/1.html")
+    assert [segment.fault for segment in segments[1:]] == [
+        "no paragraph with its id in the translation",
+        "two paragraphs have its id",
+    ]
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "source", "target", "result"),
+    [
+        ({}, "&Open", "Ö&ffnen", ("Open", "Öffnen")),
+        ({}, "_Save As", "Speichern _unter", ("Save As", "Speichern unter")),
+        ({}, "&Edit", "編集(&E)", ("Edit", "編集")),
+        ({}, "AT&T &lt; R&D", "AT&T &lt; F&E", ("AT&T &lt; R&D", "AT&T &lt; F&E")),
+        ({}, "the file_name is %(my_name)s", "file_name: %(my_name)s", None),
+        ({}, "a <emph>b</emph>", "<emph>B</emph> A", ("a b", "B A")),
+        ({"markup": "keep"}, "a <b>b</b>", "<b>B</b>", ("a <b>b</b>", "<b>B</b>")),
+        ({"markup": "keep"}, "a <b>b</b>", "B", "mark-up differs"),
+        ({"markup": "leave-out"}, "a <b>b</b>", "<b>B</b>", "mark-up"),
+        ({}, "1 < 2 and 3 > 2", "1 < 2 und 3 > 2", ("1 < 2 and 3 > 2", "1 < 2 und 3 > 2")),
+        ({}, "%s of %d", "%2$d von %1$s", ("%s of %d", "%2$d von %1$s")),
+        ({}, "%s of %d", "%s", "placeholders differ"),
+        ({}, "{name}: {0}", "{0} {nome}", "placeholders differ"),
+        ({"placeholders": "leave-out"}, "%s", "%s", "placeholders"),
+        ({}, "100% sure", "100% sicher", ("100% sure", "100% sicher")),
+        ({"mnemonics": "keep"}, "&Open", "Ö&ffnen", ("&Open", "Ö&ffnen")),
+        ({"mnemonics": "leave-out"}, "&Open", "Ö&ffnen", "mnemonic"),
+        ({}, "<br/>", "<br/>", "an empty side"),
+    ],
+)
+def test_marks_have_rules(rules: dict, source: str, target: str, result: object) -> None:
+    texts, reason = Rules(**rules).apply(source, target)
+    if isinstance(result, str):
+        assert reason == result
+    elif result is not None:
+        assert (texts, reason) == (result, "")
+    else:
+        assert "%(my_name)s" in texts[0]
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_pairs_and_a_record(tmp_path: Path) -> None:
+    folder = tmp_path / "catalogues"
+    folder.mkdir()
+    write(folder / "a.po", CATALOGUE)
+    write(folder / "b.po", CATALOGUE)
+    out = tmp_path / "pairs.tsv"
+    done = run(
+        *("fairseq-ext", "corpus", "translations", folder, "--src", "en", "--tgt", "de"),
+        *("--licence", "CC0-1.0", "--domain", "manual", "-o", out),
+    )
+    assert "12 read, 4 written" in done.stdout
+    assert out.read_text(encoding="utf-8").splitlines()[0] == 'Open "%s"\t„%s“ öffnen\ta.po'
+    record = json.loads((tmp_path / "pairs.tsv.json").read_text(encoding="utf-8"))
+    assert (record["licence"], record["domain"]) == ("CC0-1.0", "manual")
+    assert record["counts"] == {
+        **{"read": 12, "written": 4, "left out: fuzzy": 2, "left out: an empty side": 2},
+        "left out: repeated": 4,
+    }
+
+
+WRONG_PLURALS = f'{HEADER}msgid "a"\nmsgid_plural "b"\nmsgstr[0] "c"\n'
+BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><tmx><tu>&b;</tu></tmx>'
+OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tmx", BOMB.encode(), "declares the entity `a`"),
+        ("a.tmx", OUTSIDE.encode(), "declares the entity `a`"),
+        ("a.tmx", b"<tmx><tu>", "damaged or no XML"),
+        ("a.tmx", b'<?xml version="1.0" encoding="klingon"?><tmx/>', "damaged or no XML"),
+        ("a.xlf", b"\xff\xfe\x00", "damaged or no XML"),
+        ("a.po", b'msgid "a\xff"\nmsgstr "b"\n', "line 1: not utf-8"),
+        ("a.po", b'"charset=klingon"\n', "knows no charset `klingon`"),
+        ("a.po", b'msgid "a\nmsgstr "b"\n', "line 1: not gettext's syntax"),
+        ("a.po", b'msgid "a"\n\nmsgid "b"\nmsgstr "c"\n', "line 3: a second `msgid`"),
+        ("a.po", b'msgstr "b"\n', "an entry without `msgid`"),
+        ("a.po", WRONG_PLURALS.encode(), "plural forms"),
+        ("a.po", b'msgid "a"\nmsgstr "%s"\n' % (b"x" * 200_000), "a text of 200,000 characters"),
+        ("a.mo", b"no catalogue at all, but long enough", "damaged or no .mo file"),
+        ("a.mo", struct.pack("<5I", catalogues.MAGIC, 0, 9, 28, 100), "damaged or no .mo file"),
+        ("a.docx", b"", "has no file ending in .po"),
+        ("a.sgm", b"", "use `--source` and `--target`"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_named_and_nothing_is_written(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    line = command_lines.COMMAND_LINES["translations"]
+    parser = argparse.ArgumentParser()
+    line.add(parser)
+    options = [str(tmp_path / name), "--src", "en", "--tgt", "de", "-o", str(tmp_path / "out.tsv")]
+    with pytest.raises(FairseqExtError) as caught:
+        line.run(parser.parse_args(options))
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "a\n")
+    longer = write(tmp_path / "b.txt", "a\nb\n")
+    for options, message in (
+        ([], "give FILE"),
+        (["--source", path], "give FILE"),
+        (["--source", path, "--target", path, "--format", "po"], "both languages in one file"),
+        (["--source", path, "--target", longer], "goes on at line 2"),
+    ):
+        done = run(
+            *("fairseq-ext", "corpus", "translations", *options, "--src", "en", "--tgt", "de"),
+            *("-o", tmp_path / "out.tsv"),
+            ok=False,
+        )
+        assert message in done.stderr
+        assert not (tmp_path / "out.tsv").exists()
+
+
+def test_every_format_has_a_reader() -> None:
+    assert sorted(translation_files.FORMATS) == list(FORMAT_NAMES)
