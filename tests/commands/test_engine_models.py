@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import cli
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import run
+from tests.support.harness import command, run
 
 LINES = "1 2 3\n\n4 5\n9 9 9 9\n0 8\n"
 WATCHED = """
@@ -24,12 +23,6 @@ try:
 finally:
     print([name for name in ("torch", "fairseq") if name in sys.modules], file=sys.stderr)
 """
-
-
-def command(*words: object) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(word) for word in words])
-    assert stopped.value.code == 0
 
 
 @pytest.fixture(scope="module")

@@ -19,16 +19,10 @@ from hypothesis import strategies as st
 from fairseq_ext import cli
 from fairseq_ext.text.parts import cut
 from fairseq_ext.utils import locks, ray_workers
-from tests.support.harness import BIN, run, wait_for, write_lines
+from tests.support.harness import BIN, command, run, wait_for, write_lines
 from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
 
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
-
-
-def command(*words: object) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(word) for word in words])
-    assert stopped.value.code == 0
 
 
 @pytest.fixture(scope="module")

@@ -7,23 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import cli
 from fairseq_ext.commands.shortlist import _prefix
 from fairseq_ext.engine import shortlist
 from fairseq_ext.model import program_file
 from fairseq_ext.utils.errors import CheckpointError, DataError
 from tests.support.bundles import sign_again
 from tests.support.fuzz_engine import fuzz
-from tests.support.harness import fairseq, hypotheses, refused, run
+from tests.support.harness import command, fairseq, hypotheses, refused, run
 
 BEAM = ("--beam", 2, "--max-len-b", 12, "--cpu")
 DIGITS = set("0123456789")
-
-
-def command(*words: object) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(word) for word in words])
-    assert stopped.value.code == 0
 
 
 @pytest.fixture(scope="module")

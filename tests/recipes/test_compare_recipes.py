@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.recipes.test_bmt_recipes import commands
 from tests.support import forking
 from tests.support.harness import BIN, FRESH, REPO, run, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
@@ -30,11 +31,6 @@ def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.Comp
     if environment.get("DRY_RUN") != "1" and not FRESH:
         path = f"{forking.programs(os.getpid())}:{path}"
     return run("bash", *words, ok=ok, PATH=path, **environment)
-
-
-def commands(shown: str) -> list[list[str]]:
-    """Parse the commands that a recipe shows, into words."""
-    return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
 
 
 # ---- the corpus ----------------------------------------------------------------------------------

@@ -96,6 +96,17 @@ def fairseq(name: str, *arguments: object, **options: object) -> subprocess.Comp
     return run(f"fairseq-{name}", *arguments, "--user-dir", USER_DIR, **options)
 
 
+def command(*words: object) -> None:
+    """Run a command of ours in this process; it must end well."""
+    import pytest
+
+    from fairseq_ext import cli
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(word) for word in words])
+    assert stopped.value.code == 0
+
+
 def write_lines(path: Path, lines: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
