@@ -1,6 +1,6 @@
-"""A process that has imported stock fairseq, and forks to run each command that the tests ask for.
+"""A process that has imported fairseq, changes nothing in it, and forks to run a test's command.
 
-Imports take seconds, most of what a tiny command costs. A fork has it already, and
+Imports take seconds, most of what a tiny command costs. A fork has them already, and
 then runs the console script itself: its own arguments, folder, environment, streams, plugin import
 and exit. What a *fresh* interpreter does is tested by the quickstart, which starts every command.
 
@@ -98,6 +98,9 @@ def main() -> None:
 
     # Hydra's parser learns its grammar from what it reads, and fairseq asks it for every option.
     OverridesParser.create().parse_overrides(["a.b='c d'", "a.b=1e-3", "a.b=[1,2]", "a=null"])
+
+    # Most modules of ours, none of which changes anything before `register()` is called.
+    import fairseq_ext.plugin.patches  # noqa: F401
 
     # A line that `import fairseq` logs has set logging up; the commands do it in their own way.
     logging.root.handlers.clear()
