@@ -26,6 +26,9 @@ names=() rates="" updates="" jobs="" device="" smoke=0
 # own_option OPTION VALUE...: takes an option with a value that only the script has.
 own_option() { die "\`$1\` is not an option; --help lists them."; }
 
+# choose_corpus: sets what follows from the options, before the folders get their names.
+choose_corpus() { :; }
+
 read_options() {
     local members=()
     while (($#)); do
@@ -54,6 +57,7 @@ read_options() {
     [[ "${SMOKE:-0}" != 1 ]] || use_smoke_settings
     ((${#names[@]})) || read -ra names <<<"${groups[*]}"
     check_options
+    choose_corpus
     ((smoke == 0)) || recipe="smoke-$recipe"
     out="$(absolute "${out:-$REPO/runs/$recipe}")"
     data="$(absolute "${data:-$REPO/runs/data/$corpus}")"

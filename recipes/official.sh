@@ -133,8 +133,9 @@ make_smoke_archives() {
     run python "$REPO/recipes/smoke_archives.py" --corpus "$corpus" --pairs pairs --out archives
 }
 
-# The links let the report find the text where it looks for it.
-prepare_corpus() {
+prepare_corpus() { prepare_official; }
+
+prepare_official() {
     if [[ "${SMOKE:-0}" == 1 ]]; then
         make_smoke_archives
         data="$out/data" mirror=archives any_counts=--any-counts
@@ -142,6 +143,11 @@ prepare_corpus() {
     run python "$REPO/preprocess/corpus.py" "$corpus" --out "$data" ${mirror:+--mirror "$mirror"} \
         ${bpe:+--bpe "$bpe"} ${other_subwords:+--subwords "$other_subwords"} \
         ${any_counts:+"$any_counts"}
+    link_corpus
+}
+
+# link_corpus: lets the report find the text where it looks for it.
+link_corpus() {
     run ln -sfn "$data/text" text
     run ln -sfn "$data/$folder" final
     run ln -sfn "$data/reference" reference

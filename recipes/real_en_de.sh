@@ -2,7 +2,10 @@
 # English → German: every system at matched size on one corpus, each for the same number of updates,
 # with seeds, in one table.
 #
-#   corpus       Multi30k in its official lower-cased tokens; 10,000 joint merges, which make some 2.5
+#   corpus       real: LibreOffice's help, WMT's news of 2008 to 2013, Multi30k's captions and
+#                Tatoeba, as far as they are in --from (real_text.py); tests of news (2014 to 2018),
+#                of help pages held out whole and of captions (2016), and others where they are there.
+#                multi30k: its official lower-cased tokens. 10,000 joint merges, which make some 2.5
 #                million parameters
 #   end          --updates, with a rate that falls to 0 as a cosine does, so that the losses are flat
 #                by then; the last checkpoint translates, with beam 5
@@ -14,7 +17,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=all_systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/all_systems.sh"
 
-recipe=real-multi30k corpus=multi30k_tok src=en tgt=de average=1 schedule_kind=cosine
+corpus=real src=en tgt=de average=1 schedule_kind=cosine
 flags+=(--no-epoch-checkpoints)
 systems="transformer muse bmt lightconv dynamicconv linformer-32 gru muse-simple transformer-12-1 \
 linformer-8 bmt-1 binary"
@@ -31,15 +34,16 @@ Usage: bash recipes/real_en_de.sh [OPTION]... [NAME]...
                      4: ${groups[3]}
   --group N        the systems of that line; may be repeated
 
-  --corpus C       multi30k                                         (multi30k)
-  --from DIR       folder with the corpus's files; without it they are downloaded where they can be
+  --corpus C       real or multi30k                                 (real)
+  --from DIR       folder with the corpus's files, as real_text.py --help says; those of multi30k are
+                   github.com/multi30k/dataset's, data/task1/tok, downloaded without this option
   --jobs N         trainings at once, one thread each on a CPU      (cores; 1 on a GPU)
   --updates N      length of every training                         (10000; 5000 on a GPU)
   --rates A,B,C    peak learning rates that each system tries; the best after $grid updates goes on
                    (one rate for each system, which is in the script; on a GPU 0.0025,0.005,0.01)
   --device D       cpu or gpu                                       (gpu where there is one)
-  --data DIR       the corpus, prepared there once                  (runs/data/$corpus)
-  --out DIR        where everything goes                            (runs/$recipe)
+  --data DIR       the corpus, prepared there once                  (runs/data/CORPUS)
+  --out DIR        where everything goes                            (runs/real-en-de or runs/real-multi30k)
   --help           this text
 
 An update has 1,000 tokens on a CPU, 8,192 on a GPU (two batches, bf16). Ctrl-C stops all trainings,
@@ -52,7 +56,9 @@ own_option() {
     case "$1" in
     --corpus)
         needs_value "$1" "$@"
-        [[ "$2" == multi30k ]] || die "\`--corpus\` must be multi30k, but is \`$2\`."
+        [[ "$2" =~ ^(real|multi30k)$ ]] ||
+            die "\`--corpus\` must be real or multi30k, but is \`$2\`."
+        corpus="$2"
         ;;
     --from)
         needs_value "$1" "$@"
@@ -63,9 +69,31 @@ own_option() {
 }
 
 use_smoke_settings() {
-    smoke=1 grid=8
+    smoke=1 grid=8 corpus=multi30k # whose archives can be imitated
     ((${#names[@]})) || names=(lightconv muse@2)
     updates="${updates:-16}"
+}
+
+# choose_corpus: the names of its folder and of its tests.
+choose_corpus() {
+    recipe=real-en-de
+    if [[ "$corpus" == multi30k ]]; then
+        recipe=real-multi30k corpus=multi30k_tok tests=(test test_2017_flickr test_2017_mscoco)
+    else
+        corpus=real_en_de buckets=10,20,30,40
+        tests=(test test_help test_captions test_{newstest2019,newstest2020,tico-19}
+            test_{2017_flickr,2017_mscoco,2018_flickr})
+        [[ -n "$mirror" ]] || dry || die "\`--from\` must be the folder with the texts; --help says which."
+    fi
+}
+
+prepare_corpus() {
+    if [[ "$corpus" != real_en_de ]]; then
+        prepare_official
+        return
+    fi
+    run python "$REPO/recipes/real_text.py" --from "$mirror" --out "$data"
+    link_corpus
 }
 
 use_device() {

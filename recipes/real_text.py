@@ -1,0 +1,294 @@
+#!/usr/bin/env python
+"""Prepare one English–German corpus out of the public texts that lie in a folder.
+
+    python recipes/real_text.py --from texts --out runs/data/real_en_de
+
+Read, as far as they are there, also in folders inside, plain or ``.gz``:
+
+- LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
+  ``help/de`` and ``help/en-US``. Whole pages are held out to test.
+- WMT's news test sets: ``news-test2008`` and ``newstest2009`` to ``2013`` to train, the first half
+  of 2013 to validate, 2014 to 2018 to test; ``newstest2019`` and ``2020`` as further tests.
+- Multi30k's captions as written: ``train``, and ``test_2016_flickr`` to test; the tests of 2017 and
+  2018 as further ones.
+- Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
+- TICO-19: ``tico-19.en`` and ``.de``, a further test.
+
+A training pair whose source or target is one of a held-out pair is left out. ``sources.json`` has
+the number of pairs of each part, its checksum, licence and domain. The sentences of texts that do
+not change have known checksums, and others are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Limits, Source
+from fairseq_ext.corpora.markup import Rules
+from fairseq_ext.corpora.preparation import Preparation
+from fairseq_ext.corpora.readers.help_pages import help_pages
+from fairseq_ext.corpora.report import summary
+from fairseq_ext.corpora.translation_files import Extraction
+from fairseq_ext.text import reading
+from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.writing import write_all
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+LANGUAGES = ("en", "de")
+HELD_OUT_PAGES = 20  # one page of help of so many is held out
+YEARS = {2008: "news-test2008", **{year: f"newstest{year}" for year in range(2009, 2021)}}
+TRAINED, VALID, TESTED, UNSEEN = range(2008, 2013), 2013, range(2014, 2019), (2019, 2020)
+CAPTIONS = "test_2016_flickr"
+FURTHER_TESTS = (
+    *(YEARS[year] for year in UNSEEN),
+    *("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr", "tico-19"),
+)
+HELP_LICENCE = "MPL-2.0, LibreOffice"
+TATOEBA_LICENCE = "CC BY 2.0 FR; attribution: www.manythings.org/anki and tatoeba.org"
+TICO_LICENCE = "CC0"
+KNOWN = {
+    "news-test2008": "d9fbcdea5a826c28610e1cb8a646f8da6f0478cb473591df78a02826226e8aa9",
+    "newstest2009": "b97be10b80f4b269d29c09fd364a2e467fe13ce2dfa0f48d150e1a48b2beced0",
+    "newstest2010": "a67de858102238b1cf758d3d6705af8cad1a5819fa69ad500ad6d201a56c690c",
+    "newstest2011": "a626d2702be07adbd1047be7208317b90ead0fb66fed688ee4522db7dbfaa357",
+    "newstest2012": "ff36117134f7c1f50d535ecec8a1ebf0c2fe6b1ab8ea8fcda7ff7b78988e94f0",
+    "newstest2013": "d89f12ca3444e8dbce640c6603c0485dcd148c2198d5c67c362101fce2989374",
+    "newstest2014": "04856c91851de349c486d990a33546bc98cab246717b3f249ba46e99a5dc7dd5",
+    "newstest2015": "d6015cd366e58cc1a11f51631da2bf908eab2f7364c9255a3f3ca24d7f5fa8b5",
+    "newstest2016": "d0331d337d1db7c9d1c63c6cff4cc11ca4a373f53d089cbaf9f4ecb069480de0",
+    "newstest2017": "c6e347d6dbbddc086756616bfbc4ed8481c26b10949f23df60feec77b59d5c5e",
+    "newstest2018": "123b99d5bf4b27665869878e1c6729963ffcc00bc09f3048467b4516c6ac4247",
+    "train": "eef6bb57c6d6840345e8d00fb8f5a3f588f4bf9a264477980147f91674664504",
+    "test_2016_flickr": "ae2635b692330a9bfe95513807f380f8ab9a96f3d3fc8307615e24350ef46d47",
+}
+"""Checksums of texts: SHA-256 of all lines, English before German."""
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A text that is there.
+
+    Attributes:
+        name: of its files.
+        pairs: sources and targets.
+        domain: news, help, captions or phrases.
+        licence: as far as its owners say.
+    """
+
+    name: str
+    pairs: Pairs
+    domain: str
+    licence: str
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the lines, English before German."""
+        digest = hashlib.sha256()
+        for side in (0, 1):
+            for pair in self.pairs:
+                digest.update(f"{pair[side]}\n".encode())
+        return digest.hexdigest()
+
+
+def lines(folder: Path, name: str, language: str) -> list[str] | None:
+    """Read the lines of ``NAME.en`` or ``NAME.raw.en``, maybe ``.gz``; None if there are none."""
+    for ending in (f".{language}", f".raw.{language}"):
+        for path in sorted(folder.rglob(f"{name}{ending}*")):
+            if path.name.removesuffix(".gz") == f"{name}{ending}":
+                content = path.read_bytes()
+                try:
+                    text = gzip.decompress(content) if path.suffix == ".gz" else content
+                    return text.decode("utf-8").removesuffix("\n").split("\n")
+                except (OSError, EOFError, UnicodeDecodeError) as error:
+                    raise DataError(f"`{path}` is damaged or not UTF-8 ({error}).") from None
+    return None
+
+
+def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
+    """Read the two files of a text; None if it is not there.
+
+    Raises:
+        DataError: one side is missing or longer, or the lines have another checksum.
+    """
+    sides = [lines(folder, name, language) for language in LANGUAGES]
+    if not any(sides):
+        return None
+    lengths = [len(side or ()) for side in sides]
+    if lengths[0] != lengths[1]:
+        raise DataError(f"`{name}` in `{folder}` has {lengths} lines; both sides must be there.")
+    part = Part(name, list(zip(*(side or [] for side in sides), strict=True)), domain, licence)
+    if name in KNOWN and part.checksum != KNOWN[name]:
+        raise DataError(
+            f"`{name}` in `{folder}` is not the text that this recipe knows: its SHA-256 is "
+            f"{part.checksum}. Get it again."
+        )
+    return part
+
+
+def help_parts(folder: Path) -> Iterator[Part]:
+    """Yield the training and test pairs of LibreOffice's help, apart by page."""
+    with tempfile.TemporaryDirectory() as unpacked:
+        for package in sorted(folder.rglob("libreoffice-help-*.deb")):
+            if shutil.which("dpkg-deb") is None:
+                raise ConfigError(
+                    f"`{package}`: only dpkg-deb unpacks it; give its folder instead."
+                )
+            subprocess.run(["dpkg-deb", "-x", package, unpacked], check=True)
+        for root in (Path(unpacked), folder):
+            sides = [next(root.rglob(f"help/{name}/text"), None) for name in ("en-US", "de")]
+            if all(sides):
+                break
+        else:
+            return
+        extraction = Extraction(Rules())
+        apart: tuple[Pairs, Pairs] = ([], [])
+        paths = tuple(side for side in sides if side is not None)
+        for source, target, page in extraction.pairs(help_pages(paths, *LANGUAGES)):
+            digest = hashlib.sha256(page.encode()).digest()
+            apart[digest[0] % HELD_OUT_PAGES == 0].append((source, target))
+    for name, pairs in zip(("help", "test_help"), apart, strict=True):
+        yield Part(name, pairs, "help", HELP_LICENCE)
+
+
+def parts(folder: Path) -> dict[str, Part]:
+    """Read all that is there, by name."""
+    texts = [aligned(folder, name, "news", WMT_LICENCE) for name in YEARS.values()]
+    for name in ("train", CAPTIONS, "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"):
+        texts.append(aligned(folder, name, "captions", MULTI30K_LICENCE))
+    texts.append(aligned(folder, "tico-19", "medicine", TICO_LICENCE))
+    texts += help_parts(folder)
+    for archive in sorted(folder.rglob("deu-eng.zip")):
+        rows = reading.cells(reading.lines(archive, "deu.txt"), archive, (1, 2))
+        texts.append(Part("tatoeba", list(rows), "phrases", TATOEBA_LICENCE))
+    return {text.name: text for text in texts if text is not None}
+
+
+def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
+    """Sort the parts into ``train``, ``valid``, ``test`` and further tests.
+
+    Raises:
+        DataError: nothing to train, validate or test on.
+    """
+    valid = available.pop(YEARS[VALID], None)
+    result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
+    if valid is not None:
+        half = len(valid.pairs) // 2
+        result["valid"] = [Part("newstest2013-valid", valid.pairs[:half], "news", WMT_LICENCE)]
+        result["train"] = [Part("newstest2013-train", valid.pairs[half:], "news", WMT_LICENCE)]
+    tested = {YEARS[year] for year in TESTED}
+    for name, part in available.items():
+        if name in tested:
+            result["test"].append(part)
+        elif name == CAPTIONS:
+            result["test_captions"] = [part]
+        elif name in FURTHER_TESTS:
+            result[f"test_{name.removeprefix('test_')}"] = [part]
+        elif name == "test_help":
+            result[name] = [part]
+        else:
+            result["train"].append(part)
+    for split in ("train", "valid", "test"):
+        if not result[split]:
+            raise DataError(
+                f"nothing for `{split}`; WMT's news test sets of 2013 and of 2014 to 2018 must be "
+                "in the folder, such as newstest2013.en and newstest2013.de."
+            )
+    return result
+
+
+def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Part]:
+    """Leave out the training pairs of which a side is in a held-out pair."""
+    texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
+    return [
+        Part(
+            part.name,
+            [
+                pair
+                for pair in part.pairs
+                if not any(plain(text) in side for text, side in zip(pair, texts, strict=True))
+            ],
+            part.domain,
+            part.licence,
+        )
+        for part in train
+    ]
+
+
+def prepare(folder: Path, out: Path, merges: int) -> str:
+    """Write the corpus; returns its summary.
+
+    Raises:
+        DataError: a text that is damaged, unknown or missing.
+    """
+    sorted_parts = splits(parts(folder))
+    held_out = [part for split, texts in sorted_parts.items() if split != "train" for part in texts]
+    train = without_held_out(sorted_parts["train"], held_out)
+    removed = {
+        part.name: len(part.pairs) - len(rest.pairs)
+        for part, rest in zip(sorted_parts["train"], train, strict=True)
+    }
+    sorted_parts["train"] = [part for part in train if part.pairs]
+    record, texts = [], {}
+    sources: dict[str, tuple[Source, ...]] = {}
+    for split, members in sorted_parts.items():
+        more = split not in ("train", "valid", "test")
+        sources[split] = tuple(
+            Source(split if more else part.name, (f"{part.name}.en", f"{part.name}.de"))
+            for part in members
+        )
+        for part in members:
+            texts |= {
+                f"{part.name}.{language}": [plain(pair[side]) for pair in part.pairs]
+                for side, language in enumerate(LANGUAGES)
+            }
+            record.append(
+                {
+                    **{"name": part.name, "split": split, "pairs": len(part.pairs)},
+                    **{"domain": part.domain, "licence": part.licence, "sha256": part.checksum},
+                    "left out: held out elsewhere": removed.get(part.name, 0),
+                }
+            )
+    shutil.rmtree(out / "sources", ignore_errors=True)  # of other texts
+    write_all(out / "sources", texts)
+    write_all(out, {"sources.json": [json.dumps(record, indent=1)]})
+    corpus = Corpus(
+        *LANGUAGES,
+        **{split: sources.pop(split) for split in ("train", "valid", "test")},  # type: ignore
+        more_tests=tuple(source for more in sources.values() for source in more),
+        normalize=True,
+        limits=Limits(longest=100, ratio=4),
+        merges=merges,
+        dictionary=("--joined-dictionary",),
+    )
+    work = Preparation("real_en_de", corpus, out, out / "sources", None, workers=2)
+    return summary(work.run(), work.ready)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--from", dest="folder", type=Path, required=True, help="with the texts")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--bpe", type=int, default=10_000, help="joint merges (%(default)s)")
+    args = parser.parse_args()
+    try:
+        if not args.folder.is_dir():
+            raise ConfigError(f"`--from {args.folder}` is no folder.")
+        print(prepare(args.folder, args.out, args.bpe))
+    except (OSError, ValueError, RuntimeError, subprocess.CalledProcessError) as error:
+        sys.exit(f"real_text: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
