@@ -51,8 +51,9 @@ def best(folder: str | Path, count: int) -> list[Path]:
     """
     pattern = r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"
     paths = _matching(folder, pattern)
-    maximize = bool(paths) and _maximizes(paths[0])
-    return _pick(folder, pattern, count, "checkpoint.best_METRIC_VALUE.pt", largest=maximize)
+    run = layout.options(storage.peek(paths[0]), "checkpoint") if paths else {}
+    largest = bool(run.get("maximize_best_checkpoint_metric"))
+    return _pick(folder, pattern, count, "checkpoint.best_METRIC_VALUE.pt", largest=largest)
 
 
 def average_checkpoints(
@@ -77,6 +78,7 @@ def average_checkpoints(
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")
+    sum_types = torch.float64, torch.complex128
     sums: dict[str, Tensor] = {}
     ties: set[frozenset[str]] = set()
     architecture: str | None = None
@@ -89,7 +91,7 @@ def average_checkpoints(
             if number == 0:
                 architecture = layout.architecture(checkpoint)
                 sums = {
-                    name: torch.zeros(weight.shape, dtype=_sum_type(weight))
+                    name: torch.zeros(weight.shape, dtype=sum_types[weight.is_complex()])
                     for name, weight in model.items()
                     if _is_averaged(weight)
                 }
@@ -110,7 +112,9 @@ def average_checkpoints(
                     )
                 total.add_(model[name])
     _set_means(model, sums, len(paths), ties)
-    return _without_training_state(checkpoint, paths)
+    result = layout.without_training_state(checkpoint)
+    extra = {**result["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}
+    return {**result, "extra_state": extra}
 
 
 def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, Any]:
@@ -126,10 +130,6 @@ def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, 
 
 def _is_averaged(weight: Tensor) -> bool:
     return weight.is_floating_point() or weight.is_complex()
-
-
-def _sum_type(weight: Tensor) -> torch.dtype:
-    return torch.complex128 if weight.is_complex() else torch.float64
 
 
 def _set_means(
@@ -162,11 +162,6 @@ def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]
             "`fairseq-train` wrote."
         )
     return model
-
-
-def _maximizes(path: Path) -> bool:
-    checkpoint = storage.load(path)
-    return bool(layout.options(checkpoint, "checkpoint").get("maximize_best_checkpoint_metric"))
 
 
 def _check_same(
@@ -238,14 +233,6 @@ def _shape_of(model: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
 
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "×".join(map(str, shape)) or "a single number"
-
-
-def _without_training_state(
-    checkpoint: dict[str, Any], paths: Sequence[str | Path]
-) -> dict[str, Any]:
-    result = layout.without_training_state(checkpoint)
-    extra = {**result["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}
-    return {**result, "extra_state": extra}
 
 
 def _matching(folder: str | Path, pattern: str) -> list[Path]:

@@ -31,7 +31,8 @@ def examine(path: Path, measure: Callable[[Path], Facts], fact_types: dict[str, 
         fact_types: the facts that the caller needs, with their types; notes without one of them do
             not count.
     """
-    stamp = _stamp(path)  # taken before it is read: a change in between is noticed next time
+    status = path.stat()  # taken before it is read: a change in between is noticed next time
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
     for notes in _places(path.parent):
         note = _read(notes).get(path.name)
         if not isinstance(note, dict) or note.get("file") != stamp:
@@ -41,11 +42,6 @@ def examine(path: Path, measure: Callable[[Path], Facts], fact_types: dict[str, 
     facts = measure(path)
     _remember(path, {**facts, "file": stamp})
     return facts
-
-
-def _stamp(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _places(folder: Path) -> Iterator[Path]:

@@ -8,10 +8,11 @@ test sets are in the first one, where fairseq looks for them.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,12 +95,9 @@ class Shards:
             pipeline.copy(self.text, folder)
             paths += [self._dealt(number, side) for side in (self.src, self.tgt)]
         with writers(paths) as files:
-            streams.deal(self._pairs(), [*zip(files[::2], files[1::2], strict=True)])
+            pairs = itertools.chain.from_iterable(streams.line_pairs(*self._files("train")))
+            streams.deal(pairs, [*zip(files[::2], files[1::2], strict=True)])
         self._end(name)
-
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        for chunk in streams.line_pairs(*self._files("train")):
-            yield from chunk
 
     def dictionary(self, name: str) -> None:
         """Count the tokens of all training pairs."""

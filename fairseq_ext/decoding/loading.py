@@ -90,16 +90,12 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
     """
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}
-    return _possible(bundle.read(paths[0]).search, paths[0])
-
-
-def _possible(defaults: Mapping[str, int | float], path: Path) -> Mapping[str, int | float]:
-    """The defaults of a model's file, checked alone, so that an error names the file."""
+    defaults = bundle.read(paths[0]).search
     try:
-        Search(**defaults).check()
+        Search(**defaults).check()  # alone, so that an error names the file
     except ConfigError as error:
         raise CheckpointError(
-            f"{path} has defaults for a search that is not possible: {error}"
+            f"{paths[0]} has defaults for a search that is not possible: {error}"
         ) from None
     return defaults
 

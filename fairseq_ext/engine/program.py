@@ -340,6 +340,7 @@ def decode_program(encoded: dict[str, Any]) -> Program:
         DataError: a number that is not whole where it must be, or too large for the machine.
         KeyError, TypeError, ValueError: a part is missing or of another type.
     """
+    weight, bias = _whole_numbers(encoded["output"])
     return Program(
         symbols=Symbols(*_whole_numbers(encoded["symbols"])),
         **dict(zip(LIMITS, _whole_numbers([encoded[name] for name in LIMITS]), strict=True)),
@@ -348,7 +349,7 @@ def decode_program(encoded: dict[str, Any]) -> Program:
             for w, phase, rows in encoded["shapes"]
         ],
         **{name: [_operation(*operation) for operation in encoded[name]] for name in LISTS},
-        outputs=[Output(Columns(*_whole_numbers(encoded["result"])), *_pair(encoded["output"]))],
+        outputs=[Output(Columns(*_whole_numbers(encoded["result"])), weight, bias)],
     )
 
 
@@ -388,11 +389,6 @@ def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals:
         _whole_numbers(ints),
         factors,
     )
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    first, second = _whole_numbers(values)
-    return first, second
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:

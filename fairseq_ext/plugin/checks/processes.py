@@ -77,7 +77,9 @@ def locked(folder: str | Path) -> Iterator[None]:
                 f"in {folder}; choose another folder, or wait until that run has ended."
             ) from None
         if protected:
-            path.write_text(json.dumps(_this_process()) + "\n", encoding="utf-8")
+            start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+            owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
+            path.write_text(json.dumps(owner) + "\n", encoding="utf-8")
         else:
             logger.warning(f"{folder} is on a file system without locks: start no second run there")
         yield
@@ -90,11 +92,6 @@ def holder(path: Path) -> str:
         return f"process {owner['pid']:d} on {owner['host']!s} (since {owner['start']!s})"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"
-
-
-def _this_process() -> dict[str, Any]:
-    start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory")

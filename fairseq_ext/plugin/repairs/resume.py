@@ -132,10 +132,6 @@ def training_commands() -> Iterator[ModuleType]:
     return running("fairseq_cli.train")
 
 
-def _early_stopping() -> list[Any]:
-    return [command.should_stop_early for command in training_commands()]
-
-
 def early_stopping_state() -> dict[str, Any]:
     """``best`` (None before the first validation) and ``num_runs`` without improvement since."""
     for command in training_commands():
@@ -181,7 +177,8 @@ def restore_validation(
     """
     from fairseq import checkpoint_utils
 
-    for keeper in (checkpoint_utils.save_checkpoint, *_early_stopping()):
+    counters = [command.should_stop_early for command in training_commands()]
+    for keeper in (checkpoint_utils.save_checkpoint, *counters):
         for name in ("best", "num_runs"):  # of another training in this process
             vars(keeper).pop(name, None)
     extra_state, iterator = original(cfg, trainer, **options)
@@ -200,9 +197,8 @@ def restore_validation(
             worst = -math.inf if cfg.maximize_best_checkpoint_metric else math.inf
             scheduler = {**scheduler, "best": worst, "num_bad_epochs": 0}
     if stopping.get("best") is not None:
-        for command in training_commands():
-            command.should_stop_early.best = stopping["best"]
-            command.should_stop_early.num_runs = stopping["num_runs"]
+        for counter in counters:
+            counter.best, counter.num_runs = stopping["best"], stopping["num_runs"]
     if not cfg.reset_lr_scheduler:
         # fairseq has just told the scheduler that an epoch has ended, which may be wrong ...
         trainer.lr_scheduler.load_state_dict(scheduler)
