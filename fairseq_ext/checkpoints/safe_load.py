@@ -208,7 +208,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
         yield "compressed parts"
     if len({part.filename.lower() for part in parts}) < len(parts):  # torch ignores case
         yield "two parts of one name"
-    if sum(part.file_size for part in parts) > size:
+    if sum(max(part.file_size, part.compress_size) for part in parts) > size:
         yield "parts that overlap"
     if any(stat.S_ISLNK(part.external_attr >> 16) for part in parts):
         yield "parts that are links"

@@ -113,6 +113,17 @@ def test_the_case_of_a_part_does_not_count(tmp_path: Path):
         storage.load(tmp_path / "b.pt")
 
 
+def test_a_part_that_claims_more_bytes_than_the_file_has(tmp_path: Path):
+    path = tmp_path / "a.pt"
+    torch.save({"model": {}}, path)
+    content = bytearray(path.read_bytes())
+    entry = content.index(b"PK\x01\x02")  # of the directory: the size is at its 20th byte
+    content[entry + 20 : entry + 24] = (1 << 31).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="parts that overlap"):
+        safe_load.read(path)
+
+
 def test_an_archive_whose_sizes_take_all_memory_is_damaged(tmp_path: Path, monkeypatch):
     path = tmp_path / "a.pt"
     torch.save({"model": {}}, path)
