@@ -244,7 +244,7 @@ def help_of(script: Path) -> str:
 
 def patches_page() -> list[str]:
     """The table of patches: what is changed in fairseq, and why."""
-    from fairseq_ext.plugin import patches, report
+    from fairseq_ext.plugin import patches, table
 
     rows = [(patch.name, patch.kind, patch.reason) for patch in patches.PATCHES]
     lines = ["# Changes to fairseq", ""]
@@ -254,7 +254,7 @@ def patches_page() -> list[str]:
     lines += table(("patch", "kind", "without it"), rows)
     lines += ["## By function", ""]
     lines += ["The patches around each function of fairseq, the outermost first.", ""]
-    targets = report.by_target(patches.PATCHES)
+    targets = table.by_target(patches.PATCHES)
     return lines + table(
         ("function", "patches"),
         (

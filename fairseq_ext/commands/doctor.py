@@ -60,10 +60,10 @@ def add(commands: Subparsers) -> None:
 
 def _doctor(args: argparse.Namespace) -> int:
     if args.patches:
-        from fairseq_ext.plugin import patches, report
+        from fairseq_ext.plugin import patches, table
 
-        options.write_json(args.json, report.as_json(patches.PATCHES))
-        print(report.as_text(patches.PATCHES))
+        options.write_json(args.json, table.as_json(patches.PATCHES))
+        print(table.as_text(patches.PATCHES))
         return 0
     checks = examine()
     ready = passed(checks)

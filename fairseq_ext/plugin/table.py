@@ -1,4 +1,4 @@
-"""The rows of the table of patches, and how they are applied."""
+"""The rows of the table of patches, how they are applied and how ``doctor`` shows them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -179,3 +180,44 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     replacement = functools.update_wrapper(wrapper(original), original, updated=())
     replacement._wrapped_by = maker
     setattr(owner, name, kind(replacement) if kind else replacement)
+
+
+WIDTH = 110
+
+
+def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
+    """For each wrapped attribute of fairseq, its patches in the order in which they are called."""
+    targets: dict[str, list[Patch]] = {}
+    for patch in patches:
+        for layer in patch.layers:
+            for target in layer.targets:
+                targets.setdefault(target, []).insert(0, patch)
+    return dict(sorted(targets.items()))
+
+
+def as_text(patches: Sequence[Patch]) -> str:
+    """The functions with their layers, the outermost first; then each patch with its reason."""
+    lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
+    targets = by_target(patches)
+    for target, layers in targets.items():
+        lines.append(target)
+        lines += [f"  {number}. {patch.name}" for number, patch in enumerate(layers, 1)]
+    lines += ["", "The patches, in the order they are applied:", ""]
+    for patch in patches:
+        text = f"{patch.name} ({patch.kind}): {patch.reason}."
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    lines += ["", f"{len(patches)} patches around {len(targets)} functions"]
+    return "\n".join(lines)
+
+
+def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
+    """The patches in the order in which they are applied."""
+    return [
+        {
+            "name": patch.name,
+            "kind": patch.kind,
+            "reason": patch.reason,
+            "targets": [target for layer in patch.layers for target in layer.targets],
+        }
+        for patch in patches
+    ]
