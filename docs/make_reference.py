@@ -244,7 +244,8 @@ def help_of(script: Path) -> str:
 
 def patches_page() -> list[str]:
     """The table of patches: what is changed in fairseq, and why."""
-    from fairseq_ext.plugin import patches, table
+    from fairseq_ext.plugin import patches
+    from fairseq_ext.plugin.table import by_target
 
     rows = [(patch.name, patch.kind, patch.reason) for patch in patches.PATCHES]
     lines = ["# Changes to fairseq", ""]
@@ -254,7 +255,7 @@ def patches_page() -> list[str]:
     lines += table(("patch", "kind", "without it"), rows)
     lines += ["## By function", ""]
     lines += ["The patches around each function of fairseq, the outermost first.", ""]
-    targets = table.by_target(patches.PATCHES)
+    targets = by_target(patches.PATCHES)
     return lines + table(
         ("function", "patches"),
         (
