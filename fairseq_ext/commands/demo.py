@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -157,6 +156,6 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
     search = Search(**numbers, cpu=request.cpu, attention=True)
     with (
         one_message(),
-        tqdm(named, desc="load", unit=" systems", file=sys.stderr, disable=None) as shown,
+        tqdm(named, desc="load", unit=" systems", disable=None) as shown,
     ):
         return {system.name: load(system, search, codec) for system in shown}

@@ -334,7 +334,7 @@ def _with_bar(translations: Iterator[Translation], lines: int | None) -> Iterato
         return
     from tqdm import tqdm
 
-    yield from tqdm(translations, total=lines, desc="translate", unit=" lines", file=sys.stderr)
+    yield from tqdm(translations, total=lines, desc="translate", unit=" lines")
 
 
 def _rows(translation: Translation, nbest: int) -> Iterator[str]:

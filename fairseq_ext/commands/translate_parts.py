@@ -139,7 +139,7 @@ def _with_bar(write: WritePart, missing: list[Part]) -> WritePart:
     from tqdm import tqdm
 
     lines = sum(part.lines for part in missing)
-    bar = tqdm(desc="translate", total=lines, unit=" lines", file=sys.stderr, disable=None)
+    bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 
     def write_and_count(part: Part, *files: Any) -> None:
         write(part, *files)

@@ -246,7 +246,6 @@ def _bar(part: Part) -> tqdm:
         unit="B",
         unit_scale=True,
         unit_divisor=1024,
-        file=sys.stderr,
         disable=None,
     )
 

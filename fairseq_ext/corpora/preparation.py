@@ -170,7 +170,6 @@ class Preparation:
                 desc=source.name,
                 unit=" pairs",
                 total=total,
-                file=sys.stderr,
                 disable=None,
             )
             with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
@@ -288,9 +287,7 @@ class Preparation:
                 limits = self.corpus.bpe_limits if split in report.TRAINING else None
                 work = Split(self._learner.kind, self._codes, limits, checksum)
                 chunks = streams.line_pairs(*(self.out / "text" / name for name in names))
-                bar = tqdm(
-                    desc=f"subwords of {split}", unit=" pairs", file=sys.stderr, disable=None
-                )
+                bar = tqdm(desc=f"subwords of {split}", unit=" pairs", disable=None)
                 with writers([stage / name for name in names]) as files, bar:
                     results = ordered_map(work, chunks, self.workers)
                     fates[split] = streams.write(results, files, bar).counts

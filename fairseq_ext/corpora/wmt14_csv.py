@@ -7,7 +7,6 @@ test file to test, as in the Linformer paper's section 2.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -145,9 +144,7 @@ def convert(
         path, member = locations[name]
         return rows(path, columns, member)
 
-    total = sum(
-        1 for _ in tqdm(read("train"), desc="count", unit=" rows", file=sys.stderr, disable=None)
-    )
+    total = sum(1 for _ in tqdm(read("train"), desc="count", unit=" rows", disable=None))
     cut = plan(
         total, options.fraction, Fraction(0) if options.csv_valid else options.valid_fraction
     )
@@ -158,7 +155,6 @@ def convert(
         total=cut.train + cut.valid,
         desc="encode",
         unit=" rows",
-        file=sys.stderr,
         disable=None,
     )
     held_out = used if cut.valid else read("valid")

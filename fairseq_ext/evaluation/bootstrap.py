@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,7 +99,7 @@ def bootstrap(
     signatures = {}
     for label, metric in metrics(references, tokenizer).items():
         scored = {}
-        for name in tqdm(systems, desc=label, unit=" systems", file=sys.stderr, disable=None):
+        for name in tqdm(systems, desc=label, unit=" systems", disable=None):
             scored[name] = _runs([score_samples(metric, run, drawn) for run in systems[name]])
         for name, estimate in _estimates(scored, baseline, len(references)).items():
             estimates[name][label] = estimate
