@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -90,7 +89,7 @@ def show(request: Request) -> int:
 
     named = parse_systems(request.systems, request.data)
     listener = address.listen(request.host, request.port)
-    with contextlib.suppress(KeyboardInterrupt), _leaving_nothing():
+    with options.ended_by_sigterm(), _leaving_nothing():
         _require_gradio()
         from fairseq_ext.demo import examples, page, server
 
@@ -113,19 +112,13 @@ def show(request: Request) -> int:
 
 @contextlib.contextmanager
 def _leaving_nothing() -> Iterator[None]:
-    """Keep all temporary files, gradio's too, in a folder removed at the end, as by SIGTERM."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
+    """Keep all temporary files, gradio's too, in a folder that is removed at the end."""
     try:
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-demo-") as folder:
             tempfile.tempdir = folder
             yield
     finally:
         tempfile.tempdir = None  # to be found out again
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _require_gradio() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,18 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
             is_bundle = (path / "bundle.json").is_file()
             for pattern in ("*",) if is_bundle else READ:
                 yield from path.glob(pattern)
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """End the block quietly at SIGTERM, as at Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

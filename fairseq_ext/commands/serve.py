@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 
@@ -159,27 +157,12 @@ def serve(request: Request) -> int:
     application = server.application(settings)  # workers load it again: errors are found here
     loaded = application if request.workers == 1 else None  # others only watch their workers
     del application
-    with _ended_by_signals():
+    with options.ended_by_sigterm():  # the server handles signals itself once it runs
         print(address.url(listener), flush=True)
         return server.serve(
             loaded, settings, listener, workers=request.workers, grace=request.grace
         )
     return 0
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End the block at a signal that comes before the server handles signals itself."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _keys(request: Request) -> list[str]:
