@@ -71,7 +71,7 @@ read_options() {
 }
 
 make_text() {
-    run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" --out text \
+    run fairseq-ext prepare --data "$data" --src "$src" --tgt "$tgt" --out text \
         ${tokenize:+"$tokenize"}
 }
 

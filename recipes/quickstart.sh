@@ -86,7 +86,7 @@ read_options() {
 make_text() {
     [[ -n "$data" ]] ||
         run fairseq-ext corpus tatoeba --src "$src" --tgt "$tgt" "${pairs[@]}" --out pairs
-    run python "$REPO/recipes/prepare.py" --data "${data:-pairs}" --src "$src" --tgt "$tgt" \
+    run fairseq-ext prepare --data "${data:-pairs}" --src "$src" --tgt "$tgt" \
         --out text ${tokenize:+"$tokenize"}
 }
 

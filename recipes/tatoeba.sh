@@ -131,7 +131,7 @@ prepare_corpus() {
             --src-lang "$src" --tgt-lang "$tgt" --valid "$held_out" --test "$held_out" \
             --out reference
     fi
-    run python "$REPO/recipes/prepare.py" --data reference --src "$src" --tgt "$tgt" --out text \
+    run fairseq-ext prepare --data reference --src "$src" --tgt "$tgt" --out text \
         --tokenize
     split_into_subwords "$bpe" "$src" "$tgt"
     binarize bpe "$src" "$tgt" --joined-dictionary

@@ -113,7 +113,7 @@ check_options() {
 make_text() {
     local side number
     if [[ -n "$data" ]]; then
-        run python "$REPO/recipes/prepare.py" --data "$data" --src "$src" --tgt "$tgt" --out text
+        run fairseq-ext prepare --data "$data" --src "$src" --tgt "$tgt" --out text
     else
         smoke_text "$src" "$tgt" 300 30 30 text
     fi

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from random import Random
 
@@ -19,7 +18,7 @@ from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import REPO, fairseq, run, write_lines
+from tests.support.harness import fairseq, run, write_lines
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "tokenizers": 40}
@@ -340,7 +339,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "raw")
     run(
-        *(sys.executable, REPO / "recipes" / "prepare.py", "--data", folder / "raw"),
+        *("fairseq-ext", "prepare", "--data", folder / "raw"),
         *("--src", "en", "--tgt", "de", "--out", folder / "text", "--tokenize"),
     )
     run(
@@ -438,7 +437,7 @@ def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
 @pytest.mark.system
 def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
     done = run(
-        *(sys.executable, REPO / "recipes" / "prepare.py", "--data", trained / "text"),
+        *("fairseq-ext", "prepare", "--data", trained / "text"),
         *("--src", "en", "--tgt", "de", "--out", tmp_path / "text", "--tokenize"),
         ok=False,
     )
