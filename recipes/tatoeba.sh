@@ -123,11 +123,11 @@ prepare_corpus() {
     [[ "$src" == en ]] || columns=2,1
     if [[ "${SMOKE:-0}" == 1 ]]; then
         smoke_text "$src" "$tgt" 400 1 1 pairs
-        run python "$REPO/preprocess/split_pairs.py" --source "pairs/train.$src" \
+        run fairseq-ext corpus pairs --source "pairs/train.$src" \
             --target "pairs/train.$tgt" --src-lang "$src" --tgt-lang "$tgt" \
             --valid "$held_out" --test "$held_out" --out reference
     else
-        run python "$REPO/preprocess/split_pairs.py" "$archive" --columns "$columns" \
+        run fairseq-ext corpus pairs "$archive" --columns "$columns" \
             --src-lang "$src" --tgt-lang "$tgt" --valid "$held_out" --test "$held_out" \
             --out reference
     fi

@@ -92,7 +92,7 @@ make_text() {
         make_smoke_pairs
         source=pairs/train.es target=pairs/train.en
     fi
-    run python "$REPO/preprocess/split_pairs.py" --source "$source" --target "$target" \
+    run fairseq-ext corpus pairs --source "$source" --target "$target" \
         --src-lang es --tgt-lang en --tokenize --lowercase --max-words 50 \
         --valid "$valid" --test "$test" --out split
     run mkdir -p text

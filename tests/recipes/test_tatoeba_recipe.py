@@ -28,7 +28,7 @@ def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
 @pytest.mark.parametrize(("src", "tgt", "columns"), [("es", "en", "2,1"), ("en", "es", "1,2")])
 def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tmp_path: Path):
     word_lists = dry_run(tmp_path, "--src", src, "--tgt", tgt, "muse")
-    (split,) = [words for words in word_lists if words[1:2] and "split_pairs.py" in words[1]]
+    (split,) = [words for words in word_lists if words[:3] == ["fairseq-ext", "corpus", "pairs"]]
     assert value(split, "--columns") == columns
     ((folder, words),) = trainings(word_lists).items()
     assert folder == "models/muse"

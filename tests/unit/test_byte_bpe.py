@@ -20,7 +20,7 @@ from fairseq_ext.text.byte_level import FILES, ByteBPE, train
 from fairseq_ext.text.writing import staged, writers
 from fairseq_ext.utils.files import sha256
 from tests.support.harness import REPO, run, write_lines
-from tests.unit.test_wmt14_csv import SCRIPT, encoding, flat, write_files
+from tests.unit.test_wmt14_csv import COMMAND, encoding, flat, write_files
 
 DECODE = REPO / "preprocess" / "byte_bpe.py"
 
@@ -168,7 +168,7 @@ def test_a_failed_download_leaves_nothing(tmp_path: Path, address: str, name: st
 
 
 def test_the_command_downloads(tmp_path: Path, files: Path, address: str) -> None:
-    words = (sys.executable, SCRIPT, "--data", files, "--out", tmp_path / "out", "--url", address)
+    words = (*COMMAND, "--data", files, "--out", tmp_path / "out", "--url", address)
     run(*words, "--download", tmp_path / "gpt2")
     for folder in ("gpt2", "out/bpe"):
         for name in FILES:

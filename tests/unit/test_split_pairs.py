@@ -9,7 +9,6 @@ import json
 import lzma
 import random
 import re
-import sys
 import zipfile
 from pathlib import Path
 
@@ -25,11 +24,11 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
 from tests.support import naive_split
-from tests.support.harness import REPO, run, write_lines
+from tests.support.harness import run, write_lines
 
 Pairs = list[tuple[str, str]]
 
-SCRIPT = REPO / "preprocess" / "split_pairs.py"
+COMMAND = ("fairseq-ext", "corpus", "pairs")
 LANGS = ("--src-lang", "es", "--tgt-lang", "en")
 
 
@@ -385,7 +384,7 @@ def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
 
 
 def command(*arguments: object, ok: bool = True):
-    return run(sys.executable, SCRIPT, *LANGS, *arguments, ok=ok)
+    return run(*COMMAND, *LANGS, *arguments, ok=ok)
 
 
 @pytest.mark.system
@@ -440,7 +439,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     done = command(
         tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite", ok=False
     )
-    assert "split_pairs: error:" in done.stderr
+    assert "fairseq-ext: error:" in done.stderr
     assert "line 1: 3 tab-separated" in done.stderr
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in out.iterdir()} == before
@@ -468,7 +467,7 @@ def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option
         "--source": ["--source", "pairs", "--target", "pairs"],
     }[kind]
     words = (*LANGS, *arguments, *option.split(), "--out", "out")
-    done = run(sys.executable, SCRIPT, *words, cwd=tmp_path, ok=False)
+    done = run(*COMMAND, *words, cwd=tmp_path, ok=False)
     assert f"`{option.split()[0]}` goes with " in done.stderr
     assert not (tmp_path / "out").exists()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from fractions import Fraction
 from pathlib import Path
@@ -16,9 +15,9 @@ from fairseq_ext.corpora.csv_pairs import locate, rows
 from fairseq_ext.corpora.wmt14_csv import plan
 from fairseq_ext.text.byte_level import FILES, train
 from fairseq_ext.utils.files import sha256
-from tests.support.harness import REPO, run, write_lines
+from tests.support.harness import run, write_lines
 
-SCRIPT = REPO / "preprocess" / "wmt14_csv.py"
+COMMAND = ("fairseq-ext", "corpus", "wmt14-csv")
 COLUMNS = ("en", "de")
 TRAIN, TEST = 203, 7  # odd, so that a half is not whole
 
@@ -62,7 +61,7 @@ def encoding(folder: Path) -> tuple[object, ...]:
 
 
 def convert(data: Path, out: Path, *options: object, files: Path | None = None, ok: bool = True):
-    words = (sys.executable, SCRIPT, "--data", data, *encoding(files or data), "--out", out)
+    words = (*COMMAND, "--data", data, *encoding(files or data), "--out", out)
     return run(*words, *options, ok=ok)
 
 
