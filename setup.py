@@ -1,23 +1,28 @@
-"""The native libraries; all other metadata is in pyproject.toml.
+"""The native library and the wheel's name; all other metadata is in pyproject.toml.
 
-Install torch and fairseq first, as README.md says.
+Two environment variables make wheels for others: FAIRSEQ_EXT_REQUIRE_KERNELS=1 fails instead of
+going on without the engine, and FAIRSEQ_EXT_WITHOUT_MODELS=1 leaves the trained models out.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
-# Set to 1 (for wheels that are given to others), a build without them fails.
 REQUIRED = os.environ.get("FAIRSEQ_EXT_REQUIRE_KERNELS") == "1"
+WITHOUT_MODELS = os.environ.get("FAIRSEQ_EXT_WITHOUT_MODELS") == "1"
 BANNER = "!" * 79
 
 # Called by ctypes: they need neither Python's nor torch's headers, and choose their instruction set
-# at run time. Without a compiler the installation goes on, and torch does their work.
-FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+# at run time, so one file serves every version of Python. Without a compiler the installation goes
+# on, and torch does their work. Symbols for debuggers would be three quarters of the file.
+FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-g0"]
 
 
 def library(name: str, files: list[str], headers: list[str]) -> Extension:
@@ -64,5 +69,40 @@ class BuildKernels(build_ext):
             )
             raise
 
+    def get_ext_filename(self, fullname: str) -> str:
+        """Name the library without a version of Python, which it does not depend on."""
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
 
-setup(ext_modules=libraries, cmdclass={"build_ext": BuildKernels})
+    def copy_extensions_to_source(self) -> None:
+        """Build in place; a library with a version in its name would be loaded instead."""
+        super().copy_extensions_to_source()
+        for ext in self.extensions:
+            built = Path(self.get_finalized_command("build_py").get_package_dir("fairseq_ext"))
+            built = built.parent / self.get_ext_filename(ext.name)
+            for former in built.parent.glob(f"{built.stem}.*.so"):
+                former.unlink()
+
+
+class BuildPackage(build_py):
+    """Copy the package, on demand without its trained models."""
+
+    def find_data_files(self, package: str, src_dir: str) -> list[str]:
+        """List the files that are not code."""
+        files = super().find_data_files(package, src_dir)
+        if WITHOUT_MODELS:
+            files = [file for file in files if "shipped" not in Path(file).parts]
+        return files
+
+
+class NameWheel(bdist_wheel):
+    """A wheel for one platform and every supported Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, its binary interface, and the platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=libraries,
+    cmdclass={"build_ext": BuildKernels, "build_py": BuildPackage, "bdist_wheel": NameWheel},
+)

@@ -12,10 +12,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from fairseq_ext import commands
 from fairseq_ext.commands import options
-from fairseq_ext.utils import error_messages
+from fairseq_ext.utils import error_messages, extras
 from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
@@ -53,9 +54,11 @@ def _as_options(arguments: Sequence[str]) -> Sequence[str]:
     if command == "version":
         return ["--version"]
     if command in OF_FAIRSEQ:
+        missing = [name for name in ("torch", "fairseq") if find_spec(name) is None]
         sys.exit(
             f"fairseq-ext: error: `{command}` is a command of fairseq: `fairseq-{command} …`, with "
             '`--user-dir "$(fairseq-ext user-dir)"` where an architecture of ours is used.'
+            + (f" {extras.missing(missing[0])}" if missing else "")
         )
     return arguments
 

@@ -105,7 +105,7 @@ use_environment() {
         :
     else
         [[ -e "$REPO/.venv" ]] && log "Python: completing .venv (${reason:-broken})"
-        install
+        install "$@"
         reason="$(in_venv unusable "$@")" ||
             die "the installation in .venv does not work: $reason. See \`.venv/bin/fairseq-ext doctor\`."
     fi
@@ -127,6 +127,10 @@ unusable() {
     fi
     if ! [[ "$here" -ef "$REPO/fairseq_ext/__init__.py" ]]; then
         echo "its fairseq-ext is another copy, $here" && return 1
+    fi
+    if ! python -c 'import importlib.util as u; assert u.find_spec("torch") and u.find_spec("fairseq")' \
+        2>/dev/null; then
+        echo "it cannot train: fairseq-ext[train] is not installed" && return 1
     fi
     for module in "$@"; do
         python -c "import $module" 2>/dev/null || { echo "no $module" && return 1; }
@@ -161,27 +165,28 @@ enter_venv() {
 # requirements, because one of them, torchaudio, is large, is not used for text, and may not
 # exist for this torch; what text needs is installed before.
 install() {
-    local python began=$SECONDS
+    local python began=$SECONDS extra=recipes
+    [[ " $* " != *" pytest "* ]] || extra=dev
     python="$(find_python)"
     log "installing with $("$python" --version) into .venv; some minutes, once"
     # An existing folder is repaired, not emptied.
     "$python" -m venv "$REPO/.venv" ||
         die "\`$python -m venv\` failed. On Debian and Ubuntu: apt install python3-venv"
-    in_venv install_packages
+    in_venv install_packages "$extra"
     log "installed in $((SECONDS - began)) s"
 }
 
+# install_packages EXTRA: the package with that extra, and fairseq.
 install_packages() {
     cd "$REPO"
     local -x PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT="" PIP_REQUIRE_VIRTUALENV=1
-    install_base
+    install_base "$1"
     install_fairseq fairseq-fixed
 }
 
 install_base() {
     pip_install torch numpy cython setuptools wheel
-    pip_install bitarray cffi hydra-core omegaconf packaging regex scikit-learn
-    pip_install --no-build-isolation -e '.[dev]'
+    pip_install --no-build-isolation -e ".[$1]" # with the extra `torch`: what fairseq needs
 }
 
 # install_fairseq REQUIREMENT: what pip takes, a folder as well.

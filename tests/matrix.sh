@@ -90,7 +90,7 @@ make_environment() {
     # fairseq's own limits, other than fairseq-fixed's. Current pip refuses this omegaconf.
     if [[ "$name" != fixed-* ]]; then python -m pip install --quiet 'pip<24.1'; fi
     constrain "$name" >"$CONSTRAINTS"
-    install_base
+    install_base dev
     case "$name" in
         fixed-*) install_fairseq fairseq-fixed ;;
         pypi-*) pip_install --no-deps fairseq==0.12.2 ;; # where torch is in sight, its build fails

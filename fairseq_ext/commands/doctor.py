@@ -2,7 +2,8 @@
 
 Each check is one line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
 or slow) or ``ERROR`` (training or translating cannot work), with its cure. Versions are read
-from package metadata, so that most checks also work where the packages do not import.
+from package metadata, so that most checks also work where the packages do not import. An
+installation with neither torch nor fairseq is complete without training.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import os
 import re
 import shutil
 import sys
-import tarfile
 import textwrap
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,12 +29,21 @@ from fairseq_ext.base.health_check import ERROR, NOTE, OK, WARNING, Check
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.plugin import installation
-from fairseq_ext.version import OLDEST_TORCH, PYTHONS, SAFE_TARFILE, TESTED_FAIRSEQ
+from fairseq_ext.utils import extras
+from fairseq_ext.version import (
+    OLDEST_TORCH,
+    PYTHONS,
+    PYTHONS_WITHOUT_TRAINING,
+    TESTED_FAIRSEQ,
+)
 
 CHANGES = ("repair", "security", "feature", "check")
 """Kinds of changes to fairseq; the topic of each begins with its kind."""
 
-LIBRARIES = ("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock")
+LIBRARIES = (
+    *("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock"),
+    *("fastapi", "uvicorn", "prometheus-client", "python-multipart"),
+)
 RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # the extra
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
 
@@ -75,19 +84,11 @@ def _doctor(args: argparse.Namespace) -> int:
 def examine() -> list[Check]:
     """Run every check; none of them raises."""
     checks: list[Check] = []
-    groups: tuple[Callable[[], list[Check]], ...] = (
-        _python,
-        _torch,
-        _fairseq_distribution,
-        _plugin,
-        _numpy,
-        _apex,
-        _libraries,
-        _compiler,
-        _engine,
-        _machine,
-    )
-    for group in groups:
+    training: tuple[Callable[[], list[Check]], ...]
+    training = (_torch, _fairseq_distribution, _plugin, _apex, _compiler)
+    if not _is_for_training():
+        training = (_without_training,)
+    for group in (_python, *training, _numpy, _libraries, _engine, _machine):
         try:
             checks += group()
         except Exception as error:  # a broken package may raise anything
@@ -153,14 +154,26 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _python() -> list[Check]:
     version = f"{sys.version.split()[0]} ({sys.executable})"
-    if ".".join(map(str, sys.version_info[:2])) not in PYTHONS:
-        return [Check(ERROR, "Python", version, f"use Python {' or '.join(PYTHONS)}")]
-    if not hasattr(tarfile, "data_filter"):
-        finding = (
-            f"{version} unpacks no tar file safely; corpora and the Hub's archives are refused"
-        )
-        return [Check(WARNING, "Python", finding, f"use {SAFE_TARFILE} or later")]
+    supported = PYTHONS if _is_for_training() else (*PYTHONS, *PYTHONS_WITHOUT_TRAINING)
+    if ".".join(map(str, sys.version_info[:2])) not in supported:
+        return [Check(ERROR, "Python", version, f"use Python {' or '.join(supported)}")]
     return [Check(OK, "Python", version)]
+
+
+def _is_for_training() -> bool:
+    """Whether torch or some fairseq is installed, so that both must be, and work together."""
+    return any(importlib.util.find_spec(name) for name in ("torch", "fairseq")) or bool(
+        _version("torch") or installation.fairseq_distributions()
+    )
+
+
+def _without_training() -> list[Check]:
+    finding = (
+        "torch and fairseq are not installed; translating, serving, scoring and comparing work"
+    )
+    cure = f"for training: pip install 'fairseq-ext[{extras.EXTRAS['fairseq']}]'"
+    version = importlib.import_module("fairseq_ext").__version__
+    return [Check(OK, "fairseq-ext", version), Check(NOTE, "training", finding, cure)]
 
 
 def _torch() -> list[Check]:
@@ -309,6 +322,9 @@ def _engine() -> list[Check]:
 
     if library.available_paths():
         return [Check(OK, "engine", library.active_path())]
+    if not _is_for_training():
+        cure = "install a C compiler, then: pip install --force-reinstall --no-deps fairseq-ext"
+        return [Check(ERROR, "engine", "not compiled; nothing translates without fairseq", cure)]
     cure = "install a C compiler, then: pip install --no-build-isolation -e ."
     return [Check(WARNING, "engine", "not compiled; fairseq's generator is used", cure)]
 

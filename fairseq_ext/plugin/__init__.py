@@ -16,15 +16,18 @@ def register() -> None:
     Calling it again does nothing.
 
     Raises:
-        EnvironmentProblem: two distributions provide fairseq, or a model name of ours is taken.
-        ImportError: fairseq or torch is missing; ``fairseq-ext doctor`` names the cure.
+        EnvironmentProblem: fairseq or torch is missing, two distributions provide fairseq, or a
+            model name of ours is taken.
     """
-    from fairseq_ext.base import wings
-    from fairseq_ext.plugin import installation, patches
-    from fairseq_ext.utils import error_messages
+    from fairseq_ext.plugin import installation
+    from fairseq_ext.utils import error_messages, extras
 
     error_messages.install_excepthook()
+    extras.need("torch", "fairseq")
     installation.check_single_fairseq()
+    from fairseq_ext.base import wings
+    from fairseq_ext.plugin import patches
+
     patches.apply()
     from fairseq_ext.generation import translation_ext  # noqa: F401
 

@@ -6,9 +6,12 @@ Nothing here needs fairseq or torch.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import errno
 import gzip
 import math
+import os
+import shutil
 import stat
 import struct
 import tarfile
@@ -23,7 +26,6 @@ from typing import IO
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem, FairseqExtError
 from fairseq_ext.utils.files import explain, require_file, staged_folder
-from fairseq_ext.version import SAFE_TARFILE
 
 try:
     import lzma
@@ -60,8 +62,7 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
     Raises:
         DataError: damaged, too large, or with a member that is absolute, leaves the folder, or is
             a link out of it or a device; or a result would overwrite what is there.
-        EnvironmentProblem: this Python's tarfile has no safe filter, the disk is full, or the
-            library that reads zstd is not installed.
+        EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
     """
     archive, folder = require_file(archive, "archive"), Path(folder)
     try:
@@ -180,16 +181,7 @@ def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
     return plain
 
 
-def require_safe_tarfile() -> None:
-    """Raise EnvironmentProblem where this Python's tarfile has no safe filter."""
-    if not hasattr(tarfile, "data_filter"):
-        raise EnvironmentProblem(
-            f"this Python unpacks tar files unsafely; use {SAFE_TARFILE} or later."
-        )
-
-
 def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
-    require_safe_tarfile()
     with (
         _decompressed(archive, folder, max_bytes) as file,
         tarfile.open(fileobj=(pieces := _InPieces(file)), mode="r:") as tar,
@@ -201,7 +193,7 @@ def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
                 raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes.")
         pieces.left = math.inf  # from here on these are the contents
         _require_no_path_through_a_link(archive, tar)
-        tar.extractall(folder, filter="data")
+        extract_members(tar, folder)
 
 
 def _forwards(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -217,8 +209,6 @@ def _forwards(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _require_no_path_through_a_link(archive: Path, members: Iterable[tarfile.TarInfo]) -> None:
-    # Python's filter follows links to find out where a member ends up, and releases up to 3.11.12
-    # can be deceived about that (CVE-2025-4517).
     links: set[PurePosixPath] = set()
     for member in members:
         path = PurePosixPath(member.name)
@@ -229,6 +219,72 @@ def _require_no_path_through_a_link(archive: Path, members: Iterable[tarfile.Tar
             )
         if member.issym() or member.islnk():
             links.add(path)
+
+
+def extract_members(tar: tarfile.TarFile, folder: str | Path = ".") -> None:
+    """Write the members of a tar file below a folder: files, folders, and links that stay inside.
+
+    tarfile's own safe filter is missing in older Pythons, follows links to find out where a member
+    ends up, and could be deceived about that up to 3.11.12 (CVE-2025-4517). Here no link is
+    followed. Owners are not restored; files keep their time, and lose permissions of others to
+    write.
+
+    Raises:
+        tarfile.TarError: a member that would leave the folder, or is a link out of it or a device.
+    """
+    folder, links = Path(folder), set[PurePosixPath]()
+    for member in tar:
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or ".." in name.parts or links.intersection((name, *name.parents)):
+            raise tarfile.ReadError(f"its member {member.name[:60]!r} would leave the folder")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if member.isdir():
+            path.mkdir(exist_ok=True)
+        elif member.issym():
+            _require_target_inside(member)
+            path.symlink_to(member.linkname)
+            links.add(name)
+        elif member.islnk():
+            target = PurePosixPath(member.linkname)
+            outside = target.is_absolute() or ".." in target.parts
+            if outside or links.intersection((target, *target.parents)):
+                raise tarfile.ReadError(f"{member.name[:60]!r} is a link out of the folder")
+            if not (folder / target).is_file():
+                raise tarfile.ReadError(f"its member {member.linkname[:60]!r} not found")
+            os.link(folder / target, path)
+        elif member.isreg():
+            _write_file(tar, member, path)
+        else:
+            raise tarfile.ReadError(f"its member {member.name[:60]!r} is a device")
+
+
+def _require_target_inside(link: tarfile.TarInfo) -> None:
+    """Refuse a symbolic link whose target is outside, or goes up again after a name.
+
+    The name may be another link, so that where `name/..` leads cannot be read from it.
+
+    Raises:
+        tarfile.TarError: such a link.
+    """
+    target = PurePosixPath(link.linkname)
+    levels = sum(part == ".." for part in target.parts)
+    depth = len(PurePosixPath(link.name).parts) - 1
+    if target.is_absolute() or levels > depth or ".." in target.parts[levels:]:
+        raise tarfile.ReadError(f"{link.name[:60]!r} is a link out of the folder")
+
+
+def _write_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    content = tar.extractfile(member)
+    if content is None:
+        raise tarfile.ReadError(f"its member {member.name[:60]!r} has no content")
+    with content, path.open("wb") as file:
+        shutil.copyfileobj(content, file, 1 << 20)
+        if file.tell() != member.size:
+            raise tarfile.ReadError("unexpected end of data")
+    path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
+    with contextlib.suppress(OverflowError):  # of a time that no file can have
+        os.utime(path, (member.mtime, member.mtime))
 
 
 def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:

@@ -7,6 +7,11 @@ import importlib.util
 from fairseq_ext.utils.errors import EnvironmentProblem
 
 EXTRAS: dict[str, str] = {
+    "torch": "train",
+    "fairseq": "train",
+    "fairseq_cli": "train",
+    "omegaconf": "train",
+    "hydra": "train",
     "matplotlib": "plots",
     "scipy": "statistics",
     "tokenizers": "subwords",
@@ -20,10 +25,6 @@ EXTRAS: dict[str, str] = {
     "py3langid": "language",
     "sentence_splitter": "sentences",
     "babel": "serve",
-    "fastapi": "serve",
-    "uvicorn": "serve",
-    "prometheus_client": "serve",
-    "python_multipart": "serve",
 }
 """Module to extra, as in pyproject.toml."""
 

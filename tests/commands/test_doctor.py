@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -57,25 +56,36 @@ def examine(tmp_path: Path, *sites: Path) -> tuple[int, dict[str, dict[str, str]
 def test_empty_environment(tmp_path):
     status, checks, table = examine(tmp_path)
     assert status == 1
-    for topic in ("torch", "fairseq", "import fairseq", "numpy"):
-        assert checks[topic]["status"] == "ERROR"
-        assert "pip install" in checks[topic]["cure"]
-    assert f"--no-build-isolation fairseq-fixed=={TESTED}" in checks["fairseq"]["cure"]
+    assert checks["numpy"]["status"] == "ERROR"
+    assert "pip install" in checks["numpy"]["cure"]
+    assert checks["training"]["status"] == "note"
+    assert checks["training"]["cure"].endswith("pip install 'fairseq-ext[train]'")
     assert checks["libraries"]["status"] == "warning"
-    libraries = "sacrebleu sacremoses subword-nmt safetensors filelock"
-    assert checks["libraries"]["cure"].endswith(f"pip install {libraries}")
+    libraries = "sacrebleu sacremoses subword-nmt safetensors filelock fastapi uvicorn"
+    assert f"pip install {libraries} " in checks["libraries"]["cure"]
     assert checks["recipes' libraries"]["status"] == "note"
     assert "pip install matplotlib scipy tokenizers" in checks["recipes' libraries"]["cure"]
-    assert checks["apex"]["status"] == "ok"
-    assert "ERROR    torch" in table
+    assert {"torch", "fairseq", "apex"}.isdisjoint(checks)
+    assert "ERROR    numpy" in table
     assert table.rstrip().endswith("essential problem(s)")
 
 
-def test_a_python_without_safe_tar_files_is_named(monkeypatch):
-    monkeypatch.delattr(tarfile, "data_filter")
-    (check,) = (check for check in doctor.examine() if check.topic == "Python")
-    assert check.status == "warning"
-    assert check.cure == "use 3.10.12, 3.11.4 or later"
+def test_torch_without_fairseq_is_half_an_installation(tmp_path):
+    install(tmp_path / "site", "torch", "2.13.0", torch="get_num_threads = int")
+    status, checks, _ = examine(tmp_path, tmp_path / "site")
+    assert status == 1
+    for topic in ("fairseq", "import fairseq"):
+        assert checks[topic]["status"] == "ERROR"
+        assert "pip install" in checks[topic]["cure"]
+    assert f"--no-build-isolation fairseq-fixed=={TESTED}" in checks["fairseq"]["cure"]
+    assert checks["apex"]["status"] == "ok"
+
+
+def test_pythons_without_training(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 13))
+    assert doctor._python()[0].status == "ERROR"  # with torch and fairseq
+    monkeypatch.setattr(doctor, "_is_for_training", lambda: False)
+    assert doctor._python()[0].status == "ok"
 
 
 def test_two_distributions_of_fairseq(tmp_path):

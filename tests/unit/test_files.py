@@ -523,10 +523,34 @@ class TestSafeExtract:
         with pytest.raises(DataError, match="more than 2 members"):
             safe_extract(make_tar(tmp_path / "b.tar", "a", "b", "c"), tmp_path / "out")
 
-    def test_refused_without_the_safe_filter(self, tmp_path: Path, monkeypatch):
+    def test_links_that_stay_inside(self, tmp_path: Path, monkeypatch):
+        """On a Python whose tarfile has no safe filter, too."""
         monkeypatch.delattr(tarfile, "data_filter")
-        with pytest.raises(EnvironmentProblem, match=r"3\.11\.4"):
-            safe_extract(make_tar(tmp_path / "a.tgz", "a"), tmp_path / "out")
+        program = tarfile.TarInfo("top/program")
+        program.mode, program.mtime, program.uid = 0o4777, 86_400, 99
+        tar = make_tar(
+            tmp_path / "a.tgz",
+            *(program, special("top/deep", tarfile.DIRTYPE), "top/deep/a"),
+            *(special("top/deep/up", tarfile.SYMTYPE, "../program"),),
+            *(special("same", tarfile.LNKTYPE, "top/deep/a"),),
+        )
+        safe_extract(tar, tmp_path / "out")
+        status = (tmp_path / "out/top/program").stat()
+        assert (status.st_mode & 0o7777, status.st_mtime) == (0o755, 86_400)
+        assert status.st_uid == os.getuid()
+        assert (tmp_path / "out/top/deep/up").readlink() == Path("../program")
+        assert (tmp_path / "out/same").read_text() == "hello"
+
+    @pytest.mark.parametrize("target", ["up/..", "up/../..", "x/../../../y", "../../.."])
+    def test_a_link_whose_end_only_the_system_knows(self, tmp_path: Path, target: str):
+        links = (
+            special("d/e/up", tarfile.SYMTYPE, "../.."),
+            special("d/e/a", tarfile.SYMTYPE, target),
+        )
+        tar = make_tar(tmp_path / "a.tgz", *links)
+        with pytest.raises(DataError, match="'d/e/a' is a link out of the folder"):
+            safe_extract(tar, tmp_path / "out")
+        assert names(tmp_path) == ["a.tgz"]
 
 
 # ---- what is read is not written -----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 - The path of a FASTA data set becomes part of a shell command, so special characters are refused.
 - The members of an archive given to ``from_pretrained`` could be unpacked anywhere, even over a
-  start-up file of the user. They must stay inside the folder, as is Python's default from 3.14 on.
+  start-up file of the user. They must stay inside the folder.
 - The data configuration of a speech model can name a GitHub repository whose code ``torch.hub``
   would fetch and run. Only text is returned; for speech, the user must load that model explicitly.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext.plugin.table import Patch, around
-from fairseq_ext.utils.archives import require_safe_tarfile
+from fairseq_ext.utils.archives import extract_members
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction"
@@ -35,9 +35,8 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 
 @around("fairseq.file_utils:load_archive_file")
 def _inside(original: Callable, archive_file: str) -> Any:
-    require_safe_tarfile()
-    before = tarfile.TarFile.extraction_filter
-    tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)
+    before = tarfile.TarFile.extractall
+    tarfile.TarFile.extractall = extract_members  # type: ignore[method-assign, assignment]
     try:
         return original(archive_file)
     except tarfile.TarError as error:
@@ -45,7 +44,7 @@ def _inside(original: Callable, archive_file: str) -> Any:
             f"{archive_file} is damaged or unsafe: {error}. Do not use it."
         ) from error
     finally:
-        tarfile.TarFile.extraction_filter = staticmethod(before) if before else None
+        tarfile.TarFile.extractall = before  # type: ignore[method-assign]
 
 
 @around(HUB)

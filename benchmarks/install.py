@@ -1,0 +1,129 @@
+"""From an empty environment to the first translation, for each Python, without torch.
+
+``python benchmarks/install.py --wheel full/*.whl --python python3.12 --json install.json``
+
+The wheels that the package needs are fetched into a folder first, which is not timed; then for each
+Python, an environment is made, the package installed from that folder alone, and one sentence
+translated. `serve` is the time until the server answers. ``--extra serve,subwords`` installs what
+the image of docs/howto/serve/Dockerfile has. Of a second WHEEL, such as one without the trained
+models, only the size is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import bench
+
+SENTENCE = ("--model", "tatoeba-es-en", "¿Dónde está la biblioteca?")
+ANSWER = "Where is the library?"
+
+
+def main() -> None:
+    options = parsed()
+    wheel = options.wheel[0].resolve()
+    rows = [measured(python, wheel, options.extra) for python in options.python]
+    wheels = {path.parent.name: path.stat().st_size for path in options.wheel}
+    width = max(len(row["python"]) for row in rows)
+    for row in rows:
+        print(f"{row['python']:<{width}}  " + ", ".join(f"{k} {row[k]}" for k in list(row)[1:]))
+    if options.json is not None:
+        bench.save(options.json, title=wheel.name, wheel_bytes=wheels, rows=rows)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheel", type=Path, nargs="+", required=True)
+    parser.add_argument("--python", nargs="+", required=True, help="interpreters")
+    parser.add_argument("--extra", help="extras of the package, separated by commas")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
+    requirement = f"{wheel}[{extra}]" if extra else str(wheel)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fetched, venv = folder / "wheels", folder / "venv"
+        run(python, "-m", "venv", folder / "fetching")
+        run(folder / "fetching/bin/pip", "wheel", "-q", "-w", fetched, requirement)
+        began = time.perf_counter()
+        run(python, "-m", "venv", venv)
+        made = time.perf_counter()
+        pip = (venv / "bin/pip", "install", "-q", "--no-index", "--find-links", fetched)
+        run(*pip, requirement)
+        installed = time.perf_counter()
+        first = translate(venv)
+        seconds = {
+            "environment": made - began,
+            "installation": installed - made,
+            "first translation": first,
+            "together": time.perf_counter() - began,
+            "later translation": translate(venv),
+            "serve": until_served(venv),
+        }
+        return {
+            "python": run(venv / "bin/python", "--version").split()[1],
+            **{f"{what}, s": round(value, 2) for what, value in seconds.items()},
+            "environment, MB": round(size(venv) / 1e6, 1),
+            "of which pip, MB": round(sum(map(size, venv.glob("lib/*/*/pip"))) / 1e6, 1),
+            "fetched, MB": round(size(fetched) / 1e6, 1),
+            "doctor": run(venv / "bin/fairseq-ext", "doctor").splitlines()[-1],
+        }
+
+
+def run(*words: object) -> str:
+    """Run a command away from the clone, and return what it prints."""
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=tempfile.gettempdir(),
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def translate(venv: Path) -> float:
+    began = time.perf_counter()
+    translation = run(venv / "bin/fairseq-ext", "translate", *SENTENCE)
+    if translation.strip() != ANSWER:
+        raise ValueError(f"{translation!r} is not {ANSWER!r}")
+    return time.perf_counter() - began
+
+
+def until_served(venv: Path) -> float:
+    """Seconds from the start of the server to its answer that it is ready."""
+    began = time.perf_counter()
+    command = [venv / "bin/fairseq-ext", "serve", SENTENCE[1], "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=venv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[-1]
+            with urllib.request.urlopen(f"{address}/health", timeout=30) as answer:
+                answer.read()
+            return time.perf_counter() - began
+        finally:
+            server.terminate()
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files below a folder."""
+    return sum(
+        path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    )
+
+
+if __name__ == "__main__":
+    main()
