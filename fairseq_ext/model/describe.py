@@ -6,16 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fairseq_ext.checkpoints import bundle
+from fairseq_ext.checkpoints.describe import parameters_of
 from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, Tensors
 from fairseq_ext.model import program_file
 from fairseq_ext.text import pipeline
-
-BOOKKEEPING = ("version", "_float_tensor")
-"""Names with which fairseq's own buffers end, which are no parameters."""
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -51,7 +47,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         "languages": [manifest.src, manifest.tgt],
         "text": text and text.describe(),
         "search": dict(manifest.search),
-        "parameters": _parameters(tensors, manifest),
+        "parameters": parameters_of(tensors, manifest),
         "bytes": {**parts, "all": parts.total()},
     }
     if bundle.PROGRAM in manifest.files:
@@ -69,19 +65,6 @@ def _of_program(program: Program) -> dict[str, Any]:
             for side in ("encoder", "decoder")
         },
     }
-
-
-def _parameters(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Numbers in floating-point weights; a bit counts as one."""
-    inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
-    count = 0
-    for name in tensors.names():
-        if name in inputs:
-            count += inputs[name] * len(tensors.stored(name + BITS))
-        elif not name.startswith(bundle.CONSTANT) and not name.endswith(BOOKKEEPING):
-            array = tensors.array(name)
-            count += array.size if array.dtype == np.float32 else 0
-    return count
 
 
 def _weights(tensors: Tensors) -> Counter[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_ext.model import find_model
 from tests.support.harness import REPO, run
 from tests.support.serving import Server
 
@@ -71,9 +72,10 @@ def test_translating_scoring_and_comparing(hidden: dict[str, str], text: Path):
     ours(hidden, text, "translate", *model, "--input", "in.es", "-o", "out.en")
     assert len((text / "out.en").read_text().splitlines()) == 3
     assert "BLEU" in ours(hidden, text, "score", "--hyp", "out.en", "--ref", "ref.en")
-    systems = ("--system", "a=out.en", "--system", "b=worse.en")
+    model = find_model.resolved(Path("tatoeba-es-en"))
+    systems = ("--system", f"a=text:out.en,checkpoint={model}", "--system", "b=text:worse.en")
     table = ours(hidden, text, "compare", *systems, "--ref", "ref.en", "--json", "table.json")
-    assert "BLEU" in table
+    assert "4,566,032" in table
 
 
 @pytest.mark.parametrize(
