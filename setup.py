@@ -7,6 +7,7 @@ going on without the engine, and FAIRSEQ_EXT_WITHOUT_MODELS=1 leaves the trained
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -85,6 +86,12 @@ class BuildKernels(build_ext):
 
 class BuildPackage(build_py):
     """Copy the package, on demand without its trained models."""
+
+    def run(self) -> None:
+        """Copy what belongs there; a former build may have left models."""
+        if WITHOUT_MODELS:
+            shutil.rmtree(Path(self.build_lib, "fairseq_ext", "shipped"), ignore_errors=True)
+        super().run()
 
     def find_data_files(self, package: str, src_dir: str) -> list[str]:
         """List the files that are not code."""
