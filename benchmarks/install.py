@@ -23,6 +23,7 @@ import bench
 
 SENTENCE = ("--model", "tatoeba-es-en", "¿Dónde está la biblioteca?")
 ANSWER = "Where is the library?"
+CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
 def main() -> None:
@@ -83,7 +84,7 @@ def run(*words: object) -> str:
     done = subprocess.run(
         [str(word) for word in words],
         cwd=tempfile.gettempdir(),
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        env=CLEAN,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -104,7 +105,7 @@ def until_served(venv: Path) -> float:
     began = time.perf_counter()
     command = [venv / "bin/fairseq-ext", "serve", SENTENCE[1], "--port", "0"]
     with subprocess.Popen(
-        command, cwd=venv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, cwd=venv, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         try:
             assert server.stdout is not None
