@@ -39,6 +39,8 @@ def _models(args: argparse.Namespace) -> int:
             }
         )
     options.write_json(args.json, rows)
+    if not rows:
+        print("none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)")
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         languages = f"{row['src']} → {row['tgt']}"
