@@ -150,6 +150,7 @@ def test_old_torch(tmp_path):
 def test_unrelated_apex_is_found_without_running_it(tmp_path):
     site = tmp_path / "site"
     trap = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    install(site, "fairseq-fixed", TESTED, fairseq="")
     install(site, "apex", "0.9.10.dev0", apex=trap, **{"apex.views": ""})
     check = examine(tmp_path, site)[1]["apex"]
     assert (check["status"], check["cure"]) == ("warning", "pip uninstall apex")
@@ -158,6 +159,7 @@ def test_unrelated_apex_is_found_without_running_it(tmp_path):
 
 def test_real_apex(tmp_path):
     parts = {"apex.optimizers": "", "apex.normalization": ""}
+    install(tmp_path / "site", "fairseq-fixed", TESTED, fairseq="")
     install(tmp_path / "site", "apex", "0.1", apex="", **parts)
     assert examine(tmp_path, tmp_path / "site")[1]["apex"]["status"] == "ok"
 
