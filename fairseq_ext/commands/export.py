@@ -1,4 +1,4 @@
-"""``fairseq-ext export``: a bundle as a checkpoint of fairseq again."""
+"""``fairseq-ext export``: a checkpoint of fairseq again, or a model of another tool."""
 
 from __future__ import annotations
 
@@ -7,29 +7,61 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "export",
-        help="make a checkpoint of a bundle",
+        help="make a checkpoint of a bundle, or a model of another tool",
         description="Write a checkpoint on which fairseq trains on, with which it generates, and "
         "which it averages. It has the weights of the bundle: exact in fp32 and bf16; int8 and "
-        "bits stay rounded.",
+        "bits stay rounded. With --to, write a model of fairseq's Transformer for CTranslate2 or "
+        "for Hugging Face's transformers instead, with its dictionaries as tokenizer; it reads "
+        "the model's own tokens, which `fairseq-ext prepare` makes of text.",
     )
     parser.add_argument(
-        "model", type=Path, metavar="BUNDLE", help="its folder or archive, or a name on the Hub"
+        "model",
+        type=Path,
+        metavar="BUNDLE",
+        help="its folder or archive, or a name on the Hub; with --to also a checkpoint or the "
+        "folder of a run",
     )
-    options.add_output(parser, "OUT.pt", "the checkpoint, without optimizer state")
+    options.add_output(
+        parser, "OUT", "the checkpoint, without optimizer state; with --to a folder to make"
+    )
+    parser.add_argument(
+        "--to", choices=("ctranslate2", "huggingface"), help="the tool that is to run the model"
+    )
     parser.set_defaults(run=_export)
 
 
 def _export(args: argparse.Namespace) -> int:
+    if args.to is not None:
+        return _export_to(args)
     from fairseq_ext.model import find_model
     from fairseq_ext.model.export import export
 
     path = find_model.existing_bundle(args.model, "exported")
     count, exactness = export(path, args.output)
     print(f"{count} tensors in {args.output}: {exactness}")
+    return 0
+
+
+def _export_to(args: argparse.Namespace) -> int:
+    """Write the folder of another tool."""
+    from fairseq_ext.decoding.loading import data_of, in_run
+
+    path = in_run(args.model)
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; check the path.")
+    data = data_of(path)
+    from fairseq_ext import register
+
+    register()
+    from fairseq_ext.model.export import export_to
+
+    architecture = export_to(args.to, path, data, args.output)
+    print(f"{args.output}: the {architecture} of {path} for {args.to}")
     return 0

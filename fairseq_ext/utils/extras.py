@@ -21,6 +21,7 @@ EXTRAS: dict[str, str] = {
     "ray": "ray",
     "zstandard": "zstd",
     "huggingface_hub": "hub",
+    "ctranslate2": "ctranslate2",
     "mtdata": "mtdata",
     "py3langid": "language",
     "sentence_splitter": "sentences",
