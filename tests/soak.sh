@@ -26,7 +26,7 @@ choose_parts() {
 main() {
     local part status=0
     choose_parts "$@"
-    use_environment tokenizers gradio fastapi
+    use_environment tokenizers gradio starlette
     cd "$REPO"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
     for part in "${chosen[@]}"; do

@@ -17,7 +17,7 @@ from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option
 
 KEY = "FAIRSEQ_EXT_API_KEY"
-LIBRARIES = ("fastapi", "uvicorn", "prometheus_client", "python_multipart")
+LIBRARIES = ("starlette", "pydantic", "uvicorn", "prometheus_client", "python_multipart")
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, TypeVar
 
-from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.search import Candidate
@@ -276,7 +277,7 @@ def build(
     services: list[Service] = []
 
     @contextlib.asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[None]:
+    async def running(_: Starlette) -> AsyncIterator[None]:
         batches = {"batch_size": batch_size, "max_tokens": max_tokens}
         batcher = Batcher(metrics, room=limits.max_queue, **batches)
         with ThreadPoolExecutor(1, "text") as thread:
@@ -284,57 +285,84 @@ def build(
                 services.append(Service(pairs, limits, keys, batcher, thread))
                 yield
 
-    # The pages of FastAPI at /docs would load scripts from another machine; `page` has ours.
-    app = FastAPI(
-        title="fairseq-ext",
-        version=__version__,
-        lifespan=running,
-        docs_url=None,
-        redoc_url=None,
-    )
-    for kind in (Refusal, HTTPException, Gone):
-        app.add_exception_handler(kind, _refused)
-    schema = {"schema": Query.model_json_schema()}
+    schema = Query.model_json_schema()
     policy = {"Content-Security-Policy": page.POLICY}
-    body = {"required": True, "content": dict.fromkeys((JSON, *FORMS), schema)}
 
-    @app.post("/translate", openapi_extra={"requestBody": body})
     async def translate(request: Request) -> Response:
         """Translate text: a line at a time, lines that are empty stay so."""
         return JSONResponse(await services[-1].answer(request))
 
-    @app.post("/detect")
     async def detect(request: Request) -> Response:
         """Detect the language of a text."""
         return JSONResponse(await services[-1].detect(request))
 
-    @app.get("/", include_in_schema=False)
-    async def translate_page() -> Response:
+    async def translate_page(_: Request) -> Response:
         """A page to translate on."""
         return HTMLResponse(page.TRANSLATE, headers=policy)
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs_page() -> Response:
+    async def docs_page(_: Request) -> Response:
         """A page about this interface."""
-        return HTMLResponse(page.interface(Query.model_json_schema()), headers=policy)
+        return HTMLResponse(page.interface(schema), headers=policy)
 
-    @app.get("/languages")
-    async def languages() -> Response:
+    async def languages(_: Request) -> Response:
         """Languages, and those that each is translated to."""
         return JSONResponse(pairs.languages)
 
-    @app.head("/health", include_in_schema=False)
-    @app.get("/health")
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         """Whether requests are answered."""
         return JSONResponse({"status": "ok"})
 
-    @app.get("/metrics")
-    async def figures() -> Response:
+    async def figures(_: Request) -> Response:
         """Figures for Prometheus."""
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(_description(interface, schema))
+
+    interface = [
+        _Route("/translate", translate, "POST"),
+        _Route("/detect", detect, "POST"),
+        _Route("/languages", languages, "GET"),
+        _Route("/health", health, "GET", "HEAD"),
+        _Route("/metrics", figures, "GET"),
+    ]
+    pages = [
+        _Route(path, endpoint, "GET")
+        for path, endpoint in (("/", translate_page), ("/docs", docs_page))
+    ]
+    app = Starlette(
+        routes=[*interface, *pages, _Route("/openapi.json", openapi, "GET")],
+        lifespan=running,
+        exception_handlers=dict.fromkeys((Refusal, HTTPException, Gone), _refused),
+    )
     return Measured(app, metrics)
+
+
+class _Route(Route):
+    """A path with these methods alone; the library adds HEAD to GET."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], *methods: str) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.methods = set(methods)
+
+
+def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
+    """Describe the interface as OpenAPI does.
+
+    Args:
+        routes: whose docstrings say what they are for.
+        schema: JSON schema of a request to ``/translate``.
+    """
+    done = {"200": {"description": "Done"}}
+    paths: dict[str, Any] = {}
+    for route in routes:
+        method = "post" if "POST" in (route.methods or ()) else "get"
+        operation = {"summary": route.name, "description": route.endpoint.__doc__}
+        paths[route.path] = {method: {**operation, "responses": done}}
+    content = {kind: {"schema": schema} for kind in (JSON, *FORMS)}
+    paths["/translate"]["post"]["requestBody"] = {"required": True, "content": content}
+    info = {"title": "fairseq-ext", "version": __version__}
+    return {"openapi": "3.1.0", "info": info, "paths": paths}
 
 
 async def _refused(_: Request, error: Exception) -> Response:

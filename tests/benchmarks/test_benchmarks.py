@@ -347,7 +347,7 @@ def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -
 
 def test_servers_are_timed_under_load(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
-    pytest.importorskip("fastapi")
+    pytest.importorskip("starlette")
     import serve
     import serve_systems
 

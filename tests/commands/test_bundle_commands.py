@@ -154,7 +154,7 @@ def test_a_training_starts_from_it(
 
 @pytest.mark.system
 def test_it_is_served(bundled: Path, archive: Path, tmp_path: Path):
-    for library in ("fastapi", "uvicorn", "prometheus_client"):
+    for library in ("starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(library)
     expected = [
         translation.text for translation in fairseq_ext.load(bundled).translate(LINES.splitlines())

@@ -21,7 +21,7 @@ import fairseq_ext
 from tests.support.harness import run, spawned, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
-for library in ("fastapi", "uvicorn", "prometheus_client"):
+for library in ("starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(library)
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 LENGTH = 12  # tokens of a translation

@@ -46,7 +46,7 @@ def test_flipped_bits_are_noticed_or_harmless(tmp_path):
 
 @pytest.mark.system
 def test_a_server_loses_no_request(tmp_path):
-    pytest.importorskip("fastapi")
+    pytest.importorskip("starlette")
     report = soaked(tmp_path, "serve", "--requests", 300)
     assert report["failed"] == 0, report
     (row,) = report["checks"]

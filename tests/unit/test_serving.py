@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
