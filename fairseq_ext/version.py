@@ -7,10 +7,10 @@ compares `pyproject.toml` with it. `constraints.txt` adds the exact set that is 
 __version__ = "0.1.0"
 
 PYTHONS = ("3.11", "3.12", "3.10")
-"""Those that train; the whole suite runs on the first. The recipes look for them in this order."""
+"""Pythons that train; the whole suite runs on the first. Recipes look for them in this order."""
 
 PYTHONS_WITHOUT_TRAINING = ("3.13",)
-"""Those on which everything works that needs neither torch nor fairseq."""
+"""Pythons on which everything works that needs neither torch nor fairseq."""
 
 OLDEST_TORCH = "2.6"
 """The first whose ``torch.load`` is safe by default."""
