@@ -30,7 +30,6 @@ from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
 logger = logging.getLogger(__name__)
 
-
 ENOUGH = 4096
 LEAST = 64
 """A tiny run with one process and one worker needs about 40."""
@@ -160,10 +159,7 @@ PATCHES = (
         name="one training per folder",
         reason="a second training in one folder sweeps away what the first is writing, and both "
         "overwrite each other's checkpoints",
-        layers=(
-            _lock_first,
-            _release_at_the_end,
-        ),
+        layers=(_lock_first, _release_at_the_end),
     ),
     Patch(
         name="processes that are gone",

@@ -239,12 +239,7 @@ PATCHES = (
         name="loss in chunks",
         reason="logits, log-probabilities and their gradients of a whole batch are several "
         "matrices of words times vocabulary, which take memory and time",
-        layers=(
-            leave_output_to_loss,
-            smoothed_loss_in_chunks,
-            accuracy_in_chunks,
-            loss_in_chunks,
-        ),
+        layers=(leave_output_to_loss, smoothed_loss_in_chunks, accuracy_in_chunks, loss_in_chunks),
     ),
     Patch(
         name="Adam in one pass",

@@ -29,7 +29,6 @@ from fairseq_ext.plugin.table import Patch, around
 
 logger = logging.getLogger(__name__)
 
-
 HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer")
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
@@ -155,12 +154,7 @@ PATCHES = (
     Patch(
         name="half precision after resume",
         reason="float32 master weights and the state of the loss scaler are not stored",
-        layers=(
-            save_half_precision,
-            restore_half_precision,
-            save_loss_scale,
-            restore_loss_scale,
-        ),
+        layers=(save_half_precision, restore_half_precision, save_loss_scale, restore_loss_scale),
     ),
     Patch(
         name="--store-ema of every model",
