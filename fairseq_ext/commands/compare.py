@@ -53,6 +53,14 @@ class Request:
         *("-o", "--output"),
         metavar="OUT",
     )
+    training: Sequence[Path] = option(
+        [],
+        "training text in the target language, not tokenized: which references it has, exactly or "
+        "nearly, and the scores without them",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+    )
     pictures: Sequence[Path] = option(
         [],
         "show these too in OUT.md, such as the learning curves of `plot curves`",
@@ -121,6 +129,7 @@ def compare_systems(request: Request) -> int:
             metrics=metrics,
             source=source,
             tokenizer=tokenizer,
+            training=request.training,
         )
     written: Sequence[Path] = []
     try:

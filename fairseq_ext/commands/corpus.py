@@ -16,6 +16,7 @@ OTHERS = {
         "translations",
         "pairs out of gettext, TMX, XLIFF, help pages and test sets of WMT",
     ),
+    "contamination": ("contamination", "test sentences that are in the training text, or nearly"),
     "wmt14-csv": ("wmt14_csv", "WMT14 English-German from CSV files, in byte-level BPE"),
 }
 """Names that are not in the catalogue: their command lines, and what they are."""

@@ -283,6 +283,27 @@ class TranslationOptions:
 
 
 @dataclass(frozen=True)
+class ContaminationOptions:
+    """Which test set to look for in which training text."""
+
+    test: Path = option(dataclasses.MISSING, "its sentences, plain text, a line each", "test")
+    training: Sequence[Path] = option(
+        help="training text in the same language, plain or compressed",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+    )
+    output: Path | None = option(
+        None,
+        "write a line of JSON for each sentence found: its number, from 0, exact or near, and the "
+        "training sentence's number",
+        "-o",
+        "--output",
+        metavar="JSONL",
+    )
+
+
+@dataclass(frozen=True)
 class CsvOptions:
     """How to convert the CSV files of WMT14 English–German."""
 
@@ -409,6 +430,7 @@ COMMAND_LINES = {
     "tatoeba": CommandLine(TatoebaOptions, "fairseq_ext.corpora.tatoeba"),
     "split_pairs": CommandLine(PairOptions, "fairseq_ext.corpora.split_pairs"),
     "translations": CommandLine(TranslationOptions, "fairseq_ext.corpora.translation_files"),
+    "contamination": CommandLine(ContaminationOptions, "fairseq_ext.corpora.contamination"),
     "wmt14_csv": CommandLine(CsvOptions, "fairseq_ext.corpora.wmt14_csv"),
     "prepare": CommandLine(OwnTextOptions, "fairseq_ext.corpora.own_text"),
     "monolingual": CommandLine(MonolingualOptions, "fairseq_ext.corpora.monolingual"),

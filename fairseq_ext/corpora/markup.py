@@ -34,7 +34,7 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 
 @dataclass(frozen=True)
 class Rules:
-    """Choice of what becomes of each kind of mark in a pair.
+    """A rule for each kind of mark in a pair of texts.
 
     ``strip`` takes it out of both texts, ``keep`` leaves it there and demands the same marks on
     both sides, ``leave-out`` leaves the pair out.

@@ -102,12 +102,12 @@ def skeleton_count(lengths: np.ndarray, reach: Reach = DEFAULT_REACH) -> int:
     """Number of skeletons of sentences with these numbers of words."""
     sizes, counts = np.unique(lengths, return_counts=True)
     return sum(
-        len(_left_out(int(size), reach)) * int(count)
+        len(left_out_places(int(size), reach)) * int(count)
         for size, count in zip(sizes, counts, strict=True)
     )
 
 
-def _left_out(length: int, reach: Reach) -> list[tuple[int, ...]]:
+def left_out_places(length: int, reach: Reach) -> list[tuple[int, ...]]:
     """Places of the words that each skeleton leaves out; the first leaves out none."""
     places: list[tuple[int, ...]] = [()]
     if length >= reach.one_word:
@@ -120,7 +120,7 @@ def _left_out(length: int, reach: Reach) -> list[tuple[int, ...]]:
     return places
 
 
-def _skeletons(hashes: WordHashes, reach: Reach) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def skeletons(hashes: WordHashes, reach: Reach) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Fingerprints ``[n]`` of skeletons and the rows ``[n]`` of their sentences, in batches."""
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -132,13 +132,13 @@ def _skeletons(hashes: WordHashes, reach: Reach) -> Iterator[tuple[np.ndarray, n
             batch = rows[start : start + BATCH]
             places = (hashes.ends[batch] - length)[:, None] + np.arange(length)
             words = hashes.words[places]  # [n, length]
-            for left_out in _left_out(length, reach):
+            for left_out in left_out_places(length, reach):
                 rest = np.delete(words, left_out, axis=1)
                 sums = (rest * powers[: rest.shape[1]]).sum(axis=1, dtype=np.uint64)
-                yield _mixed(sums + apart), batch
+                yield mixed(sums + apart), batch
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def mixed(values: np.ndarray) -> np.ndarray:
     """Spread the bits of 64-bit numbers, one-to-one (the last steps of MurmurHash3)."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
@@ -168,7 +168,7 @@ def links(
     rows: list[np.ndarray] = []
     offset = 0
     for part in parts:
-        for values, places in _skeletons(part, reach):
+        for values, places in skeletons(part, reach):
             inside = (values >= np.uint64(first)) & (values <= np.uint64(last - 1))
             prints.append(values[inside])
             rows.append(places[inside] + offset)

@@ -24,6 +24,7 @@ from fairseq_ext.evaluation.bootstrap import (
 )
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
+from fairseq_ext.evaluation.overlap import Overlap, measure
 from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
@@ -131,6 +132,7 @@ class Result:
         segments: by neural metric, system and run, the scores of all sentences.
         texts: by system, the lines of each run; they are written to a file of their own.
         tokens: the same as words, of the systems for which they are known.
+        overlap: of the references with training text, where that is given.
     """
 
     systems: Sequence[Measured]
@@ -142,6 +144,7 @@ class Result:
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    overlap: Overlap | None = None
 
     @property
     def several_runs(self) -> bool:
@@ -219,6 +222,7 @@ def compare(
     metrics: Mapping[str, NeuralMetric] | None = None,
     source: str | Path | None = None,
     tokenizer: str = USUAL,
+    training: Sequence[Path] = (),
 ) -> Result:
     """Measure every system; see :class:`Measured`.
 
@@ -233,6 +237,7 @@ def compare(
         metrics: neural ones, by the names that they have in the result.
         source: text for these; None for the S lines of the first output of fairseq-generate.
         tokenizer: of sacrebleu, for BLEU.
+        training: files of training text in the target language, in which references are looked for.
 
     Raises:
         ConfigError: a name given twice, or a baseline that is not there.
@@ -287,6 +292,7 @@ def compare(
         segments,
         texts,
         tokens,
+        measure(training, references, texts, tokenizer) if training else None,
     )
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from fairseq_ext.evaluation import legends, plots, tables
 from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
+from fairseq_ext.evaluation.overlap import Overlap
 from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import shown
 from fairseq_ext.evaluation.significance import FEWEST_SENTENCES, LEVEL, SENTENCES, TRAININGS
@@ -206,7 +207,46 @@ def as_table(result: Result) -> str:
     parts = [tables.aligned(rows(result)), "\n".join(notes(result))]
     if _comparisons(result):
         parts += [tables.aligned(differences(result)), "\n".join(difference_notes(result))]
+    if result.overlap is not None:
+        parts.append(overlap_note(result, result.overlap))
+        if result.overlap.scores:
+            parts.append(tables.aligned(overlap_rows(result, result.overlap)))
     return "\n\n".join(parts)
+
+
+def overlap_note(result: Result, overlap: Overlap) -> str:
+    """Say how many references the training text has."""
+    near = len(overlap.matches) - overlap.exact
+    return (
+        f"Of the {result.sentences:,} references the training text has {overlap.exact:,}, but for "
+        f"case and punctuation, and {near:,} others but for a word or two."
+    )
+
+
+def overlap_rows(result: Result, overlap: Overlap) -> list[list[str]]:
+    """Return the scores with and without these sentences, the heading first."""
+    labels = list(next(iter(overlap.scores.values())))
+    table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]
+    for row in result.systems:
+        cells = [
+            shown(label, value)
+            for label in labels
+            for value in (row.scores[label].value, overlap.scores[row.name][label])
+        ]
+        table.append([row.name, *cells])
+    return table
+
+
+def _overlap_section(result: Result) -> list[str]:
+    """Parts of the page on sentences that were trained on."""
+    if result.overlap is None:
+        return []
+    parts = ["## Sentences of the training text", overlap_note(result, result.overlap)]
+    if result.overlap.scores:
+        heading, *body = overlap_rows(result, result.overlap)
+        named = [(tables.verbatim(name), *cells) for name, *cells in body]
+        parts.append(tables.markdown([heading, *named]))
+    return parts
 
 
 def as_markdown(result: Result) -> str:
@@ -258,6 +298,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
         *_absent(result),
         *shown,
         *_differences_section(result, forest_path(output)),
+        *_overlap_section(result),
         "## Samples",
         *map(_sample, result.samples),
     ]

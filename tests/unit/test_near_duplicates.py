@@ -119,7 +119,7 @@ def test_parts_and_the_order_of_ranges_do_not_change_the_groups() -> None:
 def test_few_skeletons_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = hash_words(source for source, _ in corpus(500))
     total = skeleton_count(hashes.lengths)
-    assert total == sum(len(values) for values, _ in near_duplicates._skeletons(hashes, Reach()))
+    assert total == sum(len(values) for values, _ in near_duplicates.skeletons(hashes, Reach()))
     monkeypatch.setattr(near_duplicates, "RANGE_SKELETONS", 1000)
     assert range_count(hashes.lengths) == -(-total // 1000)
 

@@ -1,0 +1,220 @@
+"""Find the sentences of a test set in training text, equal or nearly so.
+
+A score on sentences that were trained on says little about others. A near-duplicate becomes
+equal when a word is left out of each, or two in sentences of nine words or more, as in
+:mod:`fairseq_ext.corpora.near_duplicates`, whose skeletons are compared here as well: sentences
+that near have one in common. Training text is read once, in chunks, so it may be of any size.
+
+**Filter.** Nearly all training sentences are far from the test set, and making their skeletons
+would cost hours. A sentence of ``m`` words from which at most ``e`` words may be left out shares at
+least ``m - 1 - 3 e`` pairs of neighbouring words with its near-duplicate (each of the ``e`` words
+left out of it breaks two pairs, and each left out of the other one), and ``m - 2 - 5 e`` triples.
+Sentences that have fewer pairs and triples of any test sentence are passed over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fairseq_ext.corpora.command_lines import ContaminationOptions
+from fairseq_ext.corpora.near_duplicates import (
+    BASE,
+    Reach,
+    WordHashes,
+    hash_words,
+    mixed,
+    skeletons,
+)
+from fairseq_ext.text.reading import lines
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import atomic_write
+
+CHUNK = 100_000  # training sentences at a time; some 200 MB
+FILTER_BITS = 24
+REACH = Reach(longest=100)
+"""Two words may be anywhere in long sentences too: only few sentences pass the filter."""
+EXACT, NEAR = "exact", "near"
+
+
+@dataclass(frozen=True)
+class Match:
+    """A test sentence that is in the training text.
+
+    Attributes:
+        sentence: its number, from 0.
+        kind: ``exact``, but for case and punctuation, or ``near``.
+        line: the first training sentence that is so near, from 0.
+    """
+
+    sentence: int
+    kind: str
+    line: int
+
+
+class HashFilter:
+    """A set of 64-bit hashes that may take others for its own, but never misses one."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._bits = np.zeros(1 << FILTER_BITS, bool)
+        self._bits[self._places(values)] = True
+
+    def holds(self, values: np.ndarray) -> np.ndarray:
+        """Return True for each value that may be in the set."""
+        return self._bits[self._places(values)]
+
+    @staticmethod
+    def _places(values: np.ndarray) -> np.ndarray:
+        return (values >> np.uint64(64 - FILTER_BITS)).astype(np.int64)
+
+
+class TestSentences:
+    """The sentences of a test set, ready to be found among others.
+
+    Args:
+        sentences: plain text.
+    """
+
+    __test__ = False  # of pytest, which collects classes by their name
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        hashes = hash_words(sentences)
+        values, rows = _all_skeletons(hashes)
+        order = np.argsort(values, kind="stable")
+        self._values, self._rows = values[order], rows[order]
+        self._skeletons = HashFilter(values)
+        self._runs = {size: HashFilter(_runs(hashes.words, size)) for size in (2, 3)}
+        self._normal = [_sentence_words(hashes, row) for row in range(len(sentences))]
+        self._matches: dict[int, Match] = {}
+        self._lines = 0
+
+    def search(self, sentences: Sequence[str]) -> None:
+        """Look for the test sentences among the next training sentences."""
+        hashes = hash_words(sentences)
+        candidates = np.flatnonzero(self._may_match(hashes))
+        subset = _subset(hashes, candidates)
+        for values, rows in skeletons(subset, REACH):
+            hits = self._skeletons.holds(values)
+            if not hits.any():
+                continue
+            low, high = (
+                np.searchsorted(self._values, values[hits], side) for side in ("left", "right")
+            )
+            for row, first, end in zip(
+                rows[hits].tolist(), low.tolist(), high.tolist(), strict=True
+            ):
+                for sentence in self._rows[first:end].tolist():
+                    equal = _sentence_words(subset, row) == self._normal[sentence]
+                    self._note(sentence, equal, self._lines + int(candidates[row]))
+        self._lines += len(sentences)
+
+    def matches(self) -> list[Match]:
+        """Return what has been found so far, by test sentence; an equal sentence counts first."""
+        return [self._matches[sentence] for sentence in sorted(self._matches)]
+
+    def _note(self, sentence: int, equal: bool, line: int) -> None:
+        before = self._matches.get(sentence)
+        kind = EXACT if equal else NEAR
+        if (
+            before is None
+            or (kind == EXACT and before.kind == NEAR)
+            or (kind == before.kind and line < before.line)
+        ):
+            self._matches[sentence] = Match(sentence, kind, line)
+
+    def _may_match(self, hashes: WordHashes) -> np.ndarray:
+        """Return True for each sentence with enough runs of words that a test sentence has too."""
+        lengths = hashes.lengths
+        edits = (lengths >= REACH.one_word).astype(np.int64)
+        edits += lengths >= REACH.two_words
+        result = np.ones(len(lengths), bool)
+        for size in (2, 3):
+            needed = lengths - (size - 1) - (2 * size - 1) * edits
+            shared = np.zeros(len(hashes.words) + 1, np.int64)
+            hits = self._runs[size].holds(_runs(hashes.words, size))
+            np.cumsum(hits, out=shared[1 : len(hits) + 1])
+            shared[len(hits) + 1 :] = shared[len(hits)]
+            last = np.maximum(hashes.ends - (size - 1), hashes.ends - lengths)
+            result &= shared[last] - shared[hashes.ends - lengths] >= needed
+        return result
+
+
+def _runs(words: np.ndarray, size: int) -> np.ndarray:
+    """Hash each run of so many words ``[W - size + 1]``, across the ends of sentences too."""
+    total = max(0, len(words) - size + 1)
+    sums = np.zeros(total, np.uint64)
+    for place in range(size):
+        sums = sums * BASE + words[place : place + total]
+    return mixed(sums)
+
+
+def _all_skeletons(hashes: WordHashes) -> tuple[np.ndarray, np.ndarray]:
+    parts = list(skeletons(hashes, REACH))
+    empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
+    values, rows = zip(empty, *parts, strict=True)
+    return np.concatenate(values), np.concatenate(rows)
+
+
+def _subset(hashes: WordHashes, rows: np.ndarray) -> WordHashes:
+    lengths = hashes.lengths[rows]
+    ends = np.cumsum(lengths)
+    starts = np.repeat(hashes.ends[rows] - lengths - (ends - lengths), lengths)
+    return WordHashes(hashes.words[np.arange(len(starts)) + starts], ends)
+
+
+def _sentence_words(hashes: WordHashes, row: int) -> bytes:
+    start = int(hashes.ends[row - 1]) if row else 0
+    return hashes.words[start : int(hashes.ends[row])].tobytes()
+
+
+def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
+    """Find the sentences of a test set that training text has, equal or nearly so.
+
+    Args:
+        sentences: of the test set, plain text.
+        training: sentences in the same language, plain text, of any number.
+    """
+    test = TestSentences(sentences)
+    iterator = iter(training)
+    while chunk := list(itertools.islice(iterator, CHUNK)):
+        test.search(chunk)
+    return test.matches()
+
+
+def texts(paths: Iterable[Path]) -> Iterator[str]:
+    """Yield the lines of several files, one after the other.
+
+    Raises:
+        DataError: a file that cannot be read as text.
+    """
+    for path in paths:
+        for _, line in lines(path):
+            yield line
+
+
+def run(options: ContaminationOptions) -> str:
+    """Find the sentences of a test set in training text; returns their numbers.
+
+    Raises:
+        DataError: a file that is empty or cannot be read as text.
+    """
+    sentences = list(texts([options.test]))
+    if not sentences:
+        raise DataError(f"`{options.test}` is empty; give the sentences of a test set.")
+    matches = find(sentences, texts(options.training))
+    counts = Counter(match.kind for match in matches)
+    if options.output is not None:
+        with atomic_write(options.output) as file:
+            for match in matches:
+                record = {**asdict(match), "text": sentences[match.sentence]}
+                file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
+    return (
+        f"{len(sentences):,} test sentences: {counts[EXACT]:,} are in the training text but for "
+        f"case and punctuation, {counts[NEAR]:,} others but for a word or two."
+    )
