@@ -53,6 +53,9 @@ CONSTANT = "program."
 LATENT = {"bmt": 2.0, "xnor": 1.0}
 """Size of a latent weight in levels: what binarizes to the level it is kept with, by binarizer."""
 LARGEST = 1 << 24  # bytes of a JSON file
+WIDEST_BEAM = 100
+"""Beam that a bundle may have by default: memory and time grow with it, and a file is not its
+user's decision."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -166,6 +169,11 @@ def read(path: str | Path) -> Bundle:
         names and fields["numbers"] in KINDS and _are_sums(listed, words) and is_search(search)
     ):
         raise _unusable(folder / MANIFEST)
+    if search.get("beam", 1) > WIDEST_BEAM:
+        raise CheckpointError(
+            f"{folder / MANIFEST} asks for a beam of {search['beam']:,} by default, but may ask "
+            f"for {WIDEST_BEAM} at most; `--beam` takes larger ones."
+        )
     if version == 1 and fields["numbers"] in (BITS, BITS_INT8):
         raise CheckpointError(
             f"{folder / MANIFEST} is of version 1, whose bits are not read any more; make it again "

@@ -141,15 +141,17 @@ class Matrix:
     """``W [N, K]`` of a product or of an embedding, or a table or vector that stays as it is.
 
     Attributes:
-        values: fp32.
+        values: fp32; or int8, in ``units``.
         plain: read in fp32, row by row: gains, biases, positions.
         recipe: how it is made of the model's weights (:mod:`fairseq_ext.engine.recipes`); a
             constant, which is no weight, stands in it as an array.
+        units: of the rows of int8 values.
     """
 
     values: np.ndarray
     plain: bool = False
     recipe: Any = None
+    units: np.ndarray | None = None
 
 
 READINGS = ("floats", "largest", "mean", "bound")

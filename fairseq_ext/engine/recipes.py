@@ -15,9 +15,13 @@ import numpy as np
 from fairseq_ext.utils.errors import DataError
 
 Recipe = str | list[Any]
+Compact = tuple[np.ndarray, np.ndarray]
+"""A matrix in int8, and the units of its rows."""
 
 DEEPEST = 8
 """Operations inside each other; models have three."""
+FASTEST = 1e6
+"""Radians by position, of a sine; fairseq's fastest has one."""
 
 
 def rows(*parts: np.ndarray) -> np.ndarray:
@@ -66,6 +70,8 @@ def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> 
     """
     if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
         raise DataError("a table of positions has another size")
+    if not np.abs(frequencies, dtype=np.float32).max(initial=0) <= FASTEST:
+        raise DataError("a table of positions has a frequency out of range")
     angles = np.arange(count, dtype=np.float32)[:, None] * frequencies
     table = np.zeros((count, width), np.float32)
     half = frequencies.size
@@ -88,10 +94,33 @@ class Evaluator:
         weight: returns the numbers of a named weight in fp32.
         budget: bytes that all results may have together; a recipe of a few words could otherwise
             ask for any amount of memory.
+        compact: returns a named weight in int8 and the units of its rows, or None.
     """
 
-    def __init__(self, weight: Callable[[str], np.ndarray], budget: int) -> None:
-        self._weight, self._budget = weight, budget
+    def __init__(
+        self,
+        weight: Callable[[str], np.ndarray],
+        budget: int,
+        compact: Callable[[str], Compact | None] = lambda _: None,
+    ) -> None:
+        self._weight, self._budget, self._compact = weight, budget, compact
+
+    def compact(self, recipe: Recipe) -> Compact | None:
+        """Return a matrix in int8 with its units, if it is stored so, or rows of such matrices.
+
+        Raises:
+            DataError: weights whose parts do not fit each other.
+        """
+        is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
+        names = recipe[1:] if is_rows else [recipe]
+        if not all(isinstance(name, str) for name in names):
+            return None
+        parts = [part for part in map(self._compact, names) if part is not None]
+        if not parts or len(parts) < len(names) or len({part[0].shape[1] for part in parts}) > 1:
+            return None
+        values, units = zip(*parts, strict=True)
+        self._spend(sum(array.nbytes for array in values))
+        return (values[0], units[0]) if len(parts) == 1 else (rows(*values), rows(*units))
 
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
         """Compute the array of a recipe, in fp32 and contiguous.

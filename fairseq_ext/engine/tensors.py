@@ -34,6 +34,10 @@ INT8, SCALE, BITS, LEVELS = ".int8", ".scale", ".bits", ".levels"
 PARTNERS = {SCALE: INT8, LEVELS: BITS}
 
 
+LARGEST = 1e18
+"""Size of a weight; a product of two larger ones may not be a number any more."""
+
+
 class Tensors:
     """The weights of a file, which is mapped into memory: all processes share one copy.
 
@@ -116,27 +120,34 @@ class Tensors:
         """A weight: fp32, or the whole numbers that it consists of.
 
         Raises:
-            DataError: there is none of this name, or its parts do not fit each other.
+            DataError: there is none of this name, its parts do not fit each other, or a number is
+                not finite or no weight's.
         """
-        if name + INT8 in self:
-            return self._of_int8(name)
+        if (compact := self.int8(name)) is not None:
+            rounded, units = compact
+            return rounded * units[:, None]
         kind, stored = self._entry(name)["dtype"], self.stored(name)
         if kind == "BF16":
-            return (stored.astype(np.uint32) << 16).view(np.float32)
-        return stored.astype(np.float32, copy=False) if kind in FLOATS else stored
+            return _in_range(name, (stored.astype(np.uint32) << 16).view(np.float32))
+        if kind not in FLOATS:
+            return stored
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _in_range(name, stored.astype(np.float32, copy=False))
 
-    def _of_int8(self, name: str) -> np.ndarray:
+    def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """A matrix in int8 and the units of its rows, as they are stored; None if it is not.
+
+        Raises:
+            DataError: its parts do not fit each other.
+        """
+        if name + INT8 not in self:
+            return None
         rounded = self.stored(name + INT8)
         scale = self.stored(name + SCALE) if name + SCALE in self else np.empty(())
-        floats = scale.dtype == np.float32
-        if (
-            rounded.dtype != np.int8
-            or rounded.ndim != 2
-            or not floats
-            or scale.shape != (len(rounded),)
-        ):
+        matches = rounded.dtype == np.int8 and rounded.ndim == 2 and scale.dtype == np.float32
+        if not matches or scale.shape != (len(rounded),):
             raise DataError(f"{name}.int8 and its scale do not fit")
-        return rounded * scale[:, None]
+        return rounded, _in_range(name, scale)
 
     def signs(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Signs of a weight as bits, and their levels if it is kept in bits.
@@ -154,4 +165,11 @@ class Tensors:
         right = (bits.dtype, levels.dtype, bits.ndim) == (np.uint8, np.float32, 2)
         if not right or levels.shape != (len(bits),):
             raise DataError(f"{name}.bits and its levels do not fit")
-        return bits, levels
+        return bits, _in_range(name, levels)
+
+
+def _in_range(name: str, values: np.ndarray) -> np.ndarray:
+    """Return weights, all of which must be finite and of a size that can be computed with."""
+    if values.size and not (values.min() >= -LARGEST and values.max() <= LARGEST):
+        raise DataError(f"the weight `{name:.60}` has numbers that are not finite or above 1e18")
+    return values

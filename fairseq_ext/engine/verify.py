@@ -58,6 +58,15 @@ MOST = 1 << 24
 MOST_COLUMNS = 16
 """Columns of all registers, over the rows and columns of all weights; models have about half."""
 
+MOST_NUMBERS = 1 << 22
+"""Numbers of all registers for a token; 48 layers that are 8,192 wide inside have a fifth."""
+
+MOST_SLOTS = 1 << 25
+"""Numbers of all registers for the slots of a sentence: 128 MiB."""
+
+MOST_OPERATIONS = 1 << 13
+"""Operations of the encoder or of the decoder; 48 layers have some 500."""
+
 
 def is_whole(weight: Packed) -> bool:
     """Whether a weight has the numbers that its kind and size need."""
@@ -174,8 +183,14 @@ class _Verifier:
             _require(rows == 0 or phase == Phase.SLOTS, "a register has a number of rows")
             _require(0 <= rows <= MOST, "a register has too many rows")
             _require(rows or phase != Phase.SLOTS, "a register has no rows")
+        models = max(1, len(program.outputs))  # of an ensemble
+        for operations in (program.encoder, program.decoder):
+            _require(len(operations) <= MOST_OPERATIONS * models, "its operations are too many")
         columns = sum(shape.width for shape in program.shapes)
-        _require(columns <= MOST_COLUMNS * widest, "its registers are too many")
+        bound = min(MOST_COLUMNS * widest, MOST_NUMBERS * models)
+        _require(columns <= bound, "its registers are too many")
+        slots = sum(shape.width * shape.rows for shape in program.shapes)
+        _require(slots <= MOST_SLOTS * models, "its slots are too many")
         self.written = [np.zeros(shape.width, bool) for shape in program.shapes]
 
     def _check(self, op: Operation) -> None:

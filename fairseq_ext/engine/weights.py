@@ -60,6 +60,8 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
         raise ConfigError(f"`numbers` must be one of {', '.join(NUMBERS)}, but is `{numbers}`.")
     if isinstance(matrix, Signs):
         return _pack_signs(matrix, numbers)
+    if matrix.units is not None:
+        return _pack_int8(matrix.values, matrix.units)
     values = np.ascontiguousarray(matrix.values, np.float32)
     if matrix.plain:
         return Packed(PLAIN, len(values), values[0].size, values)
@@ -68,7 +70,12 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
         return Packed(0, outputs, inputs, _panels(values))
     if numbers == "bf16":
         return Packed(1, outputs, inputs, _panels(to_bf16(values)))
-    rounded, units = to_int8(values)
+    return _pack_int8(*to_int8(values))
+
+
+def _pack_int8(rounded: np.ndarray, units: np.ndarray) -> Packed:
+    """Lay out ``[N, K]`` in int8 with the units of its rows."""
+    outputs, inputs = rounded.shape
     padded = np.zeros((outputs, -(-inputs // 4) * 4), np.int8)
     padded[:, :inputs] = rounded
     sums = 128 * rounded.sum(1, dtype=np.int32)
@@ -137,6 +144,10 @@ def _panels(values: np.ndarray, together: int = 1) -> np.ndarray:
     panels = -(-outputs // PANEL)
     padded = np.zeros((panels * PANEL, inputs), values.dtype)
     padded[:outputs] = values
+    if together * values.itemsize == 4:  # numpy moves words faster than groups of bytes
+        words = padded.view(np.uint32).reshape(panels, PANEL, inputs // together)
+        moved = aligned(words.transpose(0, 2, 1)).view(values.dtype)
+        return moved.reshape(panels, inputs // together, PANEL, together)
     split = padded.reshape(panels, PANEL, inputs // together, together)
     return aligned(split.transpose(0, 2, 1, 3))
 

@@ -34,6 +34,7 @@ from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import pack_all
+from fairseq_ext.model import agreement
 from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
@@ -113,12 +114,16 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
 
 
 def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
-    content = read_json(manifest.folder / bundle.PROGRAM)
+    path = manifest.folder / bundle.PROGRAM
+    if path.stat().st_size > bundle.LARGEST:
+        raise DataError("it is larger than any program")
+    content = read_json(path)
     if (content["format"], content["version"]) != (FORMAT, VERSION):
         raise DataError("it is of another version; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
-    weights = pack_all(_matrices(content["weights"], tensors), numbers)
+    agreement.require(manifest, content["begins"], content["cut"], program, content["weights"])
+    weights = pack_all(_matrices(content["weights"], tensors, numbers), numbers)
     source, target = (
         dictionaries.symbols(manifest.folder / f"dict.{language}.txt")
         for language in (manifest.src, manifest.tgt)
@@ -136,14 +141,21 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     return model
 
 
-def _matrices(entries: list[dict[str, Any]], tensors: Tensors) -> Iterator[Matrix | Signs]:
+def _matrices(
+    entries: list[dict[str, Any]], tensors: Tensors, numbers: str
+) -> Iterator[Matrix | Signs]:
     """Yield the program's arrays, each only when the one before is laid out."""
-    evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE)
+    evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:
             plain = entry["plain"]
             if type(plain) is not bool:
                 raise DataError("an array is neither plain nor of a product")
+            compact = None if plain or numbers != "int8" else evaluator.compact(entry["recipe"])
+            if compact is not None:
+                values, units = compact
+                yield Matrix(values, units=units)
+                continue
             matrix = evaluator.array(entry["recipe"])
             if not plain and matrix.ndim != 2:
                 raise DataError("an array of a product is no matrix")

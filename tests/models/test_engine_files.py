@@ -13,17 +13,20 @@ from random import Random
 import numpy as np
 import pytest
 from fairseq.models import BaseFairseqModel
+from safetensors.torch import load_file, save_file
 
 import fairseq_ext
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
+from fairseq_ext.engine import recipes
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import EngineModel, voting
 from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape, merged
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.verify import verify
-from fairseq_ext.engine.weights import PLAIN
+from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.model import program_file, write
 from fairseq_ext.model.describe import as_table, describe
 from fairseq_ext.text.pipeline import Pipeline
@@ -321,6 +324,21 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     ),
     "symbol": ("transformer", lambda m: edge("symbols", (2, 2, 1, 40))(m)),
     "wide register": ("transformer", lambda m: m.program.shapes.append(Shape(1 << 30, Phase(0)))),
+    "wide for its file": (
+        "transformer",
+        lambda m: (
+            m.weights.append(Packed(PLAIN, 1 << 23, 1, np.zeros(1 << 23, np.float32))),
+            m.program.shapes.append(Shape(1 << 23, Phase(0))),
+        ),
+    ),
+    "slots without end": (
+        "linformer",
+        lambda m: m.program.shapes.append(Shape(32, Phase(3), 1 << 21)),
+    ),
+    "operations without end": (
+        "transformer",
+        lambda m: m.program.encoder.extend(m.program.encoder[-1:] * 200_000),
+    ),
     "slots without rows": ("linformer", lambda m: m.program.shapes.append(Shape(4, Phase(3)))),
     "matrix too short": ("linformer", edge("longest_source", 23)),
     "alignment with slots": ("linformer", changed(Code.ATTEND_SOURCE, ints=lambda n: (n[0], 1, 0))),
@@ -415,6 +433,90 @@ HOSTILE: dict[str, Callable[[dict], object]] = {
         lambda w: w.update(signs="encoder.layer_norm.bias", inputs=32, reading=["floats", 0, 1])
     ),
 }
+
+
+READERS = (program_file.read, bundle.load)
+"""For the engine, and for fairseq."""
+
+
+def stored(path: Path, shift: int) -> None:
+    """Write a file of weights again, with a header of a length that misaligns the numbers."""
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    text = data[8:end].rstrip()
+    text += b" " * (-len(text) % 8 + shift)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+
+
+def test_numbers_that_lie_anywhere_are_read(copy: Path):
+    translations = fairseq_ext.load(copy).translate(["w1 w2 w3"])
+    for shift in (1, 3):
+        stored(copy / "model.safetensors", shift)
+        sign_again(copy)
+        assert fairseq_ext.load(copy).translate(["w1 w2 w3"]) == translations
+
+
+def test_a_name_twice_in_the_weights_is_refused(copy: Path):
+    path = copy / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    name, entry = next((n, e) for n, e in json.loads(data[8:end]).items() if n != "__metadata__")
+    text = data[8:end].rstrip()[:-1] + f", {json.dumps(name)}: {json.dumps(entry)}}}".encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    sign_again(copy)
+    for read in READERS:
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is .* twice in one object"):
+            read(copy)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -3e38])
+@pytest.mark.parametrize("read", READERS)
+def test_numbers_of_no_weight_are_refused(value: float, read: Callable, copy: Path):
+    path = copy / "model.safetensors"
+    tensors = load_file(path)
+    name = "decoder.layers.0.fc1.weight"
+    name = name if name in tensors else f"{name}.scale"
+    tensors[name].view(-1)[3] = value
+    save_file(tensors, path)
+    sign_again(copy)
+    with pytest.raises(CheckpointError, match=r"`decoder\.layers\.0\.fc1\.weight` has numbers"):
+        read(copy)
+
+
+CONTRADICTIONS: dict[str, tuple[str, str, object]] = {
+    "architecture": ("model", "_name", "transformer_wmt_en_de"),
+    "layers": ("model", "encoder_layers", 3),
+    "heads": ("model", "decoder_attention_heads", 4),
+    "language": ("task", "target_lang", "fr"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_descriptions_of_two_models_are_refused(name: str, copy: Path):
+    part, option, value = CONTRADICTIONS[name]
+    content = json.loads((copy / "config.json").read_text())
+    if name == "architecture":
+        content["cfg"][part].pop("arch", None)
+    content["cfg"][part][option] = value
+    (copy / "config.json").write_text(json.dumps(content))
+    sign_again(copy)
+    with pytest.raises(CheckpointError, match="are of two models"):
+        program_file.read(copy)
+
+
+def test_a_bundle_does_not_choose_a_wide_beam(copy: Path):
+    content = json.loads((copy / "bundle.json").read_text())
+    content["search"]["beam"] = 2000
+    (copy / "bundle.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="a beam of 2,000 by default, but may ask for 100"):
+        fairseq_ext.load(copy)
+
+
+def test_a_sine_without_end_is_refused():
+    for frequency in (math.nan, math.inf, 3e38):
+        with pytest.raises(DataError, match="frequency out of range"):
+            recipes.sinusoids(np.array([frequency], np.float32), 4, 2, 1)
 
 
 def deep(levels: int, *first: object) -> list:
