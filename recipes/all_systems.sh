@@ -390,6 +390,22 @@ report_all() {
     draw_all
     run python "$REPO/recipes/multi30k_all.py" report --dir . --tests "${tests[@]}" \
         --names "${finished[@]}" --patience "$patience" --average "$average" --beam "$beam"
+    collect_results
+}
+
+# collect_results: into results/ all that a repository needs to show and check the tables again: logs,
+# settings and machines, with the translations in compare-*.tsv.gz. The folder has some megabytes.
+collect_results() {
+    local name file
+    for name in "${finished[@]}"; do
+        run mkdir -p "results/$name"
+        into "results/$name/train.log.gz" gzip -9nc "models/$name/train.log"
+        dry && continue
+        for file in settings.txt machine.json rates.json; do
+            [[ ! -e "models/$name/$file" ]] || cp "models/$name/$file" "results/$name/"
+        done
+    done
+    dry || cp systems.md systems.json ./compare-*.* curves.* lengths.* results/
 }
 
 # What makes it the same run: one setting per line.
@@ -421,7 +437,7 @@ main() {
     report_all
     dry && exit
     printf '\nEverything is in %s:\n' "$out"
-    for file in systems.{md,json} compare-*.md curves.png lengths.png gates.png; do
+    for file in systems.{md,json} compare-*.md curves.png lengths.png gates.png results; do
         [[ ! -e "$file" ]] || echo "  $file"
     done
     ((${#steps[@]} == 0)) || exit 1
