@@ -20,6 +20,7 @@ from tests.models.test_loaded import LINES, saved
 from tests.support.harness import run as command
 from tests.support.hub import TOKEN, Hub, running
 
+huggingface_hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")
 SHORT = {"max_len_b": 8}
 REPO = "some-org/de-en"
@@ -47,6 +48,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         hub._fetch.cache_clear()
         yield server
         hub._fetch.cache_clear()
+        huggingface_hub.close_session()  # at the end it would log to a stream that pytest closed
 
 
 def contents(folder: Path) -> dict[str, bytes]:
