@@ -35,7 +35,6 @@ FILES = (
     "tests/unit/test_mbr.py",
     "tests/unit/test_serving.py",
     "tests/unit/test_evaluation.py",
-    "tests/commands/test_demo.py",
     # commands and recipes
     "tests/commands/test_cli.py",
     "tests/commands/test_doctor.py",
@@ -48,8 +47,8 @@ SLOW_FIXTURES = {"copy_data", "copy_model", "quiet_page", "server", "trained"}
 """They start processes, most of them to train a model."""
 LEFT_OUT = """\
 --quick leaves out: fairseq's commands and ours as processes (tests/commands), trainings, recipes,
-variants of architectures, the bundle, the Hub, the demo in a browser, fuzzing, kills and full
-disks. Before you open a pull request: bash tests/run.sh, or .ci/run with the checks of style."""
+variants of architectures, the bundle, the demo with its page, fuzzing, kills and full disks.
+Before you open a pull request: bash tests/run.sh, or .ci/run with the checks of style."""
 
 
 def files() -> list[str]:
