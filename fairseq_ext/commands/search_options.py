@@ -20,7 +20,12 @@ SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
 ENGINE = ("buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
 DRAWS = ("epsilon_sampling", "sampling_topk", "seed")
-SAMPLES = {"epsilon_sampling": 0.02, "sampling_topk": 0, "seed": 1, "utility": "chrf"}
+SAMPLES: dict[str, Any] = {
+    "epsilon_sampling": 0.02,
+    "sampling_topk": 0,
+    "seed": 1,
+    "utility": "chrf",
+}
 """Defaults of sampling."""
 OPTIONS_OF_MODE = {
     "search": SEARCH,

@@ -28,7 +28,7 @@ from fairseq_ext.utils.files import atomic_write, require_file
 from fairseq_ext.utils.json_files import read_json
 
 MOST_COPIES = 100
-KINDS = {
+KINDS: dict[str, Any] = {
     "name": str,
     "licence": str,
     "pairs": str,
@@ -83,7 +83,7 @@ def _check(entry: Any, where: str) -> None:
     for name in ("name", "licence"):
         if not entry.get(name):
             raise DataError(f"{where} lacks `{name}`, which is recorded; give it, or `unknown`.")
-    if {*entry} & set.union(*ORIGINS) not in ORIGINS:
+    if {*entry} & set[str]().union(*ORIGINS) not in ORIGINS:
         raise DataError(f"{where} needs `pairs`, or `source` and `target`, or `mtdata`.")
     weight = entry.get("weight", 1)
     if not (math.isfinite(weight) and 0 < weight <= MOST_COPIES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
-    words = dict.fromkeys((src, tgt), str)
+    words: dict[str, Callable[[str], str]] = dict.fromkeys((src, tgt), str)
     if tokenize:
         words = {side: Pipeline(src, tgt, tokenize=True).words(side) for side in (src, tgt)}
     with files.staged_folder(out, last=pipeline.FILE) as stage:

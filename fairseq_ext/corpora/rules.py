@@ -183,11 +183,14 @@ def checks(
 
 def _made(specification: str, languages: tuple[str, str]) -> Check:
     name, _, values = specification.partition("=")
-    registry = RULES | {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
-    if name not in registry:
-        raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(sorted(registry))}.")
-    rule = registry[name]
-    return (rule if name in RULES else rule.load())(languages, values)
+    if name in RULES:
+        return RULES[name](languages, values)
+    others = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
+    if name not in others:
+        names = ", ".join(sorted({*RULES, *others}))
+        raise ConfigError(f"`--rule {name}` is not known; there are {names}.")
+    rule: Rule = others[name].load()
+    return rule(languages, values)
 
 
 def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:

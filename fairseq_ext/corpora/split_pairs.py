@@ -45,7 +45,7 @@ from fairseq_ext.utils.files import require_file, sha256
 
 # Options that the result does not depend on.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}
-LATER = {
+LATER: dict[str, Any] = {
     "rule": [],
     "corpora": None,
     "download": None,
@@ -112,8 +112,8 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
     if options.corpora is not None:
         folder = options.download or options.out / "download"
         return corpus_list.read(options.corpora, lambda name: corpus_list.from_mtdata(name, folder))
-    paths = (options.pairs,) if options.pairs is not None else (options.source, options.target)
-    paths = tuple(require_file(path, "text file") for path in paths)
+    inputs = (options.pairs, options.source, options.target)
+    paths = tuple(require_file(path, "text file") for path in inputs if path is not None)
     if options.pairs is None:
         return (Text("", paths, swap=options.swap),)
     if options.pairs.suffix in SPREADSHEETS:
@@ -236,7 +236,7 @@ def run(options: PairOptions) -> str:
         _keep_others(options.out, settings, record)
     with _folder(options) as folder:
         if options.ray is not None:
-            paths = {
+            paths: dict[str, Any] = {
                 name: value.absolute()
                 for name, value in vars(options).items()
                 if isinstance(value, Path)
@@ -302,10 +302,11 @@ def _manifest(settings: Settings) -> str:
     return "manifest.json" if settings.as_split is None else f"manifest.{settings.as_split}.json"
 
 
-def work_on_ray(args: argparse.Namespace) -> None:
+def work_on_ray(args: argparse.Namespace) -> int:
     """Do one Ray worker's share of the work, in a folder that all workers share."""
     settings = _settings(args.options)
     _work(args.options, settings, _record(args.options, settings), args.options.parts)
+    return 0
 
 
 def _record(options: PairOptions, settings: Settings) -> dict[str, Any]:

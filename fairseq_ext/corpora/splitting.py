@@ -159,8 +159,8 @@ class SplitJob:
     def repeat(self, name: str) -> None:
         """Find the pairs of one range that have stood before, in any part."""
         bounds = [*fingerprints.ranges(self.partitions)][_number(name)]
-        pieces = [[], [], []]
-        distinct = [[], []]
+        pieces: list[list[np.ndarray]] = [[], [], []]
+        distinct: list[list[np.ndarray]] = [[], []]
         for number, clean in enumerate(self.of_parts("clean")):
             hashes = fingerprints.load(self.beside(clean, "hash.npy"))
             lines = fingerprints.load(self.beside(clean, "line.npy"))

@@ -52,7 +52,7 @@ class Encode:
             encoder(self.pipeline, language) for language in (self.pipeline.src, self.pipeline.tgt)
         )
         for source, target in chunk.pairs:
-            first, second = to_source(source), to_target(target)
+            first, second = to_source(source or ""), to_target(target or "")
             fate = why_dropped(first, second, self.limits)
             if fate == KEPT and first == second:
                 fate = COPIED
