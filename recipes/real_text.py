@@ -14,7 +14,8 @@ Read, as far as they are there, also in folders inside, plain or ``.gz``:
 - Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
 - TICO-19: ``tico-19.en`` and ``.de``, a further test.
 
-A training pair whose source or target is one of a held-out pair is left out. ``sources.json`` has
+A training pair whose source or target is one of a held-out pair is left out, and so is a held-out
+pair of help that has a near-duplicate in the training text. ``sources.json`` has
 the number of pairs of each part, its checksum, licence and domain. The sentences of texts that do
 not change have known checksums, and others are refused.
 """
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Limits, Source
+from fairseq_ext.corpora.contamination import find
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.preparation import Preparation
 from fairseq_ext.corpora.readers.help_pages import help_pages
@@ -225,6 +227,17 @@ def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Pa
     ]
 
 
+def without_trained(part: Part, train: Sequence[Part]) -> Part:
+    """Leave out the pairs of a test set of which a side is nearly in the training text."""
+    overlap: set[int] = set()
+    for side in (0, 1):
+        training = (pair[side] for other in train for pair in other.pairs)
+        matches = find([pair[side] for pair in part.pairs], training)
+        overlap |= {match.sentence for match in matches}
+    pairs = [pair for number, pair in enumerate(part.pairs) if number not in overlap]
+    return Part(part.name, pairs, part.domain, part.licence)
+
+
 def prepare(folder: Path, out: Path, merges: int) -> str:
     """Write the corpus; returns its summary.
 
@@ -239,6 +252,11 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
         for part, rest in zip(sorted_parts["train"], train, strict=True)
     }
     sorted_parts["train"] = [part for part in train if part.pairs]
+    # Pages repeat each other's sentences with another name of a menu; other tests are as published.
+    for part in sorted_parts.get("test_help", ()):
+        rest = without_trained(part, train)
+        removed[part.name] = len(part.pairs) - len(rest.pairs)
+        sorted_parts["test_help"] = [rest] if rest.pairs else []
     record, texts = [], {}
     sources: dict[str, tuple[Source, ...]] = {}
     for split, members in sorted_parts.items():
@@ -256,12 +274,15 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
                 {
                     **{"name": part.name, "split": split, "pairs": len(part.pairs)},
                     **{"domain": part.domain, "licence": part.licence, "sha256": part.checksum},
-                    "left out: held out elsewhere": removed.get(part.name, 0),
+                    "left out: in another split": removed.get(part.name, 0),
                 }
             )
-    shutil.rmtree(out / "sources", ignore_errors=True)  # of other texts
+    described = json.dumps(record, indent=1)
+    written = out / "sources.json"
+    if written.exists() and written.read_text(encoding="utf-8").strip() != described:
+        raise DataError(f"`{out}` has a corpus of other texts; delete it or choose another folder.")
     write_all(out / "sources", texts)
-    write_all(out, {"sources.json": [json.dumps(record, indent=1)]})
+    write_all(out, {written.name: [described]})
     corpus = Corpus(
         *LANGUAGES,
         **{split: sources.pop(split) for split in ("train", "valid", "test")},  # type: ignore

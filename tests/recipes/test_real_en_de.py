@@ -81,6 +81,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_lines(folder / f"test_2016_flickr.raw.{language}", [f"a {language} dog"])
         for page in range(60):
             text = "".join(f'<p id="par_{n}">{language} {page} {n}</p>' for n in range(3))
+            text += f'<p id="par_9">{language} b c d e f g {page}</p>'
             path = folder / "help" / {"en": "en-US", "de": "de"}[language] / "text" / f"{page}.html"
             write_lines(path, [text])
     return folder
@@ -95,11 +96,18 @@ def test_the_corpus_holds_out_pages_and_what_the_tests_have(texts: Path, tmp_pat
     assert numbers["newstest2013-valid"] == ("valid", 10)
     assert numbers["newstest2014"] == ("test", 9)
     assert numbers["train"] == ("train", 1)
-    assert numbers["help"][1] + numbers["test_help"][1] == 180
+    removed = {part["name"]: part["left out: in another split"] for part in record}
+    assert numbers["help"][1] + numbers["test_help"][1] + removed["test_help"] == 240
+    assert numbers["test_help"][1] == 3 * removed["test_help"]  # one of four is a near-duplicate
     assert numbers["test_help"][1] % 3 == 0 < numbers["test_help"][1]
     for split in ("test", "test_help", "test_captions"):
         for folder in ("text", "bpe", "reference"):
             assert (tmp_path / "out" / folder / f"{split}.de").exists()
+    real_text.prepare(texts, tmp_path / "out", 60)  # once more: all is there
+    (texts / "newstest2012.en").unlink()
+    (texts / "newstest2012.de").unlink()
+    with pytest.raises(DataError, match="has a corpus of other texts"):
+        real_text.prepare(texts, tmp_path / "out", 60)
     assert all(part["licence"] and part["sha256"] and part["domain"] for part in record)
 
 
