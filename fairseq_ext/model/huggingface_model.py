@@ -89,8 +89,10 @@ def write(stock: StockTransformer, folder: Path) -> None:
     special |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
     _write_json(folder / "config.json", {**_configuration(stock, kind), **special})
     longest = min(200, stock.longest[1] - 1)
-    # fairseq never writes the padding, whatever its probability.
-    search = {"num_beams": 5, "length_penalty": 1.0, "max_length": longest, "bad_words_ids": [[1]]}
+    # As in fairseq: the padding is never written, and a search ends with as many translations as
+    # the beam is wide.
+    search = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
+    search |= {"max_length": longest, "bad_words_ids": [[1]]}
     _write_json(folder / "generation_config.json", {**special, **search})
     _write_tokenizer(stock.source, folder)
     if not stock.has_joined_dictionary:

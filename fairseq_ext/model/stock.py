@@ -165,8 +165,8 @@ def _require_options(
         type(encoder.embed_positions) is type(decoder.embed_positions),
         "positions that are learned on one side alone",
     )
-    same = cfg.encoder.normalize_before == cfg.decoder.normalize_before
-    require(same, "norm before the sublayers of one side alone")
+    agree = cfg.encoder.normalize_before == cfg.decoder.normalize_before
+    require(agree, "norm before the sublayers of one side alone")
     norms = encoder.layernorm_embedding, decoder.layernorm_embedding
     require((norms[0] is None) == (norms[1] is None), "norm of one side's embeddings alone")
     for option in ("cross_self_attention", "no_cross_attention"):

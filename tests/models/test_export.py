@@ -49,6 +49,7 @@ ONLY_CTRANSLATE2 = {
     "post-norm-learned": [*LEARNED, SHARED],
 }
 SOURCES = ["w1 w2 w3 w4", "w7", "w5 w9 w11 w2 w2 w8 w30 w14 w3", "w21 w20"]
+LONGEST = 12  # tokens of a translation
 TARGETS = ["w4 w3", "w8 w8 w9", "w1 w2 w3 w4 w5 w6", "w13"]
 
 
@@ -113,11 +114,12 @@ def test_hugging_face_computes_the_same(name: str, tmp_path: Path):
             ).logits  # with a cache FSMT takes a sentence for a single step
         scores = logits[0].log_softmax(-1).gather(1, wanted[0][:, None]).sum().item()
         assert scores == pytest.approx(ours.score([source], [target])[0], abs=1e-4)
-        best = model.generate(inputs, num_beams=5, max_length=13)[0].tolist()
+        best = model.generate(inputs, num_beams=5, max_length=LONGEST + 1)[0].tolist()
         words = [number for number in best[1:] if number != 2]
-        translation = ours.translate(source, beam=5, max_len_a=0.0, max_len_b=12)
+        translation = ours.translate(source, beam=5, max_len_a=0.0, max_len_b=LONGEST)
         tokens = translation.candidates[0].tokens
-        assert numbers(tokens)[:-1] == words
+        # At the limit of the length fairseq adds the probability of an end, the library does not.
+        assert numbers(tokens)[:-1] == words or LONGEST in (len(words), len(tokens.split()))
 
 
 @pytest.mark.parametrize("name", [*CASES, *ONLY_CTRANSLATE2])
@@ -132,15 +134,15 @@ def test_ctranslate2_computes_the_same(name: str, tmp_path: Path):
     for score, wanted in zip(scores, ours.score(SOURCES, TARGETS), strict=True):
         assert sum(score.log_probs) == pytest.approx(wanted, abs=1e-4)
     results = translator.translate_batch(
-        sources, beam_size=5, max_decoding_length=12, return_scores=True
+        sources, beam_size=5, max_decoding_length=LONGEST, return_scores=True
     )
     for result, wanted in zip(
-        results, ours.translate(SOURCES, beam=5, max_len_a=0.0, max_len_b=12), strict=True
+        results, ours.translate(SOURCES, beam=5, max_len_a=0.0, max_len_b=LONGEST), strict=True
     ):
-        score = wanted.candidates[0].score * math.log(2)
-        assert " ".join(result.hypotheses[0]) == wanted.candidates[0].tokens or (
-            len(result.hypotheses[0]) == 12 or result.scores[0] == pytest.approx(score, abs=1e-3)
-        )
+        score = pytest.approx(wanted.candidates[0].score * math.log(2), abs=1e-3)
+        tokens = result.hypotheses[0]
+        equal = " ".join(tokens) == wanted.candidates[0].tokens
+        assert equal or len(tokens) == LONGEST or result.scores[0] == score
 
 
 @pytest.mark.parametrize("tool", ["ctranslate2", "huggingface"])
