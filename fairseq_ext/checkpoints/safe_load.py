@@ -3,6 +3,7 @@
 :func:`read` opens the file once and checks, in this order:
 
 1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
+   or a series of pickles as torch wrote it before 1.6, which has no checksums;
 2. the checksum of each part, which torch itself never compares;
 3. its pickle calls only what checkpoints of fairseq call, with arguments as they have them
    (:func:`forbidden_call`); torch's safe loading would also call ``torch.Tensor(10**9)``;
@@ -50,6 +51,11 @@ ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
 MOST_ENTRIES = 2_000_000  # of all containers, each counted as often as it is referred to
 DEEPEST = 50
 SPARE_BYTES = 64 << 20  # what tensors may claim beyond four times the file
+# What torch before 1.6 wrote first: the pickle of a fixed number. Four more pickles follow it.
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+LEGACY_PICKLES = 5
+METERS = "train_meters"
+"""In ``extra_state`` of checkpoints until 2019: objects that nothing reads any more."""
 HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
 
 # What unpickling and torch's own checks raise on damaged data.
@@ -71,19 +77,28 @@ def read(path: str | Path) -> dict[str, Any]:
         path: of a file that torch wrote.
 
     Raises:
-        CheckpointError: the file is missing, empty, truncated, damaged, in the format torch had
-            before 1.6, not a checkpoint, or fails a check of the module's list.
+        CheckpointError: the file is missing, empty, truncated, damaged, not a checkpoint, or fails
+            a check of the module's list.
     """
     path = require_checkpoint_file(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        _require_archive(file, path, size)
-        state = _unpickled(file, path)
+        legacy = file.read(len(LEGACY)) == LEGACY
+        file.seek(0)
+        if legacy:
+            _require_memory(path, size)
+            _require_allowed_calls(file, path)
+        else:
+            _require_archive(file, path, size)
+        state = _unpickled(file, path, mapped=not legacy)
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(
             f"{path} is not a fairseq checkpoint: it has no `model` entry with the weights. "
             "Give a file that fairseq-train or the averaging command wrote."
         )
+    extra = state.get("extra_state")
+    if isinstance(extra, dict):
+        extra.pop(METERS, None)
     require_harmless(state, path, size)
     return state
 
@@ -118,7 +133,7 @@ def require_checkpoint_file(path: str | Path) -> Path:
         raise CheckpointError(str(error)) from None
 
 
-def _unpickled(file: IO[bytes], path: Path) -> Any:
+def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
     """Unpickle an open archive; by its descriptor, since the name may be another file's by now."""
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     try:
@@ -127,7 +142,7 @@ def _unpickled(file: IO[bytes], path: Path) -> Any:
                 descriptor if descriptor.exists() else path,
                 map_location="cpu",
                 weights_only=True,
-                mmap=True,
+                mmap=mapped,
             )
     except pickle.UnpicklingError as error:
         raise _forbidden(path, str(error)) from None
@@ -201,6 +216,26 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
         )
 
 
+def _require_memory(path: Path, size: int) -> None:
+    """Refuse a file of torch before 1.6, which cannot be mapped, that is larger than the memory."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise CheckpointError(
+            f"{path} needs {size / 1e9:.1f} GB of memory, since torch before 1.6 wrote it, but "
+            f"this machine has {memory / 1e9:.1f} GB. Load and save it with a current torch on a "
+            "larger one."
+        )
+
+
+def _require_allowed_calls(file: IO[bytes], path: Path) -> None:
+    """Check the pickles of a file of torch before 1.6; the numbers of its tensors follow them."""
+    for _ in range(LEGACY_PICKLES):
+        called = forbidden_call(file)
+        if called:
+            raise _forbidden(path, f"GLOBAL {called}")
+    file.seek(0)
+
+
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
     """Yield the faults of an archive; each check relies on those before it."""
     parts = archive.infolist()
@@ -224,10 +259,7 @@ def _foreign(path: Path, start: bytes) -> str:
             "Download the file itself."
         )
     if start[:1] == b"\x80":  # a pickle's first opcode
-        return (
-            f"{path} is in the format of torch before 1.6, which cannot be checked for damage. "
-            "If you trust its origin, load and save it once with a current torch."
-        )
+        return f"{path} is a bare pickle, not a checkpoint as torch writes it. Check the path."
     if start[8:9] == b"{":  # safetensors: a length, then JSON
         return (
             f"{path} holds weights alone, or is of a format that bundles have replaced. Give a "
@@ -255,6 +287,11 @@ _REBUILD = {
 }
 _NUMPY = ("dtype", "ndarray", "core.multiarray._reconstruct", "_core.multiarray._reconstruct",
           "core.multiarray.scalar", "_core.multiarray.scalar")  # fmt: skip
+_METERS = [
+    f"{module}.{name}Meter"
+    for module in ("fairseq.meters", "fairseq.logging.meters")
+    for name in ("Average", "Time", "Stopwatch")
+]
 _ANY_ARGUMENTS = {*_REBUILD, "torch.device", *(f"numpy.{name}" for name in _NUMPY)}
 _LIST, _VALUE = object(), object()
 _PUSHED = {
@@ -270,12 +307,12 @@ class _Name(str):
     """A function or class that the pickle names, with its module."""
 
 
-def forbidden_call(content: bytes) -> str | None:
+def forbidden_call(content: bytes | IO[bytes]) -> str | None:
     """The name of the first call in a pickle that no checkpoint of fairseq has, or None.
 
     Args:
-        content: the pickle. Where it is damaged the search ends, because torch, which reads on from
-            the same start, does not get further.
+        content: the pickle, or a file that is read to the pickle's end. Where it is damaged the
+            search ends, because torch, which reads on from the same start, does not get further.
     """
     stack: list[Any] = []
     marks: list[int] = []
@@ -321,7 +358,7 @@ def forbidden_call(content: bytes) -> str | None:
 def _is_allowed(called: Any, arguments: Any) -> bool:
     if not isinstance(called, _Name) or not isinstance(arguments, tuple):
         return False
-    if called in ("collections.OrderedDict", "argparse.Namespace"):
+    if called in ("collections.OrderedDict", "argparse.Namespace", *_METERS):
         return not arguments
     if called in ("builtins.set", "__builtin__.set"):
         return arguments == (_LIST,)
@@ -377,6 +414,10 @@ class NumberArray(np.ndarray):
         return np.asarray(self).__reduce_ex__(protocol)
 
 
+class Meter:
+    """A stand-in for the meters that fairseq pickled until 2019; :func:`read` drops them."""
+
+
 def reconstruct(kind: object, *shape: object) -> NumberArray:
     """An empty array, which gets its numbers by :meth:`NumberArray.__setstate__`.
 
@@ -408,6 +449,7 @@ _MAKERS = (NumberKind, NumberArray, reconstruct, reconstruct, scalar, scalar)
 CLASSES: list[Any] = [
     argparse.Namespace,
     *zip(_MAKERS, (f"numpy.{name}" for name in _NUMPY), strict=True),
+    *((Meter, name) for name in _METERS),
 ]
 """Classes that stock fairseq stores beside tensors and plain values, for ``torch.load``.
 

@@ -20,6 +20,7 @@ from typing import IO, NoReturn
 
 import pytest
 import torch
+from fairseq.logging.meters import AverageMeter
 
 from fairseq_ext import cli
 from fairseq_ext.checkpoints import storage
@@ -320,9 +321,30 @@ class TestLoadCheckpoint:
             storage.load(tmp_path / "a.pt")
 
     def test_format_before_torch_1_6(self, tmp_path: Path):
-        torch.save({"model": {}}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
-        with pytest.raises(CheckpointError, match=r"format of torch before 1\.6"):
-            storage.load(tmp_path / "a.pt")
+        """Published models of 2018 to 2020 are in it; some hold meters, which nobody reads."""
+        extra = {"train_meters": {"loss": AverageMeter()}, "val_loss": 1.0}
+        state = {"model": {"w": torch.ones(3)}, "extra_state": extra}
+        torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+        loaded = storage.load(tmp_path / "a.pt")
+        assert loaded["model"]["w"].tolist() == [1, 1, 1]
+        assert loaded["extra_state"] == {"val_loss": 1.0}
+
+    def test_malicious_before_torch_1_6(self, tmp_path: Path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        state = {"model": {}, "extra_state": Malicious()}
+        torch.save(state, "bad.pt", _use_new_zipfile_serialization=False)
+        with pytest.raises(CheckpointError, match=r"contains the object `posix\.mkdir`"):
+            storage.load("bad.pt")
+        assert [path.name for path in tmp_path.iterdir()] == ["bad.pt"]
+
+    def test_truncated_before_torch_1_6(self, tmp_path: Path):
+        torch.save({"model": {"w": torch.ones(99)}}, tmp_path / "a.pt",
+                   _use_new_zipfile_serialization=False)  # fmt: skip
+        content = (tmp_path / "a.pt").read_bytes()
+        for size in (40, 200, len(content) - 100):
+            (tmp_path / "b.pt").write_bytes(content[:size])
+            with pytest.raises(CheckpointError, match="not a checkpoint torch can read"):
+                storage.load(tmp_path / "b.pt")
 
     def test_malicious(self, tmp_path: Path, monkeypatch):
         monkeypatch.chdir(tmp_path)
