@@ -202,7 +202,7 @@ class UndoingOptions:
     def _override(self, steps: Pipeline) -> Pipeline:
         overrides: dict[str, Any] = {}
         join = self.remove_bpe
-        if join is False or (join and steps.subwords != "subword-nmt"):
+        if join is False or (join and steps.subwords not in ("subword-nmt", "fastbpe")):
             overrides |= {"subwords": "joined" if join else "none", "files": ()}
         if self.detokenize is not None:
             overrides |= {"tokenize": True, "tgt": self.detokenize}

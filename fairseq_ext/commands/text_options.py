@@ -32,7 +32,7 @@ class TextOptions:
     aggressive: bool | None = option(None, "with hyphens split off as @-@")
     lowercase: bool | None = option(None, "lower-case the source")
     keep_tokens: bool = option(False, "leave the translation as tokens")
-    bpe_codes: Path | None = option(None, "subword-nmt's merges", metavar="FILE")
+    bpe_codes: Path | None = option(None, "merges of subword-nmt or fastBPE", metavar="FILE")
     remove_bpe: bool = option(False, "join pieces (`@@ `) where the input has them")
 
     def of_job(self) -> dict[str, bool]:
@@ -89,7 +89,7 @@ def _overridden(
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }
     if codes is not None:
-        overrides |= {"subwords": "subword-nmt", "files": (_checked(codes),)}
+        overrides |= _merges(codes)
     elif options.remove_bpe:
         overrides |= {"subwords": "joined", "files": ()}
     base = saved or plain
@@ -104,8 +104,12 @@ def _overridden(
     return steps
 
 
-def _checked(codes: Path) -> Path:
+def _merges(codes: Path) -> dict[str, Any]:
     from fairseq_ext.text import check_merges
+    from fairseq_ext.text.subwords import kind_of_merges
+    from fairseq_ext.utils.files import require_file
 
-    check_merges(codes, "file of `--bpe-codes`")
-    return codes
+    kind = kind_of_merges(require_file(codes, "file of `--bpe-codes`"))
+    if kind == "subword-nmt":
+        check_merges(codes, "file of `--bpe-codes`")
+    return {"subwords": kind, "files": (codes,)}

@@ -205,6 +205,23 @@ def check_merges(path: str | Path, label: str = "file of merges") -> None:
             )
 
 
+def check_fastbpe(path: str | Path) -> list[str]:
+    """Check merges of fastBPE, two pieces and a count in each line, and return the lines.
+
+    Raises:
+        DataError: naming the line.
+    """
+    path = require_file(path, "file of merges")
+    lines = _decode(path, path.read_bytes(), 0, 0).rstrip("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not re.fullmatch(r"[^ ]+ [^ ]+ \d+", line):
+            raise DataError(
+                f"{path}, line {number}: `{line[:60]}` is not a merge of two pieces and its count. "
+                "Give a file that fastBPE's `learnbpe` wrote."
+            )
+    return lines
+
+
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, bytes) in blocks that end with a line, unless that line is absurdly long."""
     offset = 0

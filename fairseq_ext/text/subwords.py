@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import heapq
 import inspect
+import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_ext.text.checks import check_merges
+from fairseq_ext.text.checks import check_fastbpe, check_merges
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -67,6 +68,17 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
         ) from error
 
 
+def kind_of_merges(path: Path) -> str:
+    """The kind of subwords whose merges a file holds, by the number of its columns.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with files.require_file(path, "file of merges").open("rb") as file:
+        columns = file.readline(1 << 16).split()
+    return "fastbpe" if len(columns) == 3 and columns[2].isdigit() else "subword-nmt"
+
+
 def remove_bpe(text: str) -> str:
     """Join subword-nmt pieces: ``"Stra@@ ße"`` becomes ``"Straße"``."""
     return (text + " ").replace("@@ ", "").rstrip()
@@ -75,13 +87,20 @@ def remove_bpe(text: str) -> str:
 class Merges:
     """Byte-pair encoding by subword-nmt, with a cache of the pieces of recent words.
 
+    Args:
+        codes: merges of ``subword-nmt learn-bpe``, or of ``fast learnbpe``.
+        counts: whether each line ends with a count, as fastBPE writes it.
+
     Raises:
-        DataError: ``codes`` is no file of ``subword-nmt learn-bpe``.
+        DataError: ``codes`` is no such file.
     """
 
-    def __init__(self, codes: Path) -> None:
-        check_merges(codes)
-        self._codes = codes
+    def __init__(self, codes: Path, counts: bool = False) -> None:
+        if counts:
+            check_fastbpe(codes)
+        else:
+            check_merges(codes)
+        self._codes, self._counts = codes, counts
         self._known: dict[str, str] = {}
 
     @functools.cached_property
@@ -89,6 +108,9 @@ class Merges:
         """The library's own encoder, made of the merges once a word is to be encoded."""
         from subword_nmt.apply_bpe import BPE
 
+        if self._counts:
+            merges = [merge.rpartition(" ")[0] for merge in check_fastbpe(self._codes)]
+            return BPE(io.StringIO("\n".join(["#version: 0.2", *merges])))
         with self._codes.open(encoding="utf-8") as file:
             return BPE(file)
 
@@ -155,6 +177,10 @@ def _subword_nmt(codes: Path) -> Subwords:
     return Subwords(Merges(codes), remove_bpe)
 
 
+def _fastbpe(codes: Path) -> Subwords:
+    return Subwords(Merges(codes, counts=True), remove_bpe)
+
+
 def _sentencepiece(model: Path) -> Subwords:
     import sentencepiece
 
@@ -212,6 +238,7 @@ def _joined() -> Subwords:
 KINDS: dict[str, Callable[..., Subwords]] = {
     "joined": _joined,  # text that comes as subword-nmt's pieces; only joined afterwards
     "subword-nmt": _subword_nmt,
+    "fastbpe": _fastbpe,  # the same merges, in a file with their counts
     "sentencepiece": _sentencepiece,
     "tokenizers": _tokenizers,
     "byte-level": _byte_level,  # GPT-2's: ids, as fairseq's `--bpe gpt2` writes them
