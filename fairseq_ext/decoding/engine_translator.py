@@ -59,6 +59,7 @@ class EngineTranslator:
         machine = Machine(model.program, packed=model.weights, shortlist=listed)
         self._team = Team(machine, threads or available_threads())
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
+        self._left_out = {BEGIN, END, model.program.symbols.end, *model.settings.affixes[2]}
         self.src, self.tgt = model.settings.src, model.settings.tgt
         self.name = model.settings.architecture
         self.limit, self.limit_name = model.program.longest_source, "the model takes"
@@ -88,11 +89,13 @@ class EngineTranslator:
         rules = self._rules(search)
         numbers = range(len(sentences)) if numbers is None else numbers
         sources = [self._encode(sentence) for sentence in sentences]
+        first = self._model.settings.affixes[2]
         results: list[list[Candidate]] = [[] for _ in sentences]
         for batch in _batches(list(map(len, sources)), self._search.max_tokens):
             translated = self._team.translate(
                 [sources[place] for place in batch],
                 rules,
+                [first] * len(batch) if first else None,
                 numbers=[numbers[place] for place in batch],
             )
             for place, hypotheses in zip(batch, translated, strict=True):
@@ -115,12 +118,14 @@ class EngineTranslator:
         """
         target_numbers = {symbol: number for number, symbol in enumerate(self._model.target)}
         encoded = [self._encode(line) for line in sources]
+        first, end = self._model.settings.affixes[2], self._model.program.symbols.end
+        last = (END,) if end == END else (END, end)
         forced = [
-            [*(target_numbers.get(symbol, UNKNOWN) for symbol in line.split()), END]
+            [*first, *(target_numbers.get(symbol, UNKNOWN) for symbol in line.split()), *last]
             for line in targets
         ]
         for number, target in enumerate(forced, start=1):
-            if target.index(END) != len(target) - 1:
+            if not {END, end}.isdisjoint(target[: -len(last)]):
                 raise DataError(f"target {number} holds `</s>`, which only ends a sentence.")
         require_short(map(len, forced), self._model.program.longest_target)
         rules = Rules(beam=1, max_len_b=max(map(len, forced), default=1), listed=False)
@@ -144,11 +149,12 @@ class EngineTranslator:
         tokens = [number for number in numbers if number != PAD]  # fairseq takes them for padding
         if settings.cut:
             tokens = tokens[: settings.cut - 1]
-        return [*([BEGIN] if settings.begins else []), *tokens, END]
+        before, after, _ = settings.affixes
+        return [*([BEGIN] if settings.begins else []), *before, *tokens, END, *after]
 
     def _candidate(self, hypothesis: Found) -> Candidate:
         symbols = self._model.target
-        words = [symbols[token] for token in hypothesis.tokens if token not in (END, BEGIN)]
+        words = [symbols[token] for token in hypothesis.tokens if token not in self._left_out]
         attention = (
             () if hypothesis.attention is None else tuple(map(tuple, hypothesis.attention.tolist()))
         )

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq import options, utils
 from fairseq.data import LanguagePairDataset, ListDataset
@@ -29,6 +30,7 @@ from fairseq_ext.decoding.search import (
 from fairseq_ext.generation import length_penalty, sampling
 from fairseq_ext.generation.on_engine import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
+from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock
 
@@ -181,9 +183,14 @@ class Translator:
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
         require_short(map(len, tokens), self._limits[1])
         source = self._dataset(sources)
+        target: Any = ListDataset(tokens, np.array([len(line) for line in tokens]))
+        end = None
+        if isinstance(self._task, TranslationExtTask):
+            target, end = self._task.prepare_target(target), self._task.affixes.target_suffix
         pairs = LanguagePairDataset(
             *(source.src, source.src_sizes, self._task.source_dictionary),
-            *(ListDataset(tokens, list(map(len, tokens))), list(map(len, tokens)), words),
+            *(target, target.sizes, words),
+            eos=end,
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
         with self._one_at_a_time.held(), own_random_numbers(self._search):

@@ -47,12 +47,15 @@ TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """The weight of an embedding or of an output layer."""
 
 
-def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
+def compile_model(
+    model: BaseFairseqModel, target: Dictionary, end: int | None = None
+) -> Program:
     """The program of a trained model.
 
     Args:
         model: in any state; it is not changed.
         target: the dictionary of its output.
+        end: the symbol that begins and ends translations; None for ``</s>``.
 
     Raises:
         CheckpointError: weights that are not finite.
@@ -60,7 +63,8 @@ def compile_model(model: BaseFairseqModel, target: Dictionary) -> Program:
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    compiler, end = found(MODELS, model, unmodified.MODEL), target.eos()
+    compiler = found(MODELS, model, unmodified.MODEL)
+    end = target.eos() if end is None else end
     unmodified.require_no_additions(model)
     symbols = Symbols(end, end, target.pad(), target.unk())
     longest = (model.max_positions()[0], model.max_decoder_positions())

@@ -15,6 +15,7 @@ from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
 
 # Defaults that a model may have, of fairseq_ext.decoding.search.Search.
+NO_AFFIXES: tuple[tuple[int, ...], ...] = ((), (), ())
 SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_len_b": int}
 
 
@@ -28,6 +29,8 @@ class Settings:
         src, tgt: languages.
         begins: each source begins with ``<s>`` (``--source-bos``).
         cut: symbols that a source is cut to (``--truncate-source``), ``<s>`` not counted; 0: none.
+        affixes: numbers of the symbols before a source, after its ``</s>``, and at the beginning
+            of every translation.
         search: defaults for it, of :data:`SEARCH`.
     """
 
@@ -37,6 +40,7 @@ class Settings:
     tgt: str
     begins: bool = False
     cut: int = 0
+    affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
     search: dict[str, int | float] = field(default_factory=dict)
 
 
@@ -70,6 +74,15 @@ class EngineModel:
         settings = self.settings
         cut = whole_number(settings.cut)
         _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
+        fits = len(settings.affixes) == 3 and all(
+            0 <= whole_number(number) < size
+            for numbers, size in zip(
+                settings.affixes, (len(self.source), len(self.source), len(self.target)),
+                strict=True,
+            )
+            for number in numbers
+        )  # fmt: skip
+        _require(fits, "its symbols around sentences are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)
         fits = len(SPECIAL) <= len(self.source) <= rows
         _require(fits, "its source dictionary is of another model")

@@ -64,7 +64,8 @@ class Native:
         shortlist: Shortlist | None = None,
     ) -> None:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
-        self._program = merged([compile_model(model, target) for model in models])
+        end = fallback.eos
+        self._program = merged([compile_model(model, target, end) for model in models])
         self._model = models[0]
         # none or one; all that share weights share the list
         self._teams: list[Team | Executor] = []
@@ -263,8 +264,6 @@ def obstacle(generator: Any) -> str | None:
         return "the engine has no language models."
     if generator.token_indices_to_suppress is not None:
         return "the engine suppresses no tokens."
-    if generator.eos != generator.tgt_dict.eos():
-        return "translations end with another symbol than `</s>`."
     limit = generator.max_len_a + generator.max_len_b  # of a source of one token
     if generator.min_len > limit and not generator.match_source_len:
         return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
@@ -390,7 +389,7 @@ class NativeGenerator(Native):
         if constraints is not None:
             reason = "the engine has no constraints."
         elif bos_token not in (None, symbols.begin):
-            reason = "translations begin with another symbol than `</s>`."
+            reason = "translations begin with another symbol than they end with."
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
             reason = "a target is shorter than `--prefix-size`."
         if reason is not None:

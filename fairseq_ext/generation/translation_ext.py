@@ -1,19 +1,21 @@
 """The task ``translation_ext``: ``translation`` with what two papers do to its data and search.
 
-Five options beside all of ``translation``'s. For the Linformer paper: targets cut as
+Nine options beside all of ``translation``'s. For the Linformer paper: targets cut as
 ``--truncate-source`` cuts sources, a start symbol on every source, and training batches drawn at
 random instead of by length. Cutting and the start symbol also hold in fairseq-interactive and hub
 use, where ``translation`` forgets ``--truncate-source``. For the BMT paper: epsilon sampling,
-for its minimum Bayes risk decoding, and GNMT's length penalty, for its beam search.
+for its minimum Bayes risk decoding, and GNMT's length penalty, for its beam search. For models of
+many languages: symbols of the languages around sources and targets.
 """
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from fairseq.data import (
+    AppendTokenDataset,
     Dictionary,
     FairseqDataset,
     LanguagePairDataset,
@@ -22,6 +24,7 @@ from fairseq.data import (
     TruncateDataset,
 )
 from fairseq.models import FairseqModel
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
@@ -56,6 +59,30 @@ class TranslationExtConfig(TranslationConfig):
             "help": "draw the training batches at random, anew in every epoch, instead of from "
             "sentences of about equal length; each is padded to its own longest sentence. Without "
             "--max-tokens all but one per epoch have exactly --batch-size sentences"
+        },
+    )
+    source_prefix: str = field(
+        default="",
+        metadata={
+            "help": "symbol of the dictionary that precedes every source, such as the language "
+            "token __en__ of models of many languages"
+        },
+    )
+    source_suffix: str = field(
+        default="", metadata={"help": "symbol of the dictionary that follows the </s> of a source"}
+    )
+    target_prefix: str = field(
+        default="",
+        metadata={
+            "help": "symbol of the dictionary that every target begins with, behind the start "
+            "symbol; forced when generating, and left out of translations"
+        },
+    )
+    target_suffix: str = field(
+        default="",
+        metadata={
+            "help": "symbol of the dictionary that follows the </s> of a target; it ends "
+            "translations, and is their start symbol, as mBART has it"
         },
     )
     epsilon_sampling: float = field(
@@ -129,6 +156,12 @@ class TranslationExtTask(TranslationTask):
     ) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         check_options(cfg)
+        self.affixes = Affixes(
+            *(symbol_number(words, getattr(cfg, name), name) for name, words in (
+                ("source_prefix", src_dict), ("source_suffix", src_dict),
+                ("target_prefix", tgt_dict), ("target_suffix", tgt_dict),
+            ))
+        )  # fmt: skip
 
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
         """Load a split with ``translation`` as it is on disk, then apply the options to it."""
@@ -140,7 +173,8 @@ class TranslationExtTask(TranslationTask):
 
         source, target = self.prepare_source(pairs.src), pairs.tgt
         if target is not None and self.cfg.truncate_target:
-            target = CutDataset(target, self.cfg.max_target_positions)
+            target = CutDataset(target, self.cfg.max_target_positions - len(self.affixes.target))
+        target = None if target is None else self.prepare_target(target)
         random = self.cfg.random_batches and split == self.cfg.train_subset
         self.datasets[split] = (RandomPairDataset if random else LanguagePairDataset)(
             source,
@@ -153,6 +187,7 @@ class TranslationExtTask(TranslationTask):
             left_pad_target=pairs.left_pad_target,
             shuffle=pairs.shuffle,
             align_dataset=pairs.align_dataset,
+            eos=self.affixes.target_suffix,
             num_buckets=self.cfg.num_batch_buckets,
             pad_to_multiple=pairs.pad_to_multiple,
         )
@@ -182,6 +217,8 @@ class TranslationExtTask(TranslationTask):
             top_k=getattr(args, "sampling_topk", -1),
             top_p=getattr(args, "sampling_topp", -1.0),
         )
+        if self.affixes.target and not getattr(args, "score_reference", False):
+            extra_gen_cls_kwargs = self._around_targets(extra_gen_cls_kwargs or {})
         generator_options = {
             "seq_gen_cls": seq_gen_cls,
             "extra_gen_cls_kwargs": extra_gen_cls_kwargs,
@@ -193,12 +230,84 @@ class TranslationExtTask(TranslationTask):
             generator.search = sampling.EpsilonSampling(self.target_dictionary, epsilon)
         return generator
 
+    def _around_targets(self, generator_options: dict[str, Any]) -> dict[str, Any]:
+        """Options of the generator for the symbols around targets."""
+        if self.affixes.target_suffix is not None:
+            generator_options = {**generator_options, "eos": self.affixes.target_suffix}
+        left_out = {*self.affixes.target, self.target_dictionary.eos()}
+        return {**generator_options, "symbols_to_strip_from_output": left_out}
+
+    def inference_step(
+        self,
+        generator: Any,
+        models: list[FairseqModel],
+        sample: dict[str, Any],
+        prefix_tokens: Tensor | None = None,
+        constraints: Tensor | None = None,
+    ) -> Any:
+        """Translate a batch; every translation begins with ``--target-prefix``."""
+        first = self.affixes.target_prefix
+        if first is not None and not isinstance(generator, SequenceScorer):
+            tokens = sample["net_input"]["src_tokens"]
+            forced = tokens.new_full((len(tokens), 1), first)
+            if prefix_tokens is None:
+                prefix_tokens = forced
+            elif not prefix_tokens[:, :1].equal(forced):  # of a target without its symbols
+                prefix_tokens = torch.cat([forced, prefix_tokens], dim=1)
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+
+    def prepare_target(self, target: FairseqDataset) -> FairseqDataset:
+        """Put the symbols around the targets, as the options say."""
+        if self.affixes.target_prefix is not None:
+            target = PrependTokenDataset(target, self.affixes.target_prefix)
+        if self.affixes.target_suffix is not None:
+            target = AppendTokenDataset(target, self.affixes.target_suffix)
+        return target
+
     def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
         """Cut the sources and begin each with ``<s>``, as the options say."""
         if self.cfg.truncate_source:
-            limit = self.cfg.max_source_positions - self.cfg.source_bos
+            limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
             source = CutDataset(source, limit)
+        if self.affixes.source_prefix is not None:
+            source = PrependTokenDataset(source, self.affixes.source_prefix)
+        if self.affixes.source_suffix is not None:
+            source = AppendTokenDataset(source, self.affixes.source_suffix)
         return PrependTokenDataset(source, self.src_dict.bos()) if self.cfg.source_bos else source
+
+
+class Affixes(NamedTuple):
+    """Numbers of the symbols around sources and targets; None for no symbol."""
+
+    source_prefix: int | None = None
+    source_suffix: int | None = None
+    target_prefix: int | None = None
+    target_suffix: int | None = None
+
+    @property
+    def source(self) -> list[int]:
+        """The symbols around a source."""
+        return [symbol for symbol in self[:2] if symbol is not None]
+
+    @property
+    def target(self) -> list[int]:
+        """The symbols around a target."""
+        return [symbol for symbol in self[2:] if symbol is not None]
+
+
+def symbol_number(words: Dictionary, symbol: str, option: str) -> int | None:
+    """The number of an option's symbol; None where the option is empty.
+
+    Raises:
+        ConfigError: the dictionary lacks the symbol.
+    """
+    if not symbol:
+        return None
+    if symbol not in words.indices:
+        raise ConfigError(
+            f"`--{option.replace('_', '-')}` is `{symbol}`, which is not in the dictionary."
+        )
+    return int(words.indices[symbol])
 
 
 def check_options(cfg: TranslationExtConfig) -> None:

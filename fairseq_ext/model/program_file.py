@@ -1,7 +1,8 @@
 """The file ``program.json`` of a bundle, with the engine's computation (no torch).
 
-The file is an object with ``format`` and ``version``; ``begins`` and ``cut``, how the model's task
-treats a source (:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
+The file is an object with ``format`` and ``version``; ``begins``, ``cut`` and, in version 2,
+``affixes``, how the model's task treats a source
+(:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
 :func:`~fairseq_ext.engine.program.encode_program` writes it; and ``weights``, a list with an entry
 for each of the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it
 is ``plain``, or the weight whose ``signs`` it is, the recipe of their ``levels`` unless they are
@@ -19,7 +20,7 @@ import numpy as np
 
 from fairseq_ext.checkpoints import bundle, dictionaries
 from fairseq_ext.engine import shortlist
-from fairseq_ext.engine.engine_model import EngineModel, Settings
+from fairseq_ext.engine.engine_model import NO_AFFIXES, EngineModel, Settings
 from fairseq_ext.engine.program import (
     Matrix,
     Program,
@@ -39,6 +40,7 @@ from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
 FORMAT, VERSION = "fairseq-ext program", 1
+WITH_AFFIXES = 2  # the version of a file with ``affixes``, which earlier readers would overlook
 
 # A model's arrays are at most as large as all its weights in fp32; a table of positions comes on
 # top. From one bit to fp32 a weight grows 32 times.
@@ -46,7 +48,11 @@ GROWTH, SPARE = 32, 1 << 27
 
 
 def encode(
-    program: Program, begins: bool, cut: int, in_bits: Collection[str] = ()
+    program: Program,
+    begins: bool,
+    cut: int,
+    in_bits: Collection[str] = (),
+    affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES,
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Return the content of the file, and the constants for the file of weights, by name.
 
@@ -54,6 +60,7 @@ def encode(
         program: of one model.
         begins, cut: the task's treatment of a source.
         in_bits: names of the weights that are kept as bits with their levels.
+        affixes: see :class:`fairseq_ext.engine.engine_model.Settings`.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -81,6 +88,8 @@ def encode(
         **{"format": FORMAT, "version": VERSION, "begins": begins, "cut": cut},
         **{"program": encode_program(program), "weights": entries},
     }
+    if affixes != NO_AFFIXES:
+        content |= {"version": WITH_AFFIXES, "affixes": affixes}
     return json.dumps(content, separators=(",", ":")) + "\n", constants
 
 
@@ -118,7 +127,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     if path.stat().st_size > bundle.LARGEST:
         raise DataError("it is larger than any program")
     content = read_json(path)
-    if (content["format"], content["version"]) != (FORMAT, VERSION):
+    if content["format"] != FORMAT or content["version"] not in (VERSION, WITH_AFFIXES):
         raise DataError("it is of another version; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
@@ -134,6 +143,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     settings = Settings(
         *(manifest.architecture, numbers, manifest.src, manifest.tgt),
         **{"begins": content["begins"], "cut": content["cut"], "search": manifest.search},
+        affixes=tuple(map(tuple, content.get("affixes", NO_AFFIXES))),
     )
     verify(program, weights)
     model = EngineModel(program, weights, settings, source, target, listed, manifest.folder)

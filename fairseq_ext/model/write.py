@@ -25,6 +25,7 @@ from fairseq_ext.base import wings
 from fairseq_ext.checkpoints import archived, bundle, layout, portable, storage
 from fairseq_ext.engine import BEGIN, END, NUMBERS, PAD, UNKNOWN
 from fairseq_ext.engine.compilers import compile_model
+from fairseq_ext.engine.engine_model import NO_AFFIXES
 from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.shortlist import read as read_shortlist
 from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, Tensors
@@ -222,7 +223,7 @@ def _write_program(
     except ConfigError as error:
         logger.warning("The bundle has no program, and needs fairseq to translate: %s", error)
         return {}
-    content, constants = program_file.encode(program, begins, cut, in_bits)
+    content, constants = program_file.encode(program, begins, cut, in_bits, affixes_of(task))
     (folder / bundle.PROGRAM).write_text(content, encoding="utf-8")
     return constants
 
@@ -239,14 +240,24 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
     for words in (task.source_dictionary, task.target_dictionary):
         if (words.bos(), words.pad(), words.eos(), words.unk()) != (BEGIN, PAD, END, UNKNOWN):
             raise ConfigError("the engine needs fairseq's own symbols first in a dictionary.")
-    program = compile_model(model, task.target_dictionary)
+    end = task.affixes.target_suffix if isinstance(task, TranslationExtTask) else None
+    program = compile_model(model, task.target_dictionary, end)
     limits = utils.resolve_max_positions(task.max_positions(), model.max_positions())
     program.longest_source = limits[0]
     options: Any = task.cfg
     ours = isinstance(task, TranslationExtTask)
     begins = bool(ours and options.source_bos)
-    cut = options.max_source_positions - begins if ours and options.truncate_source else 0
+    around = sum(map(len, affixes_of(task)[:2]))
+    cut = options.max_source_positions - begins - around if ours and options.truncate_source else 0
     return program, begins, cut
+
+
+def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
+    """The symbols around a task's sentences, as ``Settings`` of the engine's models has them."""
+    if not isinstance(task, TranslationExtTask):
+        return NO_AFFIXES
+    symbols = (() if number is None else (number,) for number in task.affixes[:3])
+    return tuple(symbols)
 
 
 def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
