@@ -47,9 +47,7 @@ TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """The weight of an embedding or of an output layer."""
 
 
-def compile_model(
-    model: BaseFairseqModel, target: Dictionary, end: int | None = None
-) -> Program:
+def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
     """The program of a trained model.
 
     Args:
@@ -63,6 +61,7 @@ def compile_model(
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
+    importlib.import_module("fairseq_ext.engine.lightconv")
     compiler = found(MODELS, model, unmodified.MODEL)
     end = target.eos() if end is None else end
     unmodified.require_no_additions(model)
@@ -145,7 +144,7 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
             positions = program.array(layer.weight)
     table = found(TABLES, coder.embed_tokens)(coder.embed_tokens, program)
     x = program.embed(phase, table, float(coder.embed_scale), positions, first)
-    return norm(coder.layernorm_embedding, x, program)
+    return norm(getattr(coder, "layernorm_embedding", None), x, program)
 
 
 def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
