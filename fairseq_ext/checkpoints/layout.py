@@ -84,6 +84,30 @@ def with_model(
     return {**checkpoint, "model": model, "cfg": {**checkpoint["cfg"], "model": settings}}
 
 
+def with_options(
+    checkpoint: Mapping[str, Any], task: Mapping[str, Any], model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A checkpoint with another task and other values of some options of the model.
+
+    Args:
+        checkpoint: of either form.
+        task: all options of the task, its name as ``_name``.
+        model: options of the model that change; its architecture as ``arch``.
+    """
+    args = checkpoint.get("args")
+    if args:
+        named = {name: value for name, value in task.items() if name != "_name"}
+        values = {**vars(args), **model, **named, "task": task["_name"]}
+        return {**checkpoint, "args": Namespace(**values)}
+    cfg = checkpoint["cfg"]
+    settings = {**options(checkpoint, "model"), **model}
+    if "arch" in model:
+        settings["_name"] = model["arch"]
+    legacy = isinstance(cfg.get("model"), Namespace)
+    changed = {"task": dict(task), "model": Namespace(**settings) if legacy else settings}
+    return {**checkpoint, "cfg": {**cfg, **changed}}
+
+
 def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """``extra_state``, empty where there is none."""
     return checkpoint.get("extra_state") or {}

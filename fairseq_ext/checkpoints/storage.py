@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.checkpoints import bundle, layout, safe_load
+from fairseq_ext.checkpoints import bundle, layout, published, safe_load
 from fairseq_ext.utils.files import atomic_write, head
 
 # State of the process, by version of a file
@@ -24,7 +24,7 @@ _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 def is_archive(path: str | Path) -> bool:
     """Whether a file starts as torch's checkpoints do."""
-    return head(path, 2) == b"PK"
+    return head(path, len(safe_load.LEGACY)).startswith((b"PK", safe_load.LEGACY))
 
 
 def is_checkpoint(path: str | Path) -> bool:
@@ -52,7 +52,7 @@ def peek(path: str | Path) -> Mapping[str, Any]:
     if version not in _settings:
         _unclaimed[version] = state = _read(path)
         _settings[version] = layout.without_weights(state)
-    return _settings[version]
+    return published.adapted(_settings[version], path)
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def load(path: str | Path) -> dict[str, Any]:
     state = _unclaimed.pop(version, None) or _read(path)
     if version not in _settings:
         _settings[version] = layout.without_weights(state)
-    return state
+    return published.adapted(state, path)
 
 
 def _read(path: str | Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options
 
+SIDES = {"src": "source", "tgt": "target"}
+
 
 def add(commands: Subparsers) -> None:
     """Add the subcommand."""
@@ -27,8 +29,8 @@ def add(commands: Subparsers) -> None:
         "model",
         type=Path,
         metavar="CHECKPOINT",
-        help="checkpoint, the folder of a run, or a bundle: what options do not change is copied, "
-        "card and all",
+        help="checkpoint, the folder of a run, a published model, or a bundle: what options do not "
+        "change is copied, card and all",
     )
     option(
         "--data",
@@ -36,6 +38,8 @@ def add(commands: Subparsers) -> None:
         metavar="DIR",
         help="folder of fairseq-preprocess with the dictionaries (that of the training)",
     )
+    option("--src", metavar="LANG", help="source language, for a model of many")
+    option("--tgt", metavar="LANG", help="target language, for a model of many")
     option(
         "--numbers",
         choices=(*NUMBERS, "bits", "bits-int8"),
@@ -67,8 +71,8 @@ def add(commands: Subparsers) -> None:
 
 def _bundle(args: argparse.Namespace) -> int:
     from fairseq_ext import register
-    from fairseq_ext.checkpoints import archived, bundle
-    from fairseq_ext.decoding.loading import data_of, in_run
+    from fairseq_ext.checkpoints import archived, bundle, layout, storage
+    from fairseq_ext.decoding.loading import data_of, model_of
 
     archived.require_kind(args.output)
     register()
@@ -80,9 +84,14 @@ def _bundle(args: argparse.Namespace) -> int:
     if args.system is not None and args.scores is None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
-    checkpoint = in_run(args.model)
+    checkpoint = model_of(args.model, args.src, args.tgt)
     search = search_options.specified(args)
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
+    task = layout.options(storage.peek(checkpoint), "task")
+    for side in ("src", "tgt"):
+        asked, trained = getattr(args, side), task.get(f"{SIDES[side]}_lang")
+        if asked not in (None, trained):
+            raise ConfigError(f"`--{side}` must be {trained} for {args.model}, but is {asked}.")
     changes = (args.data, args.numbers, args.shortlist, args.about, args.licence, scores, search)
     with one_message():
         if source_bundle and not any(changes):

@@ -137,10 +137,11 @@ def serve(request: Request) -> int:
     extras.need(*LIBRARIES)
     request.check()
     keys = _keys(request)
-    from fairseq_ext.decoding.loading import in_run
+    from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.serving import server
 
-    models = [in_run(path) for path in request.models]  # of a name on the Hub, one commit for all
+    # Resolved here, so that a name on the Hub is one commit for all workers.
+    models = [file for path in request.models for file in models_of(path)]
     settings = server.Settings(
         models,
         request.data,

@@ -108,8 +108,9 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         metavar="CHECKPOINT",
         help="trained model of any architecture, a bundle, the folder of a run, "
-        "or ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints, or several models "
-        "for the engine, vote",
+        "a folder, archive or name of a model that fairseq's authors publish, or "
+        "ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints, or several models for "
+        "the engine, vote",
     )
     models.add_argument(
         "--model",
@@ -155,14 +156,15 @@ def translate(request: Request) -> int:
 
 def _find_models(request: Request) -> list[Path]:
     """Paths of the models that ``--model`` or ``--path`` names."""
-    from fairseq_ext.decoding.loading import in_run
+    from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.model import find_model
 
     names = request.path or [request.model or Path()]
     if not request.words:
         # A name on the Hub has no blank.
         _require_no_text(path for path in names[1:] if " " in str(path))
-    paths = [in_run(path) for path in names]
+    languages = request.src, request.tgt
+    paths = [checkpoint for path in names for checkpoint in models_of(path, *languages)]
     if not request.words:
         _require_no_text(paths[1:])
     if request.model is not None and not paths[0].exists():
@@ -187,14 +189,14 @@ def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
     """The folder with the data, or the lines of text, that the arguments are."""
-    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.decoding.loading import has_dictionaries
 
     words = request.words
     if not words:
         return None, None
     if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
         return Path(words[0]), None
-    if all(map(bundle.is_bundle, models)):
+    if all(map(has_dictionaries, models)):
         if request.input is not None:
             raise ConfigError("`--input` does not go with text as an argument; give one of them.")
         return None, [line for text in words for line in text.split("\n")]

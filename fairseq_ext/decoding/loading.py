@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_ext.checkpoints import bundle
+from fairseq_ext.checkpoints import bundle, published
 from fairseq_ext.decoding.search import Search, Translates
 from fairseq_ext.engine import DEFAULT, NATIVE
 from fairseq_ext.engine.engine_model import voting
@@ -19,9 +19,6 @@ from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
-
-IN_A_RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-"""Checkpoints of a run's folder; the first that is there is its model."""
 
 MakeSearch = Callable[[Mapping[str, int | float]], Search]
 
@@ -61,7 +58,8 @@ def opened(
     """A model, and for as long as the block takes the folders of its text.
 
     Args:
-        paths: a bundle, checkpoint, folder of a run or name on the Hub; several vote.
+        paths: a bundle, checkpoint, folder of a run, published model or name on the Hub; several
+            vote.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: from the model's own defaults to how it searches unless a call says otherwise.
@@ -71,7 +69,7 @@ def opened(
     Raises:
         FairseqExtError: it cannot be loaded, or options do not go with it.
     """
-    paths = [in_run(path) for path in paths]
+    paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
     search = make_search(_defaults(paths))
     for_fairseq = search.engine not in NATIVE or search.flags or search.fp16
     if not for_fairseq and all(map(bundle.has_program, paths)):
@@ -100,20 +98,53 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
     return defaults
 
 
+def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
+    """The checkpoints of a published model, which vote; of any other path :func:`in_run`.
+
+    Args:
+        path: of the model.
+        src, tgt: languages, which a published model of many needs.
+
+    Raises:
+        FairseqExtError: see :func:`in_run` and :func:`fairseq_ext.checkpoints.published.prepare`.
+    """
+    return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
+
+
+def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
+    """The checkpoint of a model that does not vote; see :func:`models_of`.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    first, *others = models_of(path, src, tgt)
+    if others:
+        raise ConfigError(
+            f"{path} has {len(others) + 1} models that vote, but one is needed here: give "
+            f"one of its files, such as {path / first.name if path.is_dir() else first}."
+        )
+    return first
+
+
+def has_dictionaries(path: Path) -> bool:
+    """Whether a model brings its dictionaries along: a bundle, or a published model."""
+    return bundle.is_bundle(path) or published.is_prepared(path)
+
+
 def in_run(path: Path) -> Path:
     """The model of a run's folder, or the bundle that a name stands for; a file is itself.
 
     Raises:
         CheckpointError, EnvironmentProblem: it cannot be had from the Hub.
-        ConfigError: the folder has none of :data:`IN_A_RUN`.
+        ConfigError: the folder has none of :data:`~fairseq_ext.checkpoints.published.RUN`.
     """
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
-    for name in IN_A_RUN:
+    for name in published.RUN:
         if (path / name).is_file():
             return path / name
-    raise ConfigError(f"{path} is a folder without a model: it has no {', '.join(IN_A_RUN)}.")
+    raise ConfigError(f"{path} is a folder without a model: it has no {', '.join(published.RUN)}.")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairseq_ext.base import wings
 from fairseq_ext.checkpoints.describe import read_weights
-from fairseq_ext.decoding.loading import data_of, in_run
+from fairseq_ext.decoding.loading import data_of, model_of
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
@@ -101,7 +101,7 @@ def _parse(argument: str, data: Path | None) -> Named:
     values = dict(part.split("=", 1) for part in parts)
     if not (name and checkpoint and all(values.values())) or len(values) < len(parts):
         raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
-    checkpoint = str(in_run(Path(checkpoint)))
+    checkpoint = str(model_of(Path(checkpoint)))
     folder = Path(values["data"]) if "data" in values else data
     try:
         folder = folder or data_of(Path(checkpoint))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.checkpoints import bundle, dictionaries, layout, storage
+from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
 from fairseq_ext.plugin.table import Layer, Patch, around
@@ -287,7 +287,7 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
     if not pair:
         return
     if record is None:
-        if warn:
+        if warn and not published.is_prepared(path):  # whose dictionaries lie beside it
             logger.warning(
                 f"{path} does not say with which dictionaries it was trained, so that they are "
                 "not compared with those of the data"

@@ -1,0 +1,51 @@
+"""Write the table of docs/published.md: what happens to each model that fairseq publishes.
+
+    python docs/make_published.py
+
+`tests/models/test_published.py` compares the page with :func:`table`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairseq_ext.checkpoints.published import NAMES, UNKNOWN
+
+PAGE = Path(__file__).resolve().parent / "published.md"
+BEGIN, END = "<!-- table: docs/make_published.py -->", "<!-- end of the table -->"
+TEXT = {"moses": "Moses, ", "space": "", "": ""}
+SUBWORDS = {"subword_nmt": "subword-nmt", "fastbpe": "fastBPE", "sentencepiece": "SentencePiece"}
+
+
+def table() -> str:
+    """The table, from the registered names of fairseq and our own table of translation models."""
+    from fairseq.models import MODEL_REGISTRY
+
+    rows = ["| name | text | what happens |", "|---|---|---|"]
+    for name, (_, text) in NAMES.items():
+        steps = f"{TEXT[text.tokenizer]}{SUBWORDS.get(text.bpe, '')}"
+        if text == UNKNOWN:
+            steps = "by its files"
+        what = "fairseq's generator" if name.startswith("conv.") else "the engine"
+        if "flores101" in name:
+            what = "the engine, with `--src` and `--tgt`"
+        rows.append(f"| `{name}` | {steps} | translated by {what} |")
+    elsewhere: dict[str, list[str]] = {}
+    for model in MODEL_REGISTRY.values():
+        for name in model.hub_models() or {} if hasattr(model, "hub_models") else ():
+            if name not in NAMES:
+                elsewhere.setdefault(name.partition(".")[0], []).append(name)
+    for names in elsewhere.values():
+        listed = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+        rows.append(f"| {listed} | | refused: not for translation |")
+    return "\n".join(rows)
+
+
+def page() -> str:
+    """The page with the table of today."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

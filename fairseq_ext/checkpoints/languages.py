@@ -1,0 +1,197 @@
+"""Published models of many languages as models of one pair, with symbols around its sentences.
+
+Three tasks of fairseq tell a model its languages in three ways. Each becomes options of the task
+``translation_ext``, so that translation, training, bundles and the engine know only that one:
+
+==================================  ================================================================
+``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's, by
+                                    ``--encoder-langtok``), ``--target-prefix __de__``
+``translation_from_pretrained_bart``  ``--source-suffix [en_XX]``, ``--target-suffix [ro_RO]``
+``multilingual_translation``        none: the pair has an encoder and a decoder of its own
+==================================  ================================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
+
+EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
+PAIRS = "multilingual_translation"
+STYLES = {"multilingual": "__{}__", "mbart": "[{}]"}
+SPECIFICATIONS = {"main": "", "mono_dae": "_dae", "mined": "_mined"}
+"""Kinds of training data by which language tokens may differ, and the ends of their names."""
+MASK = "<mask>"
+LISTS = ("ML50_langs.txt", "langs.txt", "lang_dict.txt", "language_pairs.txt")
+TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
+                "max_target_positions")  # fmt: skip
+
+
+@dataclass
+class Plan:
+    """A model as one of a single pair.
+
+    Attributes:
+        src, tgt: languages.
+        symbols: what the dictionaries must end with, unless they have it.
+        task: options of ``translation_ext``; none where the checkpoint's own task stays.
+        model: options of the model that change.
+        weights: how the names of the pair's weights begin.
+    """
+
+    src: str
+    tgt: str
+    symbols: list[str] = field(default_factory=list)
+    task: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""
+
+
+def plan(
+    folder: Path,
+    settings: Mapping[str, Any],
+    dictionaries: Sequence[str],
+    languages: tuple[str | None, str | None],
+) -> Plan:
+    """Plan how a published model translates between two languages.
+
+    Args:
+        folder: of the model, with lists of languages where its options name some.
+        settings: options of its task.
+        dictionaries: languages that have one; "" for one of all languages.
+        languages: source and target that are asked for; None for those of the training.
+
+    Raises:
+        CheckpointError: options that this reader does not know.
+        ConfigError: languages that the model does not have, or that have to be given.
+    """
+    name = str(settings.get("task") or settings.get("_name") or "translation")
+    if not name.startswith("translation") and name != PAIRS:
+        raise CheckpointError(f"{folder} holds no translation model, but one of the task {name}.")
+    trained = settings.get("source_lang"), settings.get("target_lang")
+    if name == EPOCHS:
+        codes = _languages(folder, settings)
+    elif name == MBART:
+        codes = _split(settings.get("langs"))
+    elif name == PAIRS:
+        codes = sorted({code for pair in _pairs(folder, settings) for code in pair.split("-")})
+    else:
+        codes = [code for code in dictionaries if code]
+    src, tgt = (asked or own for asked, own in zip(languages, trained, strict=True))
+    many = name in (EPOCHS, MBART, PAIRS)
+    for option, asked, code in zip(("--src", "--tgt"), languages, (src, tgt), strict=True):
+        if many or asked is not None or code is None:
+            _require_language(folder, option, code, codes)
+        if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
+            raise CheckpointError(f"{folder} has a language of the name {str(code)[:40]!r}.")
+    result = Plan(str(src), str(tgt))
+    if name == EPOCHS:
+        _add_tokens(folder, settings, codes, result)
+    elif name == MBART:
+        result.symbols = [*(STYLES["mbart"].format(code) for code in codes), MASK]
+        result.task = {f"{side}_suffix": STYLES["mbart"].format(code)
+                       for side, code in (("source", src), ("target", tgt))}  # fmt: skip
+    elif name == PAIRS:
+        if settings.get("encoder_langtok") or settings.get("decoder_langtok"):
+            raise CheckpointError(
+                f"{folder} has language tokens of the task {PAIRS}, unknown here."
+            )
+        result.weights = f"models.{src}-{tgt}."
+        result.task = {"source_lang": src}
+    if result.task:
+        own = {option: settings[option] for option in TASK_OPTIONS if option in settings}
+        for option in ("left_pad_source", "left_pad_target"):
+            own[option] = str(own.get(option, option == "left_pad_source")) == "True"
+        result.task |= {"_name": "translation_ext", "source_lang": src, "target_lang": tgt, **own}
+        arch = str(settings.get("arch") or "")
+        if arch.startswith(("mbart", "bart")):  # a Transformer, without heads of a classifier
+            result.model = {"arch": "transformer"}
+        elif arch.startswith("multilingual_"):
+            result.model = {"arch": arch.removeprefix("multilingual_")}
+    return result
+
+
+def _add_tokens(
+    folder: Path, settings: Mapping[str, Any], codes: Sequence[str], result: Plan
+) -> None:
+    """Add the language tokens of ``translation_multi_simple_epoch``."""
+    if settings.get("lang_tok_replacing_bos_eos"):
+        raise CheckpointError(
+            f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unknown here."
+        )
+    style = STYLES.get(str(settings.get("lang_tok_style") or "multilingual"))
+    encoder = settings.get("encoder_langtok")
+    decoder = "tgt" if settings.get("decoder_langtok") else None
+    langtoks = settings.get("langtoks")
+    if isinstance(langtoks, Mapping) and "main" in langtoks:
+        encoder, decoder = langtoks["main"]
+    elif not encoder and not decoder:
+        encoder, decoder = "src", "tgt"  # the options of the published commands
+    kinds = settings.get("langtoks_specs") or ["main"]
+    kinds = _split(kinds)
+    if style is None or {encoder, decoder} - {"src", "tgt", None} or set(kinds) - {*SPECIFICATIONS}:
+        raise CheckpointError(f"{folder} has language tokens of a kind that is unknown here.")
+    result.symbols = [style.format(code + SPECIFICATIONS[kind]) for kind in kinds for code in codes]
+    if style == STYLES["mbart"]:
+        result.symbols.append(MASK)
+    sides = {"src": result.src, "tgt": result.tgt}
+    result.task = {
+        "source_prefix": style.format(sides[encoder]) if encoder else "",
+        "target_prefix": style.format(sides[decoder]) if decoder else "",
+    }
+
+
+def _languages(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    """The languages of ``translation_multi_simple_epoch``, in the order of their tokens."""
+    langs = settings.get("langs")
+    if langs:
+        return _split(langs)
+    for name in (Path(str(settings.get("lang_dict") or "-")).name, *LISTS[:3]):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8").replace(",", " ").split()
+    return sorted({code for pair in _pairs(folder, settings) for code in pair.split("-")})
+
+
+def _pairs(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    pairs = settings.get("lang_pairs")
+    names = sorted(path.name for path in folder.glob("language_pairs*.txt"))
+    if not pairs or (isinstance(pairs, str) and "/" in pairs):
+        for name in (Path(str(pairs)).name, *names):
+            if (folder / name).is_file():
+                return _split((folder / name).read_text(encoding="utf-8"))
+        raise ConfigError(
+            f"{folder} does not say its languages; put the list of its archive beside the model, "
+            f"as {LISTS[1]} or {LISTS[3]}."
+        )
+    return _split(pairs)
+
+
+def _split(value: Any) -> list[str]:
+    """The words of a list, or of a text with commas or white space between."""
+    words: Iterable[Any] = (
+        value.replace(",", " ").split() if isinstance(value, str) else value or ()
+    )
+    return [str(word) for word in words]
+
+
+def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
+    """Refuse a language that a model does not have, or that has to be given.
+
+    Raises:
+        ConfigError: naming what is near it, or the first languages.
+    """
+    if code in codes or (code is not None and not codes):
+        return
+    near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []
+    near = near or [other for other in codes if code and other.startswith(code[:2])][:3]
+    listed = ", ".join(codes[:6]) + (f" and {len(codes) - 6} more" if len(codes) > 6 else "")
+    if code is None:
+        raise ConfigError(f"`{option}` must be one of the languages of {folder}: {listed}.")
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed}."
+    raise ConfigError(f"`{option} {code}` is no language of {folder}; {hint}")

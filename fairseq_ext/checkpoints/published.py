@@ -1,0 +1,355 @@
+"""Trained models in the layouts in which fairseq's authors publish them.
+
+An archive or folder has ``model.pt`` or ``model1.pt`` … (which vote), dictionaries and the files of
+the subwords, but does not say how text becomes tokens. :func:`prepare` makes a folder of such a
+model in the user's cache that looks like that of a run: links to the checkpoints, dictionaries,
+``text.json`` and :data:`MARK`, with options of the task that replace those in the checkpoint.
+Nothing in a model's folder is run, and nothing is written into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairseq_ext.checkpoints import dictionaries, layout, safe_load
+from fairseq_ext.checkpoints import languages as multilingual
+from fairseq_ext.corpora import downloads
+from fairseq_ext.text import pipeline, subwords
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils import files
+from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    FairseqExtError,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MARK = "published.json"
+"""Marks a folder that :func:`prepare` has made: the options of the task, if they change."""
+MIRROR = "FAIRSEQ_EXT_PUBLISHED"
+"""Environment variable: where archives are, instead of their server."""
+RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+"""Checkpoints of the folder of a run; the first that is there is its model."""
+ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip")
+MOST_TIMES = 100  # an archive may unpack to this many times its size
+_VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
+_DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
+
+OUTPUT = "decoder.output_projection.weight"
+
+logger = logging.getLogger(__name__)
+
+
+class Text(NamedTuple):
+    """How a published model's text becomes tokens, in the words of fairseq's hub interface."""
+
+    tokenizer: str
+    bpe: str
+
+
+MOSES, MOSES_FAST = Text("moses", "subword_nmt"), Text("moses", "fastbpe")
+PIECES, UNKNOWN = Text("space", "sentencepiece"), Text("", "")
+_SERVER = "https://dl.fbaipublicfiles.com/"
+_MODELS, _CONVOLUTIONS = f"{_SERVER}fairseq/models/", f"{_SERVER}fairseq/models/dynamicconv/"
+_FLORES = f"{_SERVER}flores101/pretrained_models/flores101_mm100_"
+_WMT16 = f"{_CONVOLUTIONS}wmt16.en-de.joined-dict."
+
+NAMES: dict[str, tuple[str, Text]] = {
+    "transformer.wmt14.en-fr": (f"{_MODELS}wmt14.en-fr.joined-dict.transformer.tar.bz2", MOSES),
+    "transformer.wmt16.en-de": (f"{_MODELS}wmt16.en-de.joined-dict.transformer.tar.bz2", UNKNOWN),
+    "transformer.wmt18.en-de": (f"{_MODELS}wmt18.en-de.ensemble.tar.gz", MOSES),
+    **{
+        f"transformer.wmt19.{pair}{name}": (f"{_MODELS}wmt19.{pair}{file}.tar.gz", MOSES_FAST)
+        for pair, joined in (
+            ("en-de", ".joined-dict"), ("en-ru", ""), ("de-en", ".joined-dict"), ("ru-en", "")
+        )
+        for name, file in (
+            ("", f"{joined}.ensemble"), (".single_model", f"{joined}.single_model")
+        )
+    },
+    **{
+        f"transformer.wmt20.{name}": (f"{_MODELS}wmt20.{name}.single.tar.gz", PIECES)
+        for name in ("en-ta", "en-iu.news", "en-iu.nh", "ta-en", "iu-en.news", "iu-en.nh")
+    },
+    **{
+        f"transformer.flores101.mm100.{size}": (f"{_FLORES}{size}.tar.gz", PIECES)
+        for size in ("615M", "175M")
+    },
+    **{
+        f"{kind}.{name}": (file.format(kind), MOSES)
+        for kind in ("lightconv", "dynamicconv")
+        for name, file in (
+            ("no_glu.iwslt14.de-en", f"{_CONVOLUTIONS}iwslt14.de-en.{{}}.tar.gz"),
+            ("no_glu.wmt16.en-de", f"{_WMT16}{{}}.tar.gz"),
+            ("glu.wmt16.en-de", f"{_WMT16}{{}}-glu.tar.gz"),
+            ("glu.wmt17.en-de", f"{_WMT16}{{}}-glu.tar.gz"),  # the same file, in fairseq too
+            ("glu.wmt14.en-fr", f"{_CONVOLUTIONS}wmt14.en-fr.joined-dict.{{}}-glu.tar.gz"),
+            ("glu.wmt17.zh-en", f"{_CONVOLUTIONS}wmt17.zh-en.{{}}-glu.tar.gz"),
+        )
+    },
+    "conv.wmt14.en-fr": (f"{_MODELS}wmt14.v2.en-fr.fconv-py.tar.bz2", MOSES),
+    "conv.wmt14.en-de": (f"{_MODELS}wmt14.en-de.fconv-py.tar.bz2", MOSES),
+    "conv.wmt17.en-de": (f"{_MODELS}wmt17.v2.en-de.fconv-py.tar.bz2", MOSES),
+}  # fmt: skip
+"""Address and text of every translation model that fairseq's ``hub_models()`` name."""
+
+
+def is_prepared(path: str | Path) -> bool:
+    """Whether a checkpoint is in a folder that :func:`prepare` has made."""
+    return (Path(path).parent / MARK).is_file()
+
+
+def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
+    """Make a published model ready; return its checkpoints, which vote, or none for other paths.
+
+    Args:
+        path: an archive, a folder, or one of the checkpoints in it.
+        src, tgt: languages, which a model of many needs; None for those of the training.
+
+    Raises:
+        CheckpointError: an archive that is damaged or unsafe.
+        ConfigError: the folder lacks what translation needs.
+        DataError: its dictionaries or subwords cannot be used.
+        EnvironmentProblem: the cache cannot be written.
+    """
+    folder = _unpacked(path) if path.is_file() else path
+    if folder is None:
+        return []
+    voters = _voters(folder)
+    if path.is_file() and path.parent == folder:
+        voters = [path] if path in voters else []
+    if not voters or (folder / pipeline.FILE).exists():
+        return []
+    try:
+        return _prepared(folder, voters, path, (src, tgt))
+    except OSError as error:
+        raise EnvironmentProblem(files.explain(error)) from error
+
+
+def resolved(path: Path) -> Path:
+    """Download the archive that a name of :data:`NAMES` stands for; return other paths unchanged.
+
+    It stays in the cache. :data:`MIRROR` names a folder or an address to take it from instead.
+
+    Raises:
+        DataError: it cannot be downloaded.
+        EnvironmentProblem: there is no cache folder, or it cannot be written.
+    """
+    if path.exists() or str(path) not in NAMES:
+        return path
+    try:
+        return downloads.fetch(
+            NAMES[str(path)][0], _cache() / "downloads", os.environ.get(MIRROR) or None
+        )
+    except OSError as error:
+        raise EnvironmentProblem(files.explain(error)) from error
+
+
+def _voters(folder: Path) -> list[Path]:
+    """The checkpoints of a published folder; none in another folder."""
+    if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
+        return []
+    checkpoints = sorted(folder.glob("*.pt"))
+    if any(path.name in RUN for path in checkpoints):
+        return []
+    voters = [path for path in checkpoints if _VOTERS.fullmatch(path.name)]
+    return voters or checkpoints[: len(checkpoints) == 1]
+
+
+def _dictionaries(folder: Path) -> dict[str, Path]:
+    """The dictionaries of a folder by their languages; "" is a dictionary of all languages."""
+    named = {match[1]: path for path in sorted(folder.glob("dict.*.txt"))
+             if (match := _DICTIONARY.fullmatch(path.name))}  # fmt: skip
+    shared = [folder / name for name in ("dict.txt", "dictionary.txt")]
+    shared += sorted(folder.glob("model_dict.*.txt"))
+    for path in filter(Path.is_file, shared):
+        named = named or {"": path}
+    return named
+
+
+def _unpacked(path: Path) -> Path | None:
+    """Unpack a published archive, once; a checkpoint's own folder if it is no archive."""
+    if not path.name.endswith(ARCHIVES):
+        return path.parent
+    status = path.stat()
+    key = f"{path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    target = _cache() / "archives" / hashlib.sha256(key.encode()).hexdigest()[:24]
+    if not target.is_dir():
+        try:
+            with files.whole_folder(target) as stage:
+                safe_extract(path, stage, MOST_TIMES * status.st_size)
+                if any(entry.is_symlink() for entry in stage.rglob("*")):
+                    raise DataError(f"{path} is unsafe: it has links.")
+        except DataError as error:
+            raise CheckpointError(str(error)) from None
+        except EnvironmentProblem:
+            if not target.is_dir():  # otherwise another process was quicker
+                raise
+    folders = [target, *(entry for entry in sorted(target.iterdir()) if entry.is_dir())]
+    return next((folder for folder in folders if _voters(folder)), None)
+
+
+def _cache() -> Path:
+    try:
+        return files.cache_folder() / "published"
+    except RuntimeError:
+        raise EnvironmentProblem(
+            "a published model needs a folder for its dictionaries, but there is no home folder; "
+            "set XDG_CACHE_HOME."
+        ) from None
+
+
+def _prepared(
+    folder: Path, voters: Sequence[Path], path: Path, languages: tuple[str | None, str | None]
+) -> list[Path]:
+    """Fill the folder in the cache, unless it is there already."""
+    content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
+               for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
+    names = [voter.name for voter in voters]
+    key = repr((str(folder.absolute()), names, path.name, languages, content))
+    home = _cache() / hashlib.sha256(key.encode()).hexdigest()[:24]
+    home.mkdir(parents=True, exist_ok=True)
+    links = [home / name for name in names]
+    for link, voter in zip(links, voters, strict=True):
+        with suppress(FileExistsError):
+            link.symlink_to(voter.absolute())
+    from fairseq_ext.checkpoints import storage  # which adapts what it reads by this module
+
+    settings = layout.options(storage.peek(links[0]), "task")
+    by_language = _dictionaries(folder)
+    try:
+        plan = multilingual.plan(folder, settings, list(by_language), languages)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        if isinstance(error, FairseqExtError):
+            raise
+        raise CheckpointError(
+            f"{folder} has options of languages that no model has ({type(error).__name__}). "
+            f"{safe_load.ADVICE}"
+        ) from error
+    source, target = (by_language.get(code) or by_language.get("") for code in (plan.src, plan.tgt))
+    if source is None or target is None:
+        raise ConfigError(
+            f"{folder} must have the dictionaries dict.{plan.src}.txt and dict.{plan.tgt}.txt, but "
+            f"has {', '.join(file.name for file in by_language.values())}."
+        )
+    text, origin = _text(folder, path, (plan.src, plan.tgt))
+    if not (home / MARK).exists():
+        for code, file in ((plan.src, source), (plan.tgt, target)):
+            symbols = set(dictionaries.symbols(file))
+            added = [symbol for symbol in plan.symbols if symbol not in symbols]
+            lines = file.read_text(encoding="utf-8").removesuffix("\n")
+            with files.atomic_write(home / f"dict.{code}.txt") as copy:
+                copy.write("\n".join([lines, *(f"{symbol} 1" for symbol in added)]) + "\n")
+        if text.subwords != "none":
+            subwords.load(text.subwords, text.files)
+        text.save(home)
+        changes = {"task": plan.task, "model": plan.model, "weights": plan.weights}
+        with files.atomic_write(home / MARK) as mark:
+            mark.write(json.dumps(changes if plan.task else {}))
+    models = f"{len(links)} models that vote" if len(links) > 1 else "one model"
+    logger.warning(
+        "%s is as fairseq's authors publish models: %s, %s to %s; text, by %s: %s. Options such as "
+        "`--no-tokenize` and `--bpe-codes` override that.",
+        *(folder, models, plan.src, plan.tgt, origin, text.describe().partition(": ")[2]),
+    )
+    return links
+
+
+def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
+    """The steps of a published model, and what says so.
+
+    Raises:
+        ConfigError: the file of the subwords that its name asks for is missing.
+    """
+    kind, used = _subwords(folder)
+    text, origin = Text("moses" if kind in ("fastbpe", "subword-nmt") else "", kind), "its files"
+    name = _name(path) or _name(folder)
+    if name is not None and NAMES[name][1] != UNKNOWN:
+        text, origin = NAMES[name][1], f"the name {name}"
+        expected = {"subword_nmt": ("subword-nmt",), "fastbpe": ("fastbpe",)}.get(
+            text.bpe, (text.bpe,)
+        )
+        if kind not in expected:
+            raise ConfigError(
+                f"{folder} has no subwords of the kind {text.bpe}, which belong to {name}: "
+                "put the file that its archive has beside the model."
+            )
+    moses = text.tokenizer == "moses"
+    steps = {"tokenize": moses, "escape": moses, "aggressive": moses}
+    src, tgt = languages
+    return Pipeline(src, tgt, **steps, subwords=kind, files=tuple(used)), origin
+
+
+def _name(path: Path) -> str | None:
+    """The published name that a folder or archive goes by, itself or as its archive is called."""
+    for name, (address, _) in NAMES.items():
+        archive = address.rpartition("/")[2]
+        stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
+        if path.name in (name, archive, stem):
+            return name
+    return None
+
+
+def _subwords(folder: Path) -> tuple[str, list[Path]]:
+    """The kind and the files of the subwords that lie in a folder."""
+    pair = [folder / "encoder.json", folder / "vocab.bpe"]
+    if all(path.is_file() for path in pair):
+        return "byte-level", pair
+    models = sorted(folder.glob("*.model"))
+    if len(models) == 1:
+        return "sentencepiece", models
+    for name in ("bpecodes", "code", "codes", "bpe.codes"):
+        if (folder / name).is_file():
+            return subwords.kind_of_merges(folder / name), [folder / name]
+    return "none", []
+
+
+def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """A checkpoint of a folder that :func:`prepare` has made, with the options of its task.
+
+    Args:
+        checkpoint: with or without its weights.
+        path: of the checkpoint; those elsewhere stay as they are.
+    """
+    mark = Path(path).parent / MARK
+    if not os.path.isfile(mark):  # noqa: PTH113  # of any text, also one that is no path
+        return dict(checkpoint)
+    changes = json.loads(mark.read_text(encoding="utf-8"))
+    changed = dict(checkpoint)
+    if changes:
+        changed = layout.with_options(checkpoint, changes["task"], changes["model"])
+    prefix = changes.get("weights")
+    if prefix and "model" in changed:
+        changed["model"] = {
+            name.removeprefix(prefix): weight
+            for name, weight in changed["model"].items()
+            if name.startswith(prefix)
+        }
+    if layout.architecture(changed).startswith("lightconv") and "model" in changed:
+        changed["model"] = _renamed(changed["model"])
+    return changed
+
+
+def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a LightConv model of 2019 by today's names, which fairseq does not give them."""
+    renamed = {OUTPUT if name == "decoder.embed_out" else name: w for name, w in weights.items()}
+    if "decoder.embed_tokens.weight" in renamed:
+        renamed.setdefault(OUTPUT, renamed["decoder.embed_tokens.weight"])
+    for name, weight in weights.items():
+        if name.endswith(".conv.weight_linear.weight"):  # unused, but fairseq wants it
+            bias = name.replace("weight_linear.weight", "conv_bias")
+            renamed.setdefault(bias, weight.new_zeros(1, 1, weight.shape[1]))
+    return renamed

@@ -1,0 +1,351 @@
+"""Published models: raw text in, text out, whatever layout they come in."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import MODEL_REGISTRY, BaseFairseqModel
+from fairseq.sequence_generator import SequenceGenerator
+
+import fairseq_ext
+from fairseq_ext import cli
+from fairseq_ext.checkpoints import published, storage
+from fairseq_ext.decoding.loading import model_of, models_of
+from fairseq_ext.model import write
+from fairseq_ext.text.subwords import load as load_subwords
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from tests.support.harness import REPO
+from tests.support.published import (
+    CODES,
+    LINES,
+    MERGES,
+    SIZES,
+    Words,
+    publish,
+    publish_many,
+    write_tokens,
+)
+from tests.support.published import (
+    model_of as build,
+)
+
+TEXT = "Hello, the old house!"
+CONVOLUTIONS = {
+    f"{side}_{name}": value
+    for side in ("encoder", "decoder")
+    for name, value in (
+        ("conv_dim", 16),
+        ("kernel_size_list", [3, 7]),
+        ("conv_type", "lightweight"),
+    )
+}
+DYNAMIC = {**CONVOLUTIONS, "encoder_conv_type": "dynamic", "decoder_conv_type": "dynamic"}
+NO_GATES = {"encoder_glu": False, "decoder_glu": False}
+JOINED = {"share_all_embeddings": True}
+FAMILIES = {
+    "transformer": ("transformer", {}),
+    "wmt16": ("transformer_wmt_en_de_big", JOINED),
+    "wmt14": ("transformer_vaswani_wmt_en_fr_big", {"decoder_layers": 1, "activation_fn": "gelu"}),
+    "normalization before": (
+        "transformer",
+        {f"{side}_{name}": True for side in ("encoder", "decoder")
+         for name in ("normalize_before", "learned_pos")},
+    ),
+    "narrow encoder": ("transformer", {"encoder_embed_dim": 8, "layernorm_embedding": True}),
+    "no scale": ("transformer", {"no_scale_embedding": True, "activation_fn": "tanh"}),
+    "lightconv.glu": ("lightconv", {**CONVOLUTIONS, **JOINED}),
+    "lightconv.no_glu": ("lightconv", {**CONVOLUTIONS, **NO_GATES}),
+    "dynamicconv.glu": ("lightconv", {**DYNAMIC, "decoder_normalize_before": True}),
+    "dynamicconv.no_glu": ("lightconv", {**DYNAMIC, **NO_GATES, **JOINED}),
+    "conv": ("fconv", {f"{side}_layers": "[(16, 3)] * 2" for side in ("encoder", "decoder")}),
+    "adaptive softmax": ("transformer", {"adaptive_softmax_cutoff": "10,20"}),
+}  # fmt: skip
+IN_FAIRSEQ = ("conv", "adaptive softmax")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("fastbpe", "tokenize, escape, aggressive, fastbpe"),
+        ("subword-nmt", "tokenize, escape, aggressive, subword-nmt"),
+        ("sentencepiece", "sentencepiece"),
+        ("byte-level", "byte-level"),
+    ],
+)
+@pytest.mark.parametrize("old", [True, False])
+def test_each_layout(kind: str, steps: str, old: bool, tmp_path: Path, caplog):
+    folder = publish(tmp_path / "model", kind=kind, legacy=old, cfg=not old)
+    before = sorted(path.name for path in folder.iterdir())
+    model = fairseq_ext.load(folder)
+    assert f"by its files: {steps}. Options" in caplog.text
+    assert (model.src, model.tgt) == ("en", "de")
+    assert model.translate(TEXT).text
+    assert (
+        model.translate(TEXT).text
+        == fairseq_ext.load(folder, engine="fairseq").translate(TEXT).text
+    )
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family(family: str, tmp_path: Path, caplog):
+    """In the engine, in fairseq's generator and as a bundle."""
+    arch, options = FAMILIES[family]
+    folder = publish(tmp_path / "model", arch, **options)
+    path = model_of(folder)
+    write.write(path, path.parent, tmp_path / "bundle")
+    assert ("no program" in caplog.text) == (family in IN_FAIRSEQ)
+    bundle, checkpoint = fairseq_ext.load(tmp_path / "bundle"), fairseq_ext.load(folder)
+    expected = fairseq_ext.load(folder, engine="fairseq").translate(LINES)
+    for model in (bundle, checkpoint):
+        for translation, reference in zip(model.translate(LINES), expected, strict=True):
+            assert translation.text == reference.text
+            score, of_reference = (t.candidates[0].score for t in (translation, reference))
+            assert score == pytest.approx(of_reference, abs=1e-4)
+
+
+def test_checkpoints_of_a_folder_vote(tmp_path: Path):
+    folder = publish(tmp_path / "model", models=3)
+    assert [path.name for path in models_of(folder)] == ["model1.pt", "model2.pt", "model3.pt"]
+    both = [fairseq_ext.load(path).translate(TEXT) for path in (folder, folder / "model2.pt")]
+    assert both[0] != both[1]
+    with pytest.raises(ConfigError, match=r"has 3 models that vote.*model1\.pt"):
+        model_of(folder)
+
+
+def test_an_archive_and_its_published_name(tmp_path: Path, monkeypatch, caplog):
+    name = "transformer.wmt19.en-de.single_model"
+    archive = tmp_path / "server" / "wmt19.en-de.joined-dict.single_model.tar.gz"
+    publish(tmp_path / "model")
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "model", archive.name.removesuffix(".tar.gz"))
+    monkeypatch.setenv(published.MIRROR, str(archive.parent))
+    expected = fairseq_ext.load(tmp_path / "model").translate(TEXT).text
+    for path in (archive, name):
+        assert fairseq_ext.load(path).translate(TEXT).text == expected
+        assert f"by the name {name}: tokenize, escape, aggressive, fastbpe" in caplog.text
+        caplog.clear()
+
+
+def test_names_are_those_of_fairseq():
+    """With the addresses and the steps of text that its hub interface has."""
+    theirs = {}
+    for key in ("transformer", "lightconv", "fconv"):
+        for name, entry in MODEL_REGISTRY[key].hub_models().items():
+            entry = {"path": entry} if isinstance(entry, str) else entry
+            text = published.Text(entry.get("tokenizer", ""), entry.get("bpe", ""))
+            theirs[name] = (entry["path"], text)
+    assert theirs == published.NAMES
+
+
+def test_subwords_that_a_name_asks_for(tmp_path: Path):
+    folder = publish(tmp_path / "wmt19.en-de.joined-dict.ensemble")
+    (folder / "bpecodes").unlink()
+    with pytest.raises(ConfigError, match="has no subwords of the kind fastbpe, which belong to"):
+        models_of(folder)
+
+
+def test_dictionaries_of_one_language(tmp_path: Path):
+    folder = publish(tmp_path / "model")
+    (folder / "dict.de.txt").unlink()
+    with pytest.raises(ConfigError, match=r"dict\.de\.txt, but has dict\.en\.txt"):
+        models_of(folder)
+
+
+def test_a_dictionary_of_another_model(tmp_path: Path):
+    folder = publish(tmp_path / "model")
+    with (folder / "dict.de.txt").open("a") as file:
+        file.write("more 1\n")
+    with pytest.raises(CheckpointError, match="other sizes"):
+        fairseq_ext.load(folder)
+
+
+def test_merges_with_damaged_counts(tmp_path: Path):
+    folder = publish(tmp_path / "model")
+    with (folder / "bpecodes").open("a") as file:
+        file.write("a b\n")
+    with pytest.raises(DataError, match=r"bpecodes, line \d+: `a b` is not a merge of two pieces"):
+        fairseq_ext.load(folder)
+
+
+def test_a_run_is_no_published_model(tmp_path: Path):
+    folder = publish(tmp_path / "model")
+    shutil.copy(folder / "model.pt", folder / "checkpoint_best.pt")
+    (folder / "model.pt").unlink()
+    assert models_of(folder) == [folder / "checkpoint_best.pt"]
+
+
+def test_fastbpe_merges_as_subword_nmt(tmp_path: Path):
+    """The merges of both are applied in the same order; only the files differ."""
+    for kind in ("fastbpe", "subword-nmt"):
+        write_tokens(tmp_path / kind, kind)
+    both = [load_subwords(k, [tmp_path / k / "bpecodes"]) for k in ("fastbpe", "subword-nmt")]
+    for line in LINES:
+    assert both[0].encode("the dog thou") == "the dog th@@ o@@ u"
+        assert both[0].decode(both[0].encode(line)) == line
+    assert both[0].encode("the dog thou") == "the dog thou".replace("thou", "th@@ ou")
+    assert len(MERGES) < 20
+
+
+EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
+PAIR_LIST = [f"{src}-{tgt}" for src in CODES for tgt in CODES if src != tgt]
+M2M = {"lang_pairs": PAIR_LIST, "encoder_langtok": "src", "decoder_langtok": True}
+OF_MANY_LANGUAGES = {
+    "M2M-100": (EPOCHS, "transformer", "multilingual", M2M),
+    "one to many": (
+        *(EPOCHS, "transformer", "multilingual"),
+        {**M2M, "encoder_langtok": "tgt", "decoder_langtok": False, "langtoks": None},
+    ),
+    "mBART-50": (EPOCHS, "mbart_base", "mbart", {**M2M, "lang_tok_style": "mbart"}),
+    "mBART": (MBART, "mbart_base", "mbart", {"langs": ",".join(CODES)}),
+}
+
+
+def as_fairseq_translates(
+    style: str, words: Dictionary, model: BaseFairseqModel, options: dict, line: str
+) -> str:
+    """The translation from English to German by fairseq's generator, with symbols put by hand."""
+
+    def number(code: str) -> int:
+        return words.index(f"__{code}__" if style == "multilingual" else f"[{code}]")
+
+    tokens = words.encode_line(line, add_if_not_exist=False).long()
+    end, prefix = None, None
+    if "langs" in options:
+        tokens, end = torch.cat([tokens, torch.tensor([number("en")])]), number("de")
+    else:
+        first = {"src": "en", "tgt": "de"}[options["encoder_langtok"]]
+        tokens = torch.cat([torch.tensor([number(first)]), tokens])
+        if options["decoder_langtok"]:
+            prefix = torch.tensor([[number("de")]])
+    generator = SequenceGenerator([model], words, beam_size=5, max_len_b=200, eos=end)
+    net_input = {"src_tokens": tokens[None], "src_lengths": torch.tensor([len(tokens)])}
+    best = generator.generate([model], {"net_input": net_input}, prefix_tokens=prefix)[0][0]
+    left_out = {number("de")} if end or options["decoder_langtok"] else set()
+    return words.string(best["tokens"], extra_symbols_to_ignore=left_out)
+
+
+@pytest.mark.parametrize("family", OF_MANY_LANGUAGES)
+def test_models_of_many_languages(family: str, tmp_path: Path, caplog):
+    """As checkpoint in fairseq's generator and in the engine, and as a bundle."""
+    task, arch, style, options = OF_MANY_LANGUAGES[family]
+    folder, words, model = publish_many(tmp_path / "model", task, arch, style, **options)
+    path = model_of(folder, "en", "de")
+    write.write(path, path.parent, tmp_path / "bundle")
+    assert "no program" not in caplog.text
+    ways = [
+        fairseq_ext.load(folder, src="en", tgt="de"),
+        fairseq_ext.load(folder, src="en", tgt="de", engine="fairseq"),
+        fairseq_ext.load(tmp_path / "bundle"),
+    ]
+    pieces = load_subwords("sentencepiece", [folder / "sentencepiece.bpe.model"])
+    for line in LINES:
+        expected = as_fairseq_translates(style, words, model, options, pieces.encode(line))
+        for way in ways:
+            assert way.translate(line).candidates[0].tokens == expected
+    scores = [way.score(LINES, LINES[::-1]) for way in ways]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+    assert scores[2] == pytest.approx(scores[1], rel=1e-4)
+    assert "instead of the engine" not in caplog.text
+
+
+def test_multilingual_transformer(tmp_path: Path):
+    """Each pair has weights of its own."""
+    folder = publish(tmp_path / "model")
+    expected = fairseq_ext.load(folder).translate(TEXT).text
+    shutil.copy(folder / "dict.en.txt", folder / "dict.fr.txt")
+    state = storage.load(folder / "model.pt")
+    words = Dictionary.load(str(folder / "dict.en.txt"))
+    other, _ = build("transformer", {**SIZES, "seed": 9}, Words(words, words))
+    state["model"] = {
+        f"models.{pair}.{name}": weight
+        for pair, weights in (("en-de", state["model"]), ("de-fr", other.state_dict()))
+        for name, weight in weights.items()
+    }
+    values = {"arch": "multilingual_transformer", "lang_pairs": "en-de,de-fr"}
+    for name, value in {**values, "task": "multilingual_translation"}.items():
+        setattr(state["args"], name, value)
+    torch.save(state, folder / "model.pt")
+    assert fairseq_ext.load(folder, src="en", tgt="de").translate(TEXT).text == expected
+    assert fairseq_ext.load(folder, src="de", tgt="fr").translate(TEXT).text != expected
+
+
+@pytest.mark.parametrize(
+    ("languages", "message"),
+    [
+        ((None, None), r"`--src` must be one of the languages of .*: cs, de, en, fr\."),
+        (("eng", "de"), r"`--src eng` is no language of .*; did you mean en\?"),
+        (("en", "xx"), r"`--tgt xx` is no language of .*; it has cs, de, en, fr\."),
+    ],
+)
+def test_languages_that_a_model_does_not_have(languages: tuple, message: str, tmp_path: Path):
+    folder, *_ = publish_many(tmp_path / "model", EPOCHS, **M2M)
+    with pytest.raises(ConfigError, match=message):
+        models_of(folder, *languages)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"langs": 5}, r"options of languages that no model has \(TypeError\)"),
+        ({"langs": "../../en,de", "source_lang": "../../en"}, "has a language of the name"),
+        ({"langs": "en,de", "lang_tok_style": "${oc.env:HOME}"}, "which would be resolved"),
+        ({"langs": "en,de", "langtoks": {"main": ("src.x", "tgt")}}, "language tokens of a kind"),
+        ({"langs": "en,de", "lang_tok_replacing_bos_eos": True}, "lang-tok-replacing-bos-eos"),
+        ({"task": "denoising"}, "no translation model, but one of the task denoising"),
+    ],
+)
+def test_hostile_or_unknown_options(options: dict, message: str, tmp_path: Path, cache: Path):
+    """Each is an error of one line, and no file appears but in the cache."""
+    values = {**M2M, "source_lang": "en", "target_lang": "de", **options}
+    folder, *_ = publish_many(tmp_path / "model", values.pop("task", EPOCHS), **values)
+    before = {path for path in tmp_path.rglob("*") if cache not in path.parents} - {cache}
+    with pytest.raises(CheckpointError, match=message) as caught:
+        models_of(folder)
+    assert "\n" not in str(caught.value)
+    assert {path for path in tmp_path.rglob("*") if cache not in path.parents} - {cache} == before
+
+
+def test_a_model_larger_than_the_memory(tmp_path: Path, monkeypatch):
+    folder = publish(tmp_path / "model")
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    with pytest.raises(CheckpointError, match=r"needs 0\.0 GB of memory.*this machine has 0\.0 GB"):
+        fairseq_ext.load(folder)
+
+
+def test_every_published_name_is_on_the_page():
+    script = runpy.run_path(str(REPO / "docs" / "make_published.py"))
+    page = (REPO / "docs" / "published.md").read_text(encoding="utf-8")
+    assert page == script["page"](), "run `python docs/make_published.py`"
+    for model in MODEL_REGISTRY.values():
+        names = (model.hub_models() or {}) if hasattr(model, "hub_models") else {}
+        assert all(f"`{name}`" in page for name in names)
+
+
+def test_text_becomes_tokens_as_for_a_model(tmp_path: Path):
+    """``subwords --like``, for training on; Moses' tokens are escaped as fairseq has them."""
+    folder = publish(tmp_path / "model")
+    text = tmp_path / "text"
+    text.mkdir()
+    for side in ("en", "de"):
+        (text / f"train.{side}").write_text(f"{TEXT}\n", encoding="utf-8")
+    words = ["subwords", text, "--like", folder, "--src", "en", "--tgt", "de"]
+    with pytest.raises(SystemExit) as end:
+        cli.main([*map(str, words), "-o", str(tmp_path / "bpe")])
+    assert not end.value.code
+    encoder = fairseq_ext.load(folder)._codec.encode
+    assert (tmp_path / "bpe" / "train.de").read_text("utf-8") == encoder(TEXT) + "\n"
+    assert (tmp_path / "bpe" / "text.json").is_file()

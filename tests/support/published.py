@@ -1,0 +1,183 @@
+"""Models in the layouts in which fairseq's authors publish them: cut small, with random weights."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from omegaconf import OmegaConf
+from tokenizers import pre_tokenizers
+
+from fairseq_ext.text import subwords
+
+LINES = [
+    "Hello , world !",
+    "the small dog sleeps near the old house",
+    "a large house and a small dog",
+    "we saw the dog in the house yesterday",
+    "hello world , the house is old",
+]
+SIZES = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in (("embed_dim", 16), ("ffn_embed_dim", 24), ("attention_heads", 2),
+                       ("layers", 2))
+}  # fmt: skip
+MERGES = ["t h", "th e</w>", "o u", "h ou", "l d</w>", "l l", "o g</w>", "d og</w>", "h e"]
+
+
+def model_of(arch: str, sizes: dict[str, Any], task: Any) -> tuple[torch.nn.Module, Namespace]:
+    """A model of an architecture, and the options that a checkpoint of 2019 keeps of it."""
+    parsed = {"max_source_positions": 1024, "max_target_positions": 1024, "weight_softmax": True}
+    sizes = {**parsed, **sizes}  # what only the parser sets
+    args = Namespace(arch=arch, task="translation", criterion="cross_entropy", **sizes)
+    ARCH_CONFIG_REGISTRY[arch](args)
+    torch.manual_seed(sizes.get("seed", 1))
+    model = ARCH_MODEL_REGISTRY[arch].build_model(args, task)
+    return model, args
+
+
+class Words:
+    """A task as far as building a model needs it."""
+
+    def __init__(self, source: Dictionary, target: Dictionary) -> None:
+        self.source_dictionary, self.target_dictionary = source, target
+
+
+def write_tokens(folder: Path, kind: str) -> list[str]:
+    """Write the files of a kind of subwords; return the pieces of :data:`LINES`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder.parent / f"{folder.name}.txt"
+    text.write_text("\n".join(LINES * 5) + "\n", encoding="utf-8")
+    if kind == "fastbpe":
+        counted = [f"{merge} {100 - number}" for number, merge in enumerate(MERGES)]
+        (folder / "bpecodes").write_text("\n".join(counted) + "\n", encoding="utf-8")
+        paths = [folder / "bpecodes"]
+    elif kind == "subword-nmt":
+        merges = ["#version: 0.2", *MERGES]
+        (folder / "bpecodes").write_text("\n".join(merges) + "\n", encoding="utf-8")
+        paths = [folder / "bpecodes"]
+    elif kind == "sentencepiece":
+        _, (learnt,) = subwords.learn("sentencepiece-bpe", [text], 60, folder)
+        paths = [learnt.rename(folder / "sentencepiece.bpe.model")]
+    else:
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        encoder = {letter: number for number, letter in enumerate(letters)}
+        (folder / "encoder.json").write_text(json.dumps(encoder), encoding="utf-8")
+        (folder / "vocab.bpe").write_text("#version: 0.2\n", encoding="utf-8")
+        paths = [folder / "encoder.json", folder / "vocab.bpe"]
+    pieces = subwords.load(kind, paths).encode
+    return sorted({piece for line in LINES for piece in pieces(line).split()})
+
+
+def as_in_2019(arch: str, weights: dict[str, Any], args: Namespace) -> dict[str, Any]:
+    """Weights under the names that published LightConv models have."""
+    if not arch.startswith("lightconv"):
+        return weights
+    older = {name: w for name, w in weights.items() if not name.endswith("conv.conv_bias")}
+    output = older.pop("decoder.output_projection.weight")
+    if not args.share_decoder_input_output_embed:
+        older["decoder.embed_out"] = output
+    return older
+
+
+def publish(
+    folder: Path,
+    arch: str = "transformer",
+    *,
+    kind: str = "fastbpe",
+    languages: Sequence[str] = ("en", "de"),
+    models: int = 1,
+    legacy: bool = True,
+    cfg: bool = False,
+    **sizes: Any,
+) -> Path:
+    """Write a published model of two languages.
+
+    Args:
+        folder: of the model.
+        arch: architecture.
+        kind: of subwords.
+        languages: source and target.
+        models: how many vote.
+        legacy: in torch's format of before 1.6.
+        cfg: with the newer form of a configuration instead of ``args``.
+        sizes: options of the architecture.
+    """
+    words = Dictionary()
+    for piece in write_tokens(folder, kind):
+        words.add_symbol(piece)
+    for language in languages:
+        words.save(str(folder / f"dict.{language}.txt"))
+    names = [f"model{n}.pt" for n in range(1, models + 1)] if models > 1 else ["model.pt"]
+    for seed, name in enumerate(names):
+        model, args = model_of(arch, {**SIZES, "seed": seed, **sizes}, Words(words, words))
+        args.source_lang, args.target_lang, args.data = *languages, "/private/data"
+        args.left_pad_source, args.left_pad_target = "True", "False"
+        state: dict[str, Any] = {
+            "args": args,
+            "model": as_in_2019(arch, model.state_dict(), args),
+            "optimizer_history": [{"criterion_name": "X", "best_loss": 1.0, "num_updates": 7}],
+            "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
+            "last_optimizer_state": None,
+        }
+        if cfg:
+            settings = convert_namespace_to_omegaconf(args)
+            state |= {"args": None, "cfg": OmegaConf.to_container(settings, enum_to_str=True)}
+            state["cfg"]["model"] = args
+        torch.save(state, folder / name, _use_new_zipfile_serialization=not legacy)
+    return folder
+
+
+CODES = ["cs", "de", "en", "fr"]
+TOKENS = {"multilingual": "__{}__", "mbart": "[{}]"}
+
+
+def publish_many(
+    folder: Path, task: str, arch: str = "transformer", style: str = "multilingual", **options: Any
+) -> tuple[Path, Dictionary, torch.nn.Module]:
+    """Write a published model of the languages :data:`CODES`.
+
+    Args:
+        folder: of the model.
+        task: of fairseq, for many languages.
+        arch: architecture.
+        style: of language tokens.
+        options: of the task.
+
+    Returns:
+        The folder, the dictionary with the language tokens, and the model.
+    """
+    words = Dictionary()
+    for piece in write_tokens(folder, "sentencepiece"):
+        words.add_symbol(piece)
+    if style == "mbart":
+        for code in CODES:
+            words.save(str(folder / f"dict.{code}.txt"))
+    else:
+        words.save(str(folder / "dict.txt"))
+    for code in CODES:
+        words.add_symbol(TOKENS[style].format(code))
+    if style == "mbart":
+        words.add_symbol("<mask>")
+    sizes = {**SIZES, "share_all_embeddings": True, "seed": 3}
+    model, args = model_of(arch, sizes, Words(words, words))
+    values = {"left_pad_source": "True", "left_pad_target": "False", "data": "/private/data"}
+    for name, value in {**values, "task": task, **options}.items():
+        setattr(args, name, value)
+    state = {
+        "args": args,
+        "model": model.state_dict(),
+        "optimizer_history": [{"criterion_name": "X", "best_loss": 1.0, "num_updates": 7}],
+        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+    }
+    torch.save(state, folder / "model.pt")
+    return folder, words, model.eval()
