@@ -1,12 +1,19 @@
-"""``fairseq-ext subwords``: learn subwords from a corpus and split it into them."""
+"""``fairseq-ext subwords``: learn subwords from a corpus, or take a model's, and split it."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.corpora.command_lines import SUBWORDS
+from fairseq_ext.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairseq_ext.text.pipeline import Pipeline
+
+SIZE = 8000  # merges or pieces
 
 
 def add(commands: Subparsers) -> None:
@@ -16,7 +23,8 @@ def add(commands: Subparsers) -> None:
         help="learn subwords from a corpus and split it into them",
         description="Learn one vocabulary of subwords for both languages from TEXT/train, and "
         "write every file of TEXT as subwords, with text.json, which tells the other commands how "
-        "they were made.",
+        "they were made. With --like the steps and subwords are those of a model, for text as "
+        "people write it.",
     )
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
@@ -25,15 +33,20 @@ def add(commands: Subparsers) -> None:
     option(
         "--kind",
         choices=SUBWORDS,
-        default="bpe",
-        help="bpe is subword-nmt's (%(default)s)",
+        help="bpe is subword-nmt's (bpe)",
     )
     option(
         "--size",
         type=int,
-        default=8000,
         metavar="N",
-        help="merges of bpe, pieces of the other kinds (%(default)s); none has no size",
+        help=f"merges of bpe, pieces of the other kinds ({SIZE}); none has no size",
+    )
+    option(
+        "--like",
+        type=Path,
+        metavar="MODEL",
+        help="make tokens as for this model, to train it on: a bundle, the folder of a run, or a "
+        "published model",
     )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.set_defaults(makes_folder=True, run=_subwords)
@@ -42,9 +55,39 @@ def add(commands: Subparsers) -> None:
 def _subwords(args: argparse.Namespace) -> int:
     from fairseq_ext.text import corpus
 
-    counts = corpus.split_into_subwords(
-        args.text, args.output, args.src, args.tgt, kind=args.kind, size=args.size
-    )
+    if args.like is None:
+        size = SIZE if args.size is None else args.size
+        counts = corpus.split_into_subwords(
+            args.text, args.output, args.src, args.tgt, kind=args.kind or "bpe", size=size
+        )
+    else:
+        for option, value in (("--kind", args.kind), ("--size", args.size)):
+            if value is not None:
+                raise ConfigError(f"`{option}` does not go with `--like`, which has its own.")
+        counts = corpus.split_like(args.text, args.output, _steps_of(args.like, args.src, args.tgt))
     for name, count in counts.items():
         print(f"{name}  {count:,} lines")
     return 0
+
+
+def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
+    """The steps between text and tokens of a model.
+
+    Raises:
+        ConfigError: the model does not say them, or is of other languages.
+    """
+    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.decoding.loading import models_of
+    from fairseq_ext.text import pipeline
+
+    path = models_of(model, src, tgt)[0]
+    saved = pipeline.find([bundle.home(path)])
+    if saved is None:
+        raise ConfigError(f"{model} has no text.json, so that its tokens are not known.")
+    steps = saved.towards(src, tgt)
+    if steps is None:
+        raise ConfigError(
+            f"`--src` and `--tgt` must be {saved.src} and {saved.tgt} for {model}, but are {src} "
+            f"and {tgt}."
+        )
+    return steps

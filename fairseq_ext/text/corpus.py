@@ -62,6 +62,39 @@ def split_into_subwords(
     return counts
 
 
+def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
+    """Write plain text as the tokens of a trained model, with its ``text.json``.
+
+    Args:
+        text: folder with ``NAME.SRC`` and ``NAME.TGT``, as people write it.
+        out: folder to write, whole or not at all.
+        steps: of the model; its languages are the endings of the files.
+
+    Returns:
+        The number of lines of each file.
+
+    Raises:
+        ConfigError: a library is not installed.
+        DataError: a file cannot be read as sentences, the text consists of tokens already, or there
+            is no text.
+    """
+    if pipeline.load(text) is not None:
+        raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")
+    sides = (steps.src, steps.tgt)
+    texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
+    if not texts:
+        raise DataError(f"{text} has no files that end in .{steps.src} or .{steps.tgt}.")
+    _check(texts, *sides)
+    files.keep_inputs(texts, [out / path.name for path in texts])
+    with files.staged_folder(out, last=pipeline.FILE) as stage:
+        encoders = {f".{side}": steps.encoder(side) for side in sides}
+        counts = {
+            path.name: _write(path, stage / path.name, encoders[path.suffix]) for path in texts
+        }
+        steps.save(stage)
+    return counts
+
+
 def _check(texts: Sequence[Path], src: str, tgt: str) -> None:
     """Refuse files that are not text, and sides of unequal length; both may be empty."""
     for path in texts:

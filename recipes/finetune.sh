@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# Train a trained model on with a user's own text, and say what it has gained.
+# shellcheck disable=SC2329  # the functions are handed to `stage`
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source-path=SCRIPTDIR source=own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
+
+usage() {
+    cat <<'HELP'
+Usage: bash recipes/finetune.sh --model MODEL --data DIR --src L --tgt L [OPTION]... [-- FLAG...]
+
+Trains a model on: a bundle, the folder of a run, or a folder, archive or name of a model that
+fairseq's authors publish. Its dictionaries, subwords and options stay. The run ends with a bundle,
+and a comparison with the model before on the test set. Stopped at any point and started again, it
+continues.
+
+  --model M      what to begin with
+  --data DIR     train, valid and test, each with the endings .SRC and .TGT: text as people write
+                 it, one sentence per line
+  --src L        source language, as the model calls it
+  --tgt L        target language
+  --updates N    how many training updates                          (1000)
+  --lr X         learning rate                                      (3e-5)
+  --max-tokens N tokens in a batch                                  (2000)
+  --out DIR      where everything goes                 (runs/finetune-DATA-SRC-TGT)
+  --help         this text
+  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+
+DRY_RUN=1 only prints the commands. OMP_NUM_THREADS is the number of CPU threads (2).
+HELP
+}
+
+model="" data="" src="" tgt="" updates=1000 lr=3e-5 max_tokens=2000 out="" extra=()
+
+read_options() {
+    while (($#)); do
+        case "$1" in
+        --model | --data | --src | --tgt | --updates | --lr | --max-tokens | --out)
+            set_option "$@"
+            shift
+            ;;
+        --help | -h) usage && exit ;;
+        --) shift && extra=("$@") && break ;;
+        *) die "\`$1\` is not an option; --help lists them. Flags for fairseq-train come after \`--\`." ;;
+        esac
+        shift
+    done
+    [[ -n "$model" && -n "$data" && -n "$src" && -n "$tgt" ]] ||
+        die "\`--model\`, \`--data\`, \`--src\` and \`--tgt\` are needed; --help says what they are."
+    positive --updates "$updates"
+    positive --max-tokens "$max_tokens"
+    data="$(own_text --data "$data" "$src" "$tgt")"
+    [[ ! -e "$model" ]] || model="$(absolute "$model")"
+    out="$(absolute "${out:-$REPO/runs/finetune-$(basename "$data")-$src-$tgt}")"
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}"
+    interval=$((updates < 10 ? 1 : updates / 10))
+}
+
+# The model as a bundle, whatever it was, with a card, dictionaries and the steps of its text.
+make_start() {
+    run rm -rf start
+    run fairseq-ext bundle "$model" --src "$src" --tgt "$tgt" -o start
+}
+
+# Test sentences that the training text has would only be learnt by heart.
+make_tokens() {
+    local seen
+    run fairseq-ext subwords "$data" --like start --src "$src" --tgt "$tgt" -o bpe
+    dry && return
+    seen="$(awk 'NR == FNR { train[$0]; next } $0 in train { n++ } END { print n + 0 }' \
+        "$data/train.$src" "$data/test.$src")"
+    ((seen == 0)) || log "$seen sentences of test.$src are in train.$src too; their translations" \
+        "say little. \`fairseq-ext corpus pairs\` splits without that."
+}
+
+# loss_of MODEL FILE: the loss per token of the validation set, in bits, as the last word of FILE.
+loss_of() {
+    quietly "$2.log" fairseq-validate bin --user-dir "$USER_DIR" --path "$1" --valid-subset valid \
+        --criterion cross_entropy --max-tokens "$max_tokens"
+    dry && return
+    sed -n 's/.*| loss \([0-9.]*\) .*/\1/p' "$2.log" | tail -n 1 >"$2"
+    log "loss on the validation set, $1: $(cat "$2")"
+}
+
+train_model() {
+    local flags=()
+    dry || mapfile -t flags < <(python "$REPO/recipes/finetune_flags.py" start)
+    dry || ((${#flags[@]})) || die "the options of the model cannot be read; see above."
+    train checkpoints ${flags[@]+"${flags[@]}"} --finetune-from-model start \
+        --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+        --lr "$lr" --lr-scheduler inverse_sqrt --warmup-updates "$interval" \
+        --max-update "$updates" --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+        --max-tokens "$max_tokens" --num-workers 0 --seed 1 --log-interval "$interval" \
+        --no-epoch-checkpoints --save-interval-updates "$interval" --keep-interval-updates 3 \
+        ${extra[@]+"${extra[@]}"}
+}
+
+average_checkpoints() {
+    local files=()
+    dry || mapfile -t files < <(find checkpoints -name 'checkpoint_*_*.pt' | sort)
+    run fairseq-ext average --inputs ${files[@]+"${files[@]}"} checkpoints/checkpoint_last.pt \
+        -o checkpoints/average.pt
+}
+
+make_bundle() {
+    run rm -rf bundle
+    run fairseq-ext bundle checkpoints/average.pt --data bin -o bundle
+}
+
+compare_both() {
+    local system
+    for system in start bundle; do
+        into "$system.$tgt" fairseq-ext translate --path "$system" --input "$data/test.$src"
+    done
+    quietly compare.log fairseq-ext compare --ref "$data/test.$tgt" \
+        --system "before=text:start.$tgt" --system "after=text:bundle.$tgt" -o compare
+}
+
+settings() {
+    cat <<SETTINGS
+model=$model
+data=$data
+sums=$(cat "$data"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)
+src=$src
+tgt=$tgt
+updates=$updates
+lr=$lr
+max_tokens=$max_tokens
+flags=${extra[*]-}
+SETTINGS
+}
+
+main() {
+    read_options "$@"
+    use_environment sacremoses
+    open_run "$out" "$(settings)"
+    stage start make_start
+    stage tokens make_tokens
+    stage binarize binarize bpe "$src" "$tgt" --srcdict "start/dict.$src.txt" \
+        --tgtdict "start/dict.$tgt.txt"
+    stage before loss_of start before
+    stage train train_model
+    stage average average_checkpoints
+    stage bundle make_bundle
+    stage after loss_of bundle after
+    stage compare compare_both
+    dry && exit
+    printf '\nLoss on the validation set: %s before, %s after.\n\n' "$(cat before)" "$(cat after)"
+    sed -n '/^|/p; /^## /q' compare.md
+    printf '\nThe model is %s:\n  fairseq-ext translate --model %q "…"\n' "$out/bundle" "$out/bundle"
+}
+
+# On one line: bash reads a script while it runs, and this one may be edited meanwhile.
+main "$@"; exit
