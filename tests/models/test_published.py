@@ -194,9 +194,9 @@ def test_fastbpe_merges_as_subword_nmt(tmp_path: Path):
         write_tokens(tmp_path / kind, kind)
     both = [load_subwords(k, [tmp_path / k / "bpecodes"]) for k in ("fastbpe", "subword-nmt")]
     for line in LINES:
-    assert both[0].encode("the dog thou") == "the dog th@@ o@@ u"
+        assert both[0].encode(line) == both[1].encode(line)
         assert both[0].decode(both[0].encode(line)) == line
-    assert both[0].encode("the dog thou") == "the dog thou".replace("thou", "th@@ ou")
+    assert both[0].encode("the dog thou") == "the dog th@@ o@@ u"
     assert len(MERGES) < 20
 
 
