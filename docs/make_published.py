@@ -1,4 +1,4 @@
-"""Write the table of docs/published.md: what happens to each model that fairseq publishes.
+"""Write the table of docs/published.md: what happens to each translation model that fairseq publishes.
 
     python docs/make_published.py
 
@@ -18,9 +18,7 @@ SUBWORDS = {"subword_nmt": "subword-nmt", "fastbpe": "fastBPE", "sentencepiece":
 
 
 def table() -> str:
-    """The table, from the registered names of fairseq and our own table of translation models."""
-    from fairseq.models import MODEL_REGISTRY
-
+    """The table of all translation models."""
     rows = ["| name | text | what happens |", "|---|---|---|"]
     for name, (_, text) in NAMES.items():
         steps = f"{TEXT[text.tokenizer]}{SUBWORDS.get(text.bpe, '')}"
@@ -30,14 +28,6 @@ def table() -> str:
         if "flores101" in name:
             what = "the engine, with `--src` and `--tgt`"
         rows.append(f"| `{name}` | {steps} | translated by {what} |")
-    elsewhere: dict[str, list[str]] = {}
-    for model in MODEL_REGISTRY.values():
-        for name in model.hub_models() or {} if hasattr(model, "hub_models") else ():
-            if name not in NAMES:
-                elsewhere.setdefault(name.partition(".")[0], []).append(name)
-    for names in elsewhere.values():
-        listed = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
-        rows.append(f"| {listed} | | refused: not for translation |")
     return "\n".join(rows)
 
 

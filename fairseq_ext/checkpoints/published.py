@@ -19,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.checkpoints import dictionaries, layout, safe_load
+from fairseq_ext.checkpoints import dictionaries, layout
 from fairseq_ext.checkpoints import languages as multilingual
-from fairseq_ext.corpora import downloads
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
@@ -150,6 +149,8 @@ def resolved(path: Path) -> Path:
     """
     if path.exists() or str(path) not in NAMES:
         return path
+    from fairseq_ext.corpora import downloads
+
     try:
         return downloads.fetch(
             NAMES[str(path)][0], _cache() / "downloads", os.environ.get(MIRROR) or None
@@ -226,7 +227,8 @@ def _prepared(
     for link, voter in zip(links, voters, strict=True):
         with suppress(FileExistsError):
             link.symlink_to(voter.absolute())
-    from fairseq_ext.checkpoints import storage  # which adapts what it reads by this module
+    # storage adapts what it reads by this module; both need torch, which a bundle does not
+    from fairseq_ext.checkpoints import safe_load, storage
 
     settings = layout.options(storage.peek(links[0]), "task")
     by_language = _dictionaries(folder)
