@@ -61,7 +61,6 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    importlib.import_module("fairseq_ext.engine.lightconv")
     compiler = found(MODELS, model, unmodified.MODEL)
     end = target.eos() if end is None else end
     unmodified.require_no_additions(model)
