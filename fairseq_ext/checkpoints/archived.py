@@ -1,22 +1,27 @@
 """Bundles as one file, ``NAME.zip`` or ``NAME.tar.zst``: a folder ``NAME`` with a bundle's files.
 
 Such a file is written whole or not at all, and the same bundle gives the same bytes. To be used it
-is unpacked once, into the user's cache folder, under its checksum.
+is unpacked once, into the user's cache folder, under its checksum: that of the bytes which are
+unpacked, whatever happens to the file meanwhile.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import shutil
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.file_versions import Version, version
 
 SUFFIXES = (".zip", ".tar.zst")
 OTHERS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".7z")
@@ -105,17 +110,18 @@ def unpacked(path: str | Path, manifest: str, check: Check) -> Path | None:
     path = Path(path)
     if not suffix(path) or not path.is_file():
         return None
-    status = path.stat()
-    version = (status.st_size, status.st_mtime_ns, status.st_ino)
-    return _unpacked(path.absolute(), version, manifest, check)
+    return _unpacked(path.absolute(), version(path), manifest, check)
 
 
 @functools.cache
-def _unpacked(path: Path, version: tuple[int, ...], manifest: str, check: Check) -> Path | None:
+def _unpacked(path: Path, former: Version, manifest: str, check: Check) -> Path | None:
     """Unpack an archive, once for each version of the file."""
     if suffix(path) == ".zip" and not _zip_has(path, manifest):
         return None
-    folder = _cache(path) / files.sha256(path)
+    checksum = files.sha256(path)
+    if version(path) != former:  # must not be remembered as the folder of this version
+        raise CheckpointError(f"{path} was written to while it was read; run the command again.")
+    folder = _cache(path) / checksum
     home = _inside(folder, manifest)
     if home is not None:
         with suppress(CheckpointError):
@@ -123,8 +129,8 @@ def _unpacked(path: Path, version: tuple[int, ...], manifest: str, check: Check)
             return home
         shutil.rmtree(folder, ignore_errors=True)  # damaged since; the archive is there
     try:
-        with files.whole_folder(folder) as stage:
-            safe_extract(path, stage, MOST_TIMES * version[0] + SPARE)
+        with files.whole_folder(folder) as stage, _copy(path, checksum, stage.parent) as content:
+            safe_extract(path, stage, MOST_TIMES * former.size + SPARE, content=content)
             if any(entry.is_symlink() for entry in stage.rglob("*")):
                 raise DataError(f"{path} is unsafe: it has links.")
             inside = _inside(stage, manifest)
@@ -140,6 +146,24 @@ def _unpacked(path: Path, version: tuple[int, ...], manifest: str, check: Check)
         if _inside(folder, manifest) is None:  # otherwise another process was quicker
             raise
     return _inside(folder, manifest)
+
+
+@contextmanager
+def _copy(path: Path, checksum: str, folder: Path) -> Iterator[IO[bytes]]:
+    """Copy an archive into an unnamed file, which nobody else can write to.
+
+    Raises:
+        DataError: its content does not have this checksum any more.
+    """
+    with tempfile.TemporaryFile(dir=folder) as copy:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                copy.write(block)
+        if digest.hexdigest() != checksum:
+            raise DataError(f"{path} was written to while it was read; run the command again.")
+        yield copy
 
 
 def _cache(path: Path) -> Path:

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ from fairseq_ext.engine.engine_model import is_search
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST, CONFIG = "bundle.json", "config.json"
@@ -182,6 +185,22 @@ def read(path: str | Path) -> Bundle:
     return Bundle(folder, **fields)
 
 
+@contextmanager
+def unchanged(path: str | Path) -> Iterator[Bundle]:
+    """Read a bundle whose files the block checks and then reads, in which nothing may change.
+
+    Raises:
+        CheckpointError: it cannot be used, or a file was replaced or written to meanwhile.
+    """
+    folder = home(path)
+    versions = FileVersions(file for file in folder.iterdir() if file.is_file())
+    yield read(path)
+    try:
+        versions.require_unchanged()
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
+
+
 def _are_sums(listed: Any, words: list[str]) -> bool:
     """Whether ``listed`` maps file names, the required ones included, to SHA-256 sums."""
     return (
@@ -220,9 +239,13 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
     Raises:
         CheckpointError: a file is missing or damaged, or they do not fit each other.
     """
-    manifest = read(path)
-    if checksums:
-        manifest.check()
+    with unchanged(path) as manifest:
+        if checksums:
+            manifest.check()
+        return _checkpoint(manifest)
+
+
+def _checkpoint(manifest: Bundle) -> dict[str, Any]:
     words = dictionaries.record(
         *(_symbols(manifest.folder, code) for code in (manifest.src, manifest.tgt))
     )

@@ -7,14 +7,15 @@ the next :func:`peek`: no version of a file is read twice. Nothing here imports 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fairseq_ext.checkpoints import bundle, layout, published, safe_load
+from fairseq_ext.utils import file_versions
 from fairseq_ext.utils.files import atomic_write, head
 
 # State of the process, by version of a file
@@ -88,10 +89,6 @@ def _version(path: str | Path) -> tuple[Any, ...]:
         paths = sorted(bundle.home(path).iterdir())
     versions: list[Any] = []
     for file in paths:
-        try:
-            status = os.stat(file)  # noqa: PTH116  # of any text, also one that is no path
-        except (OSError, ValueError):
-            continue  # the reader says that it is missing
-        versions.append((str(file), status.st_dev, status.st_ino, status.st_size,
-                         status.st_mtime_ns, status.st_ctime_ns))  # fmt: skip
+        with suppress(OSError, ValueError):  # the reader says that it is missing, or no path
+            versions.append((str(file), file_versions.version(file)))
     return tuple(versions)

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from fairseq_ext.commands import options, search_options
@@ -137,8 +138,9 @@ def serve(request: Request) -> int:
     extras.need(*LIBRARIES)
     request.check()
     keys = _keys(request)
-    from fairseq_ext.decoding.loading import models_of
+    from fairseq_ext.decoding.loading import files_of, models_of
     from fairseq_ext.serving import server
+    from fairseq_ext.utils.file_versions import FileVersions
 
     # Resolved here, so that a name on the Hub is one commit for all workers.
     models = [file for path in request.models for file in models_of(path)]
@@ -153,6 +155,7 @@ def serve(request: Request) -> int:
         [*address.names_of(request.host), *map(str.lower, request.allow_host)],
         request.cors,
         request.split_sentences,
+        FileVersions(chain(*map(files_of, models))),
     )
     listener = address.listen(request.host, request.port)
     application = server.application(settings)  # workers load it again: errors are found here

@@ -139,9 +139,11 @@ def translate(request: Request) -> int:
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     from fairseq_ext.utils import files
+    from fairseq_ext.utils.file_versions import FileVersions
 
     if request.parts.parts is not None:
         return translate_parts.run(request)
+    input_versions = FileVersions(map(files.require_file, request.input or ()))
     line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(Session.load(request))
@@ -150,6 +152,7 @@ def translate(request: Request) -> int:
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
         start = time.monotonic()
         count = session.write(_with_bar(session.translate_all(), line_count), out, details)
+        input_versions.require_unchanged()
         print(_summary(session.translator, count, time.monotonic() - start), file=sys.stderr)
     return 0
 
@@ -260,6 +263,7 @@ class Session:
                 from fairseq_ext.text.sentences import sentence_splitter
 
                 splitter = sentence_splitter(src, tgt)
+            model.require_unchanged()
             yield Session(request, model.translator, codec, _reranker(request.search), splitter)
 
     def translate_all(self) -> Iterator[Translation]:

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fairseq_ext.commands.translate import Request
     from fairseq_ext.decoding.parts import Folder, WritePart
     from fairseq_ext.text.parts import Part
+    from fairseq_ext.utils.file_versions import FileVersions
 
 PART_LINES = 10_000
 
@@ -73,19 +75,26 @@ def run(request: Request) -> int:
     """
     from fairseq_ext.commands.translate import Session, count_lines
     from fairseq_ext.decoding import parts
+    from fairseq_ext.decoding.loading import files_of, in_run
     from fairseq_ext.text.parts import cut
+    from fairseq_ext.utils.file_versions import FileVersions
     from fairseq_ext.utils.files import require_file
     from fairseq_ext.utils.shared_folder import shard
 
     part_options, details = request.parts, request.json is not None
     remainder, divisor = shard(part_options.shard)
     size = part_options.part_lines or PART_LINES
-    all_parts, texts = cut([require_file(path, "text file") for path in request.input or ()], size)
+    inputs = [require_file(path, "text file") for path in request.input or ()]
+    files = _files(request)
+    # Of a bundle the manifest describes bundle.json alone, which has the sums of the others.
+    versions = FileVersions([*inputs, *files, *chain(*map(files_of, map(in_run, request.path)))])
+    all_parts, texts = cut(inputs, size)
     line_by_line = (request.search.nbest or 1) == 1
     folder = parts.Folder(
         part_options.parts or Path(), all_parts, details=details, line_by_line=line_by_line
     )
-    job = {"inputs": texts, "part_lines": size, **_job(request)}
+    job = {"inputs": texts, "part_lines": size, **_job(request, files)}
+    versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
     if not folder.is_of(job):
         count_lines(request)  # reads all text before the first part is begun
@@ -96,20 +105,29 @@ def run(request: Request) -> int:
             session = stack.enter_context(Session.load(request))
             stack.enter_context(folder.start(job))
             missing = folder.missing(shard_parts)
-            folder.work(shard_parts, _with_bar(session.translate_part, missing))
+            write = _while_unchanged(session.translate_part, versions)
+            folder.work(shard_parts, _with_bar(write, missing))
+    versions.require_unchanged()
     _finish(request, folder)
     return 0
 
 
-def _job(request: Request) -> dict[str, Any]:
-    """Describe all that translations depend on: files by checksum, and options.
+def _while_unchanged(write: WritePart, versions: FileVersions) -> WritePart:
+    """Look at the versions of files before a part and after it, before it takes its place."""
 
-    Options that may differ between workers are left out: devices, memory, paths, and --skip-long,
-    without which a part with lines that are too long is not made at all.
-    """
+    def write_and_check(part: Part, *files: Any) -> None:
+        versions.require_unchanged()
+        write(part, *files)
+        versions.require_unchanged()
+
+    return write_and_check
+
+
+def _files(request: Request) -> list[Path]:
+    """List the files, beside the input, that translations depend on."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
-    from fairseq_ext.utils.files import require_file, sha256
+    from fairseq_ext.utils.files import require_file
 
     models = [require_file(bundle.as_file(in_run(path)), "model") for path in request.path]
     data = request.data
@@ -123,6 +141,17 @@ def _job(request: Request) -> dict[str, Any]:
         for path in (request.search.shortlist, request.text.bpe_codes)
         if path is not None
     ]
+    return files
+
+
+def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
+    """Describe all that translations depend on: files by checksum, and options.
+
+    Options that may differ between workers are left out: devices, memory, paths, and --skip-long,
+    without which a part with lines that are too long is not made at all.
+    """
+    from fairseq_ext.utils.files import sha256
+
     values: dict[str, Any] = {**request.search.of_job(), **request.text.of_job()}
     for name in ("src", "tgt", "split_sentences"):
         if (value := getattr(request, name)) not in (None, False):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.file_versions import FileVersions
 
 MakeSearch = Callable[[Mapping[str, int | float]], Search]
 
@@ -30,11 +32,21 @@ class Opened(NamedTuple):
         translator: of tokens.
         search: how it searches unless a call says otherwise.
         folders: where its ``text.json`` may be; the first one counts.
+        versions: of its files before they were read.
     """
 
     translator: Translates
     search: Search
     folders: Sequence[Path]
+    versions: FileVersions
+
+    def require_unchanged(self) -> None:
+        """Check, after model and text are loaded, that all was read from the same files.
+
+        Raises:
+            DataError: one was replaced or written to.
+        """
+        self.versions.require_unchanged()
 
     def text(self) -> Pipeline:
         """The text pipeline saved with the model; an empty pipeline if it saved none.
@@ -70,14 +82,22 @@ def opened(
         FairseqExtError: it cannot be loaded, or options do not go with it.
     """
     paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
+    versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
     for_fairseq = search.engine not in NATIVE or search.flags or search.fp16
     if not for_fairseq and all(map(bundle.has_program, paths)):
-        with _for_the_engine(paths, languages, search, threads) as loaded:
-            yield loaded
+        translator, folders = _for_the_engine(paths, languages, search, threads)
+        yield Opened(translator, search, folders, versions)
     else:
-        with _for_fairseq(paths, data, languages, search, threads) as loaded:
-            yield loaded
+        with _for_fairseq(paths, data, languages, search, threads) as (translator, folders):
+            yield Opened(translator, search, folders, versions)
+
+
+def files_of(path: Path) -> list[Path]:
+    """List the files of a bundle; a checkpoint is one."""
+    if bundle.is_bundle(path):
+        return [file for file in bundle.home(path).iterdir() if file.is_file()]
+    return [path] if path.is_file() else []  # its reader says what is wrong
 
 
 def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
@@ -147,13 +167,12 @@ def in_run(path: Path) -> Path:
     raise ConfigError(f"{path} is a folder without a model: it has no {', '.join(published.RUN)}.")
 
 
-@contextlib.contextmanager
 def _for_the_engine(
     paths: Sequence[Path],
     languages: tuple[str | None, str | None],
     search: Search,
     threads: int | None,
-) -> Iterator[Opened]:
+) -> tuple[Translates, Sequence[Path]]:
     """Models that have all they need; neither torch nor fairseq is imported."""
     from fairseq_ext.decoding.engine_translator import EngineTranslator
 
@@ -168,7 +187,7 @@ def _for_the_engine(
             f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
             f"{languages[0]} and {languages[1]}."
         )
-    yield Opened(EngineTranslator(model, search, threads), search, (model.path,))
+    return EngineTranslator(model, search, threads), (model.path,)
 
 
 @contextlib.contextmanager
@@ -178,7 +197,7 @@ def _for_fairseq(
     languages: tuple[str | None, str | None],
     search: Search,
     threads: int | None,
-) -> Iterator[Opened]:
+) -> Iterator[tuple[Translates, Sequence[Path]]]:
     """Checkpoints with the dictionaries of the data."""
     logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
     from fairseq_ext import register
@@ -194,7 +213,7 @@ def _for_fairseq(
     folder = data or data_of(paths[0])
     with one_message():
         translator = Translator(folder, paths, *languages, search)
-        yield Opened(translator, search, (*map(bundle.home, paths), folder))
+        yield translator, (*map(bundle.home, paths), folder)
 
 
 def data_of(path: Path) -> Path:

@@ -6,12 +6,14 @@ The text is cut into parts of N lines. A part's translation is a file that is wh
     manifest.json       the job: texts and models by checksum, options, lines of a part
     part-000000.txt     translations, a file for each part; together, in order, the whole
     part-000000.jsonl   details of them, where they are asked for
+    part-000000.sha256  checksums of both, as ``sha256sum`` prints them
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +21,7 @@ from typing import IO, Any
 from fairseq_ext.text.parts import Part
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import atomic_write
+from fairseq_ext.utils.files import atomic_write, sha256
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext parts", "version": 1}
@@ -91,50 +93,53 @@ class Folder:
             if self.details:
                 details = stack.enter_context(atomic_write(self.details_of(part)))
             write(part, out, details)
+            sums = stack.enter_context(atomic_write(self.text(part).with_suffix(".sha256")))
+            for file, path in ((out, self.text(part)), (details, self.details_of(part))):
+                if file is not None:
+                    file.flush()
+                    sums.write(f"{sha256(file.name)}  {path.name}\n")
 
     def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts in order into one file, unless another worker just has.
+        """Write all parts in order into one file, unless it holds just that.
 
         Args:
             output: the file.
             details: those instead of the texts.
 
         Raises:
-            DataError: a part has lost lines.
+            DataError: a part is not what its worker wrote.
         """
-        sources = [self.details_of(part) if details else self.text(part) for part in self.parts]
         name = "details" if details else "text"
         with locks.held(self.path / f".{name}.lock", wait=True):
-            if _joined(sources, output):
+            if output.is_file() and _holds(output, self._content(details)):
                 return
             with atomic_write(output, "wb") as file:
-                for part, path in zip(self.parts, sources, strict=True):
-                    lines = _copy(path, file)
-                    if lines != part.lines and (details or self.line_by_line):
-                        raise DataError(
-                            f"{path} has {lines:,} lines instead of {part.lines:,}; delete it and "
-                            "run the same command again."
-                        )
+                file.writelines(self._content(details))
+
+    def _content(self, details: bool) -> Iterator[bytes]:
+        """Yield all texts or details in order; the checksum of each comes with its last block."""
+        for part in self.parts:
+            path = self.details_of(part) if details else self.text(part)
+            digest, lines = hashlib.sha256(), 0
+            with path.open("rb") as source:
+                while block := source.read(1 << 20):
+                    lines += block.count(b"\n")
+                    digest.update(block)
+                    yield block
+            again = "delete it and run the same command again."
+            if lines != part.lines and (details or self.line_by_line):
+                raise DataError(f"{path} has {lines:,} lines instead of {part.lines:,}; {again}")
+            if f"{digest.hexdigest()}  {path.name}" not in self._sums(part):
+                raise DataError(f"{path} is not what its worker wrote; {again}")
+
+    def _sums(self, part: Part) -> list[str]:
+        try:
+            return self.text(part).with_suffix(".sha256").read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError):
+            return []
 
 
-def _copy(path: Path, file: IO[bytes]) -> int:
-    """Append a file to another; returns its lines."""
-    lines = 0
-    with path.open("rb") as source:
-        while block := source.read(1 << 20):
-            lines += block.count(b"\n")
-            file.write(block)
-    return lines
-
-
-def _joined(sources: Sequence[Path], output: Path) -> bool:
-    """Whether the output is newer than its parts, and of their size."""
-    if not output.is_file():
-        return False
-    stats = [path.stat() for path in sources]
-    output_stat = output.stat()
-    newest = max(stat.st_mtime_ns for stat in stats)
-    return (
-        output_stat.st_size == sum(stat.st_size for stat in stats)
-        and output_stat.st_mtime_ns > newest
-    )
+def _holds(output: Path, content: Iterable[bytes]) -> bool:
+    """Whether a file has just this content."""
+    with output.open("rb") as file:
+        return all(file.read(len(block)) == block for block in content) and not file.read(1)

@@ -260,4 +260,6 @@ def load(
     with opened([Path(path)], folder, (src, tgt), search, threads) as session:
         text = session.text()
         codec = TextCodec(text.encoder(), text.decoder())
-        return Model(session.translator, codec, text.encoder(text.tgt), session.search)
+        target = text.encoder(text.tgt)
+        session.require_unchanged()
+        return Model(session.translator, codec, target, session.search)

@@ -12,7 +12,9 @@ Weights are fp32, bf16 or whole numbers under their names. Besides there are two
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from fairseq_ext.engine.program import pack_bits
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.json_files import parse_json
 
 TYPES = {
@@ -55,14 +58,27 @@ class Tensors:
         self._path = path
         try:
             path = files.require_file(path)
-            with safe_open(path, framework="numpy"), path.open("rb") as file:  # the library checks
-                memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, descriptor)
+            self._versions = FileVersions(descriptors={path: descriptor})
+            with safe_open(path, framework="numpy"):  # the library checks
+                memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
             (length,) = struct.unpack("<Q", memory[:8])
             self._table = parse_json(bytes(memory[8 : 8 + length]).decode("utf-8"), "its header")
             self._table.pop("__metadata__", None)
         except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
             raise self.damaged(error) from None
         self._data, self.size = memory[8 + length :], len(memory)
+
+    def require_unchanged(self) -> None:
+        """Check that nobody has written to the file that is mapped.
+
+        A file of this name that took its place is no matter.
+
+        Raises:
+            DataError: somebody has.
+        """
+        self._versions.require_unchanged()
 
     def damaged(self, error: Exception) -> CheckpointError:
         """The error to raise for a file that cannot be used."""

@@ -103,10 +103,14 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     Raises:
         CheckpointError: a file is missing or damaged, or it has no program that could run.
     """
-    manifest = bundle.read(path)
-    manifest.check()
+    with bundle.unchanged(path) as manifest:
+        manifest.check()
+        return _read(manifest, numbers)
+
+
+def _read(manifest: bundle.Bundle, numbers: str | None) -> EngineModel:
     if bundle.PROGRAM not in manifest.files:
-        raise CheckpointError(f"{path} has no program for the engine.")
+        raise CheckpointError(f"{manifest.folder} has no program for the engine.")
     try:
         return _model(manifest, numbers or bundle.ENGINE_NUMBERS[manifest.numbers])
     except (
@@ -146,7 +150,9 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
         affixes=tuple(map(tuple, content.get("affixes", NO_AFFIXES))),
     )
     verify(program, weights)
-    model = EngineModel(program, weights, settings, source, target, listed, manifest.folder)
+    model = EngineModel(
+        program, weights, settings, source, target, listed, manifest.folder, [tensors]
+    )
     model.check()
     return model
 

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.search import Candidate
 from fairseq_ext.serving import page
-from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
+from fairseq_ext.serving.batching import Batcher, Changed, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
@@ -174,6 +174,8 @@ class Service:
             translated = await self._batcher.translate(model.translator, sentences)
         except Full:
             raise Refusal(429, BUSY, WAIT) from None
+        except Changed:
+            raise Refusal(503, "The model's file has changed; start the server again.") from None
         except Failed:
             raise Refusal(500, "A sentence could not be translated.") from None
         candidates: list[list[list[Candidate]]] = [[[] for _ in parts] for parts in encoded]

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from fairseq_ext.decoding.search import Candidate, Translates
 from fairseq_ext.serving.metrics import Metrics
+from fairseq_ext.utils.errors import DataError
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +29,10 @@ class Full(Exception):
 
 class Failed(Exception):
     """The model could not translate a sentence."""
+
+
+class Changed(Failed):
+    """The file of the model is not what it was when it was loaded."""
 
 
 class Sentence(NamedTuple):
@@ -93,6 +98,7 @@ class Batcher:
         self._requests: deque[_Request] = deque()
         self._more = asyncio.Event()
         self.waiting = 0
+        self._fault = ""
 
     async def translate(
         self, model: Translates, sentences: Sequence[Sentence]
@@ -104,6 +110,7 @@ class Batcher:
         Raises:
             Full: too many sentences wait already.
             Failed: the model could not translate one of them.
+            Changed: somebody wrote to its file.
         """
         if not sentences:
             return []
@@ -148,6 +155,12 @@ class Batcher:
                 for item, candidates in zip(batch, results, strict=True):
                     item.request.deliver(item.place, candidates)
                 self._metrics.translated([item.sentence.length for item in batch], results)
+            except DataError as error:
+                if str(error) != self._fault:  # once, not for each batch
+                    _LOG.error("%s", error)
+                self._fault = str(error)
+                for item in batch:
+                    item.request.deliver(item.place, Changed())
             except Exception:  # or nothing would ever be translated again
                 _LOG.exception("a batch could not be translated")
                 for item in batch:
@@ -186,6 +199,8 @@ def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
     """Translate a batch; where that fails, each sentence alone, so that only bad ones fail."""
     try:
         return [*batch[0].request.model.translate([item.sentence.tokens for item in batch])]
+    except DataError:  # of the file of the model; one of a sentence was found before
+        raise
     except Exception as error:
         if len(batch) == 1:
             _LOG.error("a sentence could not be translated: %r", error)

@@ -185,4 +185,5 @@ def _load(
         text = opened_model.text()
         codec = TextCodec(text.encoder(), text.decoder())
         splitter = sentence_splitter(text.src, text.tgt) if split_sentences else None
+        opened_model.require_unchanged()
         return Served(opened_model.translator, codec, opened_model.search.nbest, splitter)

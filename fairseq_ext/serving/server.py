@@ -27,6 +27,7 @@ from fairseq_ext.decoding.engine_translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
 from fairseq_ext.serving.limits import Limits
 from fairseq_ext.serving.origins import OriginFilter
+from fairseq_ext.utils.file_versions import FileVersions
 
 CONNECTIONS = 1_000
 """Requests handled at once; uvicorn answers others 503."""
@@ -41,6 +42,7 @@ class Settings:
     Attributes:
         models, data, search, split_sentences: as for :func:`fairseq_ext.serving.pairs.load`.
         limits, keys, batch_size, max_tokens: as for :func:`fairseq_ext.serving.app.build`.
+        versions: of the models' files when the server was started; all workers use these.
         names, origins: as for :class:`fairseq_ext.serving.origins.OriginFilter`.
     """
 
@@ -54,11 +56,13 @@ class Settings:
     names: Sequence[str] = ()
     origins: Sequence[str] = ()
     split_sentences: bool = False
+    versions: FileVersions = field(default_factory=FileVersions)
 
 
 def application(settings: Settings) -> ASGIApp:
     """Load the models of this process."""
     metrics.forget_the_dead()
+    settings.versions.require_unchanged()
     search = {**settings.search, "max_tokens": settings.max_tokens}
     measured = app.build(
         pairs.load(
@@ -69,6 +73,7 @@ def application(settings: Settings) -> ASGIApp:
         batch_size=settings.batch_size,
         max_tokens=settings.max_tokens,
     )
+    settings.versions.require_unchanged()
     shared = CORSMiddleware(
         measured,
         allow_origins=settings.origins,

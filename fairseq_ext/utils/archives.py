@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -48,13 +48,22 @@ _TAR_END = 1024  # bytes of zeros
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
-def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30) -> list[Path]:
+def safe_extract(
+    archive: str | Path,
+    folder: str | Path,
+    max_bytes: int = 20 << 30,
+    *,
+    content: IO[bytes] | None = None,
+) -> list[Path]:
     """Unpack a tar or zip archive into ``folder``, whole or not at all.
+
+    The archive is opened once, so that another file of its name is never read in its place.
 
     Args:
         archive: a ``.zip``, or a tar file, plain or in gzip, bzip2, xz or zstd.
         folder: made if missing; nothing in it is overwritten.
         max_bytes: the most the unpacked files may take together.
+        content: the archive's bytes where they are open already; ``archive`` is in messages then.
 
     Returns:
         The top-level files and folders, sorted.
@@ -64,12 +73,17 @@ def safe_extract(archive: str | Path, folder: str | Path, max_bytes: int = 20 <<
             a link out of it or a device; or a result would overwrite what is there.
         EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
     """
-    archive, folder = require_file(archive, "archive"), Path(folder)
+    archive = Path(archive) if content else require_file(archive, "archive")
+    folder = Path(folder)
     try:
-        with whole_archive(archive), staged_folder(folder) as stage:
-            unpack = _unzip if zipfile.is_zipfile(archive) else _untar
+        with (
+            nullcontext(content) if content else archive.open("rb") as file,
+            whole_archive(archive),
+            staged_folder(folder) as stage,
+        ):
+            unpack = _unzip if zipfile.is_zipfile(file) else _untar
             try:
-                unpack(archive, stage, max_bytes)
+                unpack(archive, file, stage, max_bytes)
             except OSError as error:
                 if error.errno not in _OF_NAMES:
                     raise
@@ -140,21 +154,22 @@ class _InPieces:
         return self._file.read(size)
 
 
-def _decompressed(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
-    with path.open("rb") as file:
-        head = file.read(6)
+def _decompressed(path: Path, file: IO[bytes], folder: Path, max_bytes: int) -> IO[bytes]:
+    file.seek(0)
+    head = file.read(6)
+    file.seek(0)
     if head.startswith(_ZSTD):
-        return _from_zstd(path, folder, max_bytes)
+        return _from_zstd(path, file, folder, max_bytes)
     if head.startswith(b"\x1f\x8b"):
-        return gzip.open(path)
+        return gzip.GzipFile(fileobj=file)
     if head.startswith(b"BZh"):
-        return bz2.open(path)
+        return bz2.open(file)
     if lzma and head in (b"\xfd7zXZ\0", b"\x5d\0\0\x80\0\0"):
-        return lzma.open(path)
-    return path.open("rb")
+        return lzma.open(file)
+    return file
 
 
-def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
+def _from_zstd(path: Path, file: IO[bytes], folder: Path, max_bytes: int) -> IO[bytes]:
     """Decompress a whole tar file into an unnamed temporary file: tarfile seeks, and a zstd stream
     cannot.
     """
@@ -163,12 +178,13 @@ def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
 
     plain: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
     try:
-        with path.open("rb") as file:
-            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-            while block := reader.read(1 << 20):
-                plain.write(block)
-                if plain.tell() > max_bytes + _MOST_HEADERS:
-                    raise DataError(f"{path} unpacks to more than {max_bytes:,} bytes.")
+        reader = zstandard.ZstdDecompressor().stream_reader(
+            file, read_across_frames=True, closefd=False
+        )
+        while block := reader.read(1 << 20):
+            plain.write(block)
+            if plain.tell() > max_bytes + _MOST_HEADERS:
+                raise DataError(f"{path} unpacks to more than {max_bytes:,} bytes.")
         plain.seek(max(0, plain.tell() - _TAR_END))
         if plain.read() != bytes(_TAR_END):  # the reader takes a cut file for a whole one
             raise ValueError("it is cut off")
@@ -181,9 +197,9 @@ def _from_zstd(path: Path, folder: Path, max_bytes: int) -> IO[bytes]:
     return plain
 
 
-def _untar(archive: Path, folder: Path, max_bytes: int) -> None:
+def _untar(archive: Path, packed: IO[bytes], folder: Path, max_bytes: int) -> None:
     with (
-        _decompressed(archive, folder, max_bytes) as file,
+        _decompressed(archive, packed, folder, max_bytes) as file,
         tarfile.open(fileobj=(pieces := _InPieces(file)), mode="r:") as tar,
     ):
         sizes = ((member.name, member.size) for member in _forwards(tar))
@@ -287,8 +303,8 @@ def _write_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> No
         os.utime(path, (member.mtime, member.mtime))
 
 
-def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
-    with zipfile.ZipFile(archive) as container:
+def _unzip(archive: Path, file: IO[bytes], folder: Path, max_bytes: int) -> None:
+    with zipfile.ZipFile(file) as container:
         members = container.infolist()
         sizes = ((member.filename, member.file_size) for member in members)
         _require_members(archive, sizes, max_bytes)

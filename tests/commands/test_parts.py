@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext import cli
-from fairseq_ext.text.parts import cut
+from fairseq_ext.commands import translate
+from fairseq_ext.text.parts import Part, cut
 from fairseq_ext.utils import locks, ray_workers
 from tests.support.harness import BIN, command, run, wait_for, write_lines
 from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
@@ -69,7 +71,7 @@ def test_the_parts_are_the_plain_commands_lines(
         plain = (tmp_path / f"plain{ending}").read_bytes()
         assert plain
         assert (tmp_path / f"whole{ending}").read_bytes() == plain
-    ends = (".jsonl", ".txt")
+    ends = (".jsonl", ".sha256", ".txt")
     files = [f"part-{number:06d}{end}" for number in range(5) for end in ends]
     assert names(tmp_path / "parts") == ["manifest.json", *files]
 
@@ -144,10 +146,14 @@ def parts_of(folder: Path) -> list[Path]:
     return [*(folder / "parts").glob("part-*.txt")]
 
 
+def files_of(numbers: Iterable[int]) -> list[str]:
+    return [f"part-{number:06d}.{end}" for number in numbers for end in ("sha256", "txt")]
+
+
 def whole_is_plain(folder: Path) -> None:
     assert (folder / "whole").read_bytes() == (folder / "plain").read_bytes()
-    files = [f"part-{number:06d}.txt" for number in range(60)]
-    assert names(folder / "parts") == ["manifest.json", *files]  # no locks, nothing half-written
+    # no locks, nothing half-written
+    assert names(folder / "parts") == ["manifest.json", *files_of(range(60))]
 
 
 @pytest.mark.system
@@ -156,7 +162,7 @@ def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Pat
     for _ in range(12):
         place = draw.choice(["fsync", "replace"])
         done = subprocess.run(
-            [sys.executable, "-c", KILLED, place, str(draw.randint(1, 5)), *worker[1:]],
+            [sys.executable, "-c", KILLED, place, str(draw.randint(1, 10)), *worker[1:]],
             stderr=subprocess.DEVNULL,
         )
         assert done.returncode == -signal.SIGKILL
@@ -209,8 +215,7 @@ def test_two_side_by_side(worker: list[str], tmp_path: Path, shards: tuple[str, 
 
 def test_a_shard_does_its_own_parts(worker: list[str], tmp_path: Path) -> None:
     assert start(worker, "--shard", "1/7").wait() == 0
-    expected = [f"part-{number:06d}.txt" for number in range(1, 60, 7)]
-    assert names(tmp_path / "parts") == ["manifest.json", *expected]
+    assert names(tmp_path / "parts") == ["manifest.json", *files_of(range(1, 60, 7))]
     assert not (tmp_path / "whole").exists()
 
 
@@ -302,6 +307,46 @@ def test_a_part_that_has_lost_a_line_is_refused(model: Path, tmp_path: Path) -> 
     assert (tmp_path / "whole").read_bytes().count(b"\n") == 20
 
 
+def test_a_part_that_was_changed_is_refused(model: Path, tmp_path: Path) -> None:
+    source, output = text(tmp_path / "source", 20), tmp_path / "whole"
+    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
+    words += ["--part-lines", 9, "-o", output]
+    command(*words)
+    content = output.read_bytes()
+    output.write_bytes(content.swapcase().replace(b"1", b"2"))  # damaged, and as large as before
+    command(*words)
+    assert output.read_bytes() == content
+    part = tmp_path / "p" / "part-000001.txt"
+    part.write_bytes(part.read_bytes()[::-1])
+    assert "part-000001.txt is not what its worker wrote; delete it" in refused(*words)
+    assert output.read_bytes() == content
+
+
+@pytest.mark.parametrize("changes", ["source", "model.safetensors", "bundle.json"])
+def test_a_file_that_changes_at_work_ends_the_work(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str
+) -> None:
+    source = text(tmp_path / "source", 20)
+    shutil.copytree(model, tmp_path / "m")
+    changing = source if changes == "source" else tmp_path / "m" / changes
+    translate_part = translate.Session.translate_part
+
+    def translate_and_change(session: translate.Session, part: Part, *files: object) -> None:
+        translate_part(session, part, *files)
+        if part.number == 1:
+            with changing.open("r+b") as file:  # in place, and as long as before
+                file.write(changing.read_bytes()[::-1])
+
+    monkeypatch.setattr(translate.Session, "translate_part", translate_and_change)
+    words = ["translate", "--path", tmp_path / "m", "--input", source, *LENGTH]
+    words += ["--parts", tmp_path / "p", "--part-lines", 5, "-o", tmp_path / "whole"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(word) for word in words])
+    assert stopped.value.code == 1
+    assert [path.name for path in (tmp_path / "p").glob("*.txt")] == ["part-000000.txt"]
+    assert not (tmp_path / "whole").exists()
+
+
 def test_the_manifest(model: Path, tmp_path: Path) -> None:
     source = text(tmp_path / "source", 20)
     words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
@@ -339,7 +384,7 @@ def test_a_job_that_has_made_nothing_gives_way(model: Path, tmp_path: Path) -> N
     assert (parts / "manifest.json").read_bytes() == first
     (parts / ".worker-killed.lock").touch()
     command(*words)
-    assert names(parts) == ["manifest.json", "part-000000.txt"]
+    assert names(parts) == ["manifest.json", "part-000000.sha256", "part-000000.txt"]
     write_lines(source, ["1 2", "3 5"])
     assert "has parts of another job" in refused(*words)
 

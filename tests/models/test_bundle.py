@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from fairseq_ext.model import write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
 from fairseq_ext.utils import files, option_fields
-from fairseq_ext.utils.errors import CheckpointError, ConfigError, FairseqExtError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES, saved
 from tests.soak import dying
 from tests.support.bundles import sign_again
@@ -380,6 +381,73 @@ def test_what_was_unpacked_and_then_damaged_is_unpacked_again(archive: Path):
     archived._unpacked.cache_clear()  # as another process
     storage.load(archive)
     assert damaged.stat().st_size
+
+
+def test_an_archive_replaced_while_it_is_read_fills_no_cache(
+    whole: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The content unpacked under a checksum is that of the checksum, whatever the name leads to."""
+    other = tmp_path / f"other{archived.suffix(archive)}"
+    shutil.copytree(whole, tmp_path / "b")
+    (tmp_path / "b" / "README.md").write_text("another model's")
+    archived.write(tmp_path / "b", other, bundle.MANIFEST)
+    original, sha256 = archive.read_bytes(), files.sha256
+    for place in (archived._copy, files.sha256):
+
+        def replace_and_copy(*arguments: Any, place: Any = place) -> Any:
+            result = sha256(*arguments) if place is sha256 else None
+            shutil.copy(other, tmp_path / "new")
+            (tmp_path / "new").replace(archive)
+            return result or place(*arguments)
+
+        with monkeypatch.context() as patched:
+            owner = archived if place is archived._copy else files
+            patched.setattr(owner, place.__name__, replace_and_copy)
+            with pytest.raises(CheckpointError, match="was written to while it was read"):
+                storage.load(archive)
+        archive.write_bytes(original)
+    assert (bundle.home(archive) / "README.md").read_text() != "another model's"
+
+
+def test_a_bundle_replaced_while_it_is_read_is_refused(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "b"
+    shutil.copytree(whole, folder)
+    check = bundle.Bundle.check
+
+    def check_and_replace(manifest: bundle.Bundle) -> None:
+        check(manifest)
+        shutil.copy(folder / "model.safetensors", tmp_path / "new")
+        (tmp_path / "new").replace(folder / "model.safetensors")
+
+    monkeypatch.setattr(bundle.Bundle, "check", check_and_replace)
+    for load in (fairseq_ext.load, storage.load):
+        with pytest.raises((CheckpointError, DataError), match="has changed since"):
+            load(folder)
+
+
+def test_mapped_weights_that_change_translate_nothing(whole: Path, tmp_path: Path):
+    folder = tmp_path / "b"
+    shutil.copytree(whole, folder)
+    weights, model = folder / "model.safetensors", fairseq_ext.load(folder)
+    expected = model.translate(LINES, **SHORT)
+    shutil.copy(weights, tmp_path / "copy")
+    (tmp_path / "copy").replace(weights)  # another file of that name
+    assert model.translate(LINES, **SHORT) == expected
+    model, content = fairseq_ext.load(folder), weights.read_bytes()
+    times = weights.stat().st_atime_ns, weights.stat().st_mtime_ns
+    with weights.open("r+b") as file:
+        file.write(content)
+    os.utime(weights, ns=times)
+    with pytest.raises(DataError, match=r"model\.safetensors has changed since"):
+        model.translate(LINES, **SHORT)
+    model = fairseq_ext.load(folder)
+    weights.write_bytes(content[: len(content) // 2])  # the system would end the process
+    with pytest.raises(DataError, match=r"model\.safetensors has changed since"):
+        model.translate(LINES, **SHORT)
+    with pytest.raises(DataError, match=r"model\.safetensors has changed since"):
+        model.score(LINES[:1], LINES[:1])
 
 
 def test_an_archive_that_is_cut_off(archive: Path):

@@ -28,7 +28,7 @@ from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving import server
 from fairseq_ext.serving.app import Service
-from fairseq_ext.serving.batching import Batcher, Failed, Full, Sentence
+from fairseq_ext.serving.batching import Batcher, Changed, Failed, Full, Sentence
 from fairseq_ext.serving.limits import Limits, Refusal
 from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.origins import OriginFilter
@@ -37,7 +37,7 @@ from fairseq_ext.serving.requests import Gone, check_key, parse_fields, parse_qu
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils import option_fields
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -204,6 +204,23 @@ def test_a_fault_of_one_sentence_is_no_other_requests():
         assert queue.waiting == 0
 
     run(test)
+
+
+def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixture):
+    class Overwritten(Model):
+        def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
+            raise DataError("m/model.safetensors has changed; start the command again.")
+
+    async def test() -> None:
+        queue = batcher()
+        async with queue.running():
+            for _ in range(2):
+                with pytest.raises(Changed):
+                    await queue.translate(Overwritten(), sentences("a", "b"))
+
+    run(test)
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == ["m/model.safetensors has changed; start the command again."]
 
 
 def test_any_other_fault_ends_its_batch_alone():

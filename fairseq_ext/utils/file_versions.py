@@ -1,0 +1,86 @@
+"""Notice that a file which a process relies on has been replaced or written to.
+
+Nothing here needs fairseq or torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_ext.utils.errors import DataError
+
+
+class Version(NamedTuple):
+    """The content of a file, by what the system notes of it.
+
+    Attributes:
+        device, inode: where it is.
+        size: in bytes.
+        modified: when its content was written, in nanoseconds.
+        changed: when its content or anything below was changed; nobody can set this time.
+        others: mode, owner, group and the number of its names.
+    """
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    changed: int
+    others: tuple[int, ...]
+
+    def has_content_of(self, other: Version) -> bool:
+        """Whether nobody has written to the file between two looks at it."""
+        if self[:4] != other[:4]:
+            return False
+        return self.changed == other.changed or self.others != other.others
+
+
+def version(file: str | Path | int) -> Version:
+    """Return the version of a file, given by its path or descriptor.
+
+    Raises:
+        OSError: it is not there.
+    """
+    status = os.stat(file)  # noqa: PTH116  # also of a descriptor
+    others = status.st_mode, status.st_uid, status.st_gid, status.st_nlink
+    return Version(
+        *(status.st_dev, status.st_ino, status.st_size),
+        *(status.st_mtime_ns, status.st_ctime_ns, others),
+    )
+
+
+class FileVersions:
+    """The versions that files had when this was made, which is before they are read.
+
+    Args:
+        paths: of the files.
+        descriptors: of files that are open, by their paths; those may become other files'.
+
+    Raises:
+        OSError: one is not there.
+    """
+
+    def __init__(
+        self, paths: Iterable[Path] = (), descriptors: Mapping[Path, int] | None = None
+    ) -> None:
+        files: dict[Path, Path | int] = {**{path: path for path in paths}, **(descriptors or {})}
+        self._versions = [(path, file, version(file)) for path, file in files.items()]
+
+    def require_unchanged(self) -> None:
+        """Check that the files are what they were.
+
+        Raises:
+            DataError: the first that is not.
+        """
+        for path, file, former in self._versions:
+            try:
+                unchanged = version(file).has_content_of(former)
+            except OSError:
+                unchanged = False
+            if not unchanged:
+                raise DataError(
+                    f"{path} has changed since this process read it; start the command again."
+                )
