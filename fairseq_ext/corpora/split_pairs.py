@@ -36,6 +36,7 @@ from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import GROUPS, Settings, SplitJob, leak
 from fairseq_ext.text import pipeline
+from fairseq_ext.text.bleu_tokenizers import READ, suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, writers
@@ -386,6 +387,7 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
         ]
         record = {**record, "corpora": corpora}
     names = [f"{name}.{lang}" for name in sizes for lang in langs]
+    hints = []
     with staged(out) as (stage,):
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(sizes, zip(opened[::2], opened[1::2], strict=True), strict=True))
@@ -395,9 +397,13 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
         (stage / _manifest(settings)).write_text(text + "\n", encoding="utf-8")
         settings.pipeline.save(stage)
+        for lang in langs:
+            first = stage / f"{next(iter(sizes))}.{lang}"
+            with first.open(encoding="utf-8", newline="\n") as file:
+                hints.append(suggest_pieces(lang, list(itertools.islice(file, READ))))
     listed = [
         f"{corpus['name']}: {corpus['read']} pairs read, {corpus['train']} in train, weight "
         f"{corpus['weight']:g}; licence: {corpus['licence']}"
         for corpus in record.get("corpora", ())
     ]
-    return "\n".join([summary(report, sizes, langs), *listed])
+    return "\n".join([summary(report, sizes, langs), *listed, *filter(None, hints)])

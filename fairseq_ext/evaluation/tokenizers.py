@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fairseq_ext.evaluation.score import load_sacrebleu
-from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
+from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless, tokenizer_for
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
-
-SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
-"""First words of the Unicode names of letters in scripts that leave out spaces."""
-LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
-READ = 200  # lines that are looked at
 
 
 def choose_tokenizer(
@@ -57,14 +51,6 @@ def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
             f"`--tokenize {tokenizer}` cannot be used: {reason:.300} `--tokenize char` needs "
             "nothing else."
         ) from error
-
-
-def is_spaceless(lines: Sequence[str]) -> bool:
-    """Whether most letters are of a script without spaces, and words as long as sentences."""
-    text = "\n".join(lines[:READ])
-    letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
-    without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
-    return 2 * without > len(letters) and len(letters) > LONGEST * len(text.split())
 
 
 def count_units(lines: Sequence[str]) -> list[int]:

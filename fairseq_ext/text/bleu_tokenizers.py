@@ -1,4 +1,4 @@
-"""Choice of sacrebleu's tokenizer for BLEU, by language code.
+"""Choice of sacrebleu's tokenizer for BLEU, by language code; scripts without spaces.
 
 Where sentences have no spaces, the usual ``13a`` takes a whole sentence for one word, and BLEU is 0
 unless sentences are equal.
@@ -6,6 +6,8 @@ unless sentences are equal.
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 USUAL = "13a"
@@ -19,9 +21,32 @@ BY_LANGUAGE = {
 }
 ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha": "th"}
 
+SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""First words of the Unicode names of letters in scripts that leave out spaces."""
+LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
+READ = 200  # lines that are looked at
+
 
 def tokenizer_for(language: str | None) -> str:
     """Name sacrebleu's tokenizer for a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
     code = (language or "").lower().replace("_", "-").partition("-")[0]
     name, modules = BY_LANGUAGE.get(ALIASES.get(code, code), (USUAL, ()))
     return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
+
+
+def is_spaceless(lines: Sequence[str]) -> bool:
+    """Whether most letters are of a script without spaces, and words as long as sentences."""
+    text = "\n".join(lines[:READ])
+    letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
+    without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
+    return 2 * without > len(letters) and len(letters) > LONGEST * len(text.split())
+
+
+def suggest_pieces(language: str, lines: Sequence[str]) -> str:
+    """Suggest SentencePiece for text without spaces, whose words are sentences; or return ""."""
+    if not is_spaceless(lines):
+        return ""
+    return (
+        f"{language} has no spaces between words, and Moses' rules make none; learn its pieces: "
+        "`fairseq-ext subwords --kind sentencepiece-unigram`"
+    )

@@ -50,7 +50,7 @@ class _Printable(dict):
         return self[code]
 
 
-_PRINTABLE = _Printable()
+_PRINTABLE = _Printable({code: code for code in (0x200C, 0x200D)})  # as INVISIBLE leaves them
 
 
 def printable(text: str) -> str:

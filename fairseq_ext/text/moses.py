@@ -1,47 +1,93 @@
-"""Moses' scripts through sacremoses: faster, and equal to them where the library differs.
+"""The rules of Moses' scripts for punctuation, tokens and text.
 
-Three rules are mended to those of the scripts (moses-smt/mosesdecoder, 2018 and later):
-``normalize-punctuation.perl`` sees the line's end, so that a full stop before a closing quotation
-mark moves behind it there too, and does so in every language but English and Czech;
-``tokenizer.perl`` splits the full stop of the last word, abbreviation or not.
+Tokens and text are made by functions of ours, which print what ``tokenizer.perl`` and
+``detokenizer.perl`` of moses-smt/mosesdecoder print in every language; the library sacremoses lacks
+the rules of several languages, and has the lists of abbreviations. They differ on purpose where the
+scripts break text:
 
-Moses' rules are some seventy regular expressions, tried one after the other on every line, and most
-of them need a character that most lines do not have. Here each is tried only on lines that have
-its character, which is looked for first; the expressions and what they do are the library's.
+- A mark, joiner, skin tone or variation selector stays with the character that it belongs to, as
+  Unicode's grapheme clusters say: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
+  Persian words with a non-joiner, families of emoji, flags.
+- ``DOTMULTI``, by which the script marks successive full stops, is a word like another.
+- A line that begins with ``<`` and ends with ``>`` is detokenized too.
+
+Punctuation is normalized by the rules of the library, two of which are mended to those of
+``normalize-punctuation.perl``: it sees the line's end, so that a full stop before a closing
+quotation mark moves behind it there too, and does so in every language but English and Czech.
+These are some seventy regular expressions, most of which need a character that most lines do not
+have: each is tried only on lines that have it.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import zip_longest
 
-from fairseq_ext.text.sacremoses_import import (
-    MosesDetokenizer,
-    MosesPunctNormalizer,
-    MosesTokenizer,
-)
+import regex
+
+from fairseq_ext.text.sacremoses_import import MosesPunctNormalizer, NonbreakingPrefixes
 
 GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
 UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # may match other letters
 
+TETUM = "tdt"
+ALIASES = {"tet": TETUM}
+"""Codes of languages for which Moses has another one."""
+INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
+"""A sign that is part of a word where a small letter follows, as in Finnish ``EU:n``."""
+LETTERS = {"ca": "·"}
+"""A sign that is like a letter."""
+ELIDING = ("fr", "it", "ga", "ca")
+"""Languages whose apostrophe ends a word: ``l' homme``."""
+GLOTTAL = ("so", TETUM)
+"""Languages whose apostrophe is a letter between letters."""
+MISSING = {TETUM: ("Nu #NUMERIC_ONLY#",)}
+"""Abbreviations of the scripts that the library does not have."""
 
-@dataclass(frozen=True)
-class Guarded:
-    """A regular expression that is tried only on texts with a string that it needs.
-
-    Attributes:
-        pattern: the expression.
-        needed: without this string in a text there is no match; empty if that is not known.
-    """
-
-    pattern: re.Pattern[str]
-    needed: str
-
-    def sub(self, replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
-        """Replace all matches, like :meth:`re.Pattern.sub`."""
-        return self.pattern.sub(replacement, text) if self.needed in text else text
+LETTER = r"[\p{Alphabetic}\p{M}\u200c\u200d]"  # a mark counts as the letter below it
+NO_LETTER = r"[^\p{Alphabetic}\p{M}\u200c\u200d]"
+COMMAS = (
+    (regex.compile(r"([^\p{N}]),"), r"\1 , "),
+    (regex.compile(r",([^\p{N}])"), r" , \1"),
+    (regex.compile(r"(\p{N}),$"), r"\1 ,"),
+)
+APOSTROPHES = {
+    name: [(regex.compile(pattern), replacement) for pattern, replacement in rules]
+    for name, rules in {
+        "English": [
+            (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
+            (rf"([^\p{{Alphabetic}}\p{{M}}\u200c\u200d\p{{N}}])'({LETTER})", r"\1 ' \2"),
+            (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
+            (f"({LETTER})'({LETTER})", r"\1 '\2"),
+            (r"(\p{N})'s", r"\1 's"),
+        ],
+        "eliding": [
+            (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
+            (f"({NO_LETTER})'({LETTER})", r"\1 ' \2"),
+            (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
+            (f"({LETTER})'({LETTER})", r"\1' \2"),
+        ],
+        "glottal": [
+            (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
+            (f"({NO_LETTER})'({LETTER})", r"\1 ' \2"),
+            (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
+        ],
+        "other": [("'", " ' ")],
+    }.items()
+}
+HYPHEN = regex.compile(r"([\p{Alnum}\p{M}])-(?=\p{Alnum})")
+DOTS = regex.compile(r"\.{2,}")
+DOT = "\0"  # one of several in a row; no line has this character
+LAST_QUOTE = regex.compile(r"\.' ?$")
+ESCAPES = {
+    **{"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;"},
+    **{"'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"},
+}
+UNESCAPES = {**{entity: sign for sign, entity in ESCAPES.items() if sign != "&"}}
+UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # the last one last
 
 
 def needed(pattern: str, replacement: str) -> str:
@@ -74,7 +120,8 @@ class Normalizer:
 
     def __init__(self, language: str) -> None:
         rules = rules_of(language)
-        self._rules = [(re.compile(p), needed(p, new), new) for p, new in rules]
+        # The script reads bytes: digits are those of ASCII.
+        self._rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules]
 
     def normalize(self, text: str) -> str:
         """Normalize a line as the script does, which sees the line feed at its end."""
@@ -85,39 +132,168 @@ class Normalizer:
         return text.strip()
 
 
-class Tokenizer(MosesTokenizer):
-    """The tokenizer ``tokenizer.perl -l language``; ``tokenize`` is inherited."""
+class Tokenizer:
+    """The tokenizer ``tokenizer.perl -l language``."""
 
     def __init__(self, language: str) -> None:
-        super().__init__(lang=language)
-        self.NONBREAKING_PREFIXES = dict.fromkeys(self.NONBREAKING_PREFIXES)  # looked up in it
-        self.NUMERIC_ONLY_PREFIXES = dict.fromkeys(self.NUMERIC_ONLY_PREFIXES)
-        for name in ("COMMA_SEPARATE_1", "COMMA_SEPARATE_2", "COMMA_SEPARATE_3"):
-            setattr(self, name, _guarded(getattr(self, name), ","))
-        for name in ("NON_SPECIFIC_APOSTROPHE", "TRAILING_DOT_APOSTROPHE"):
-            setattr(self, name, _guarded(getattr(self, name), "'"))
-        for name in ("ENGLISH_SPECIFIC_APOSTROPHE", "FR_IT_SPECIFIC_APOSTROPHE"):
-            setattr(self, name, [_guarded(rule, "'") for rule in getattr(self, name)])
-        self.MULTIDOT_RUN = Guarded(self.MULTIDOT_RUN, "..")
-        self.MULTIDOT_MARKER = Guarded(self.MULTIDOT_MARKER, "DOTMULTI")
+        sign = self._sign = INSIDE_WORDS.get(language, "")
+        # Apostrophes and what separates words have rules of their own.
+        kept = r"\p{Alnum}\p{M}\u200c\u200d\s.'`,\-" + sign + LETTERS.get(language, "")
+        self._single = regex.compile(f"([^{kept}])")
+        self._cluster = regex.compile(rf"((?=[^{kept}])\X)")
+        self._sign_alone = regex.compile(rf"{sign}(?=$|\P{{Ll}})") if sign else None
+        name = "eliding" if language in ELIDING else "glottal" if language in GLOTTAL else "other"
+        self._apostrophes = APOSTROPHES["English" if language == "en" else name]
+        self._abbreviations: dict[str, bool] = {}  # and whether a number must follow
+        for line in (*NonbreakingPrefixes().words(language), *MISSING.get(language, ())):
+            word, numeric, _ = line.partition("#NUMERIC_ONLY#")
+            self._abbreviations[word.strip()] = bool(numeric)
 
-    def handles_nonbreaking_prefixes(self, text: str) -> str:
+    def tokenize(self, text: str, *, aggressive: bool = False, escape: bool = True) -> str:
+        """Return the tokens of a line with a space between.
+
+        Args:
+            text: the line.
+            aggressive: split words at hyphens, which become ``@-@``.
+            escape: write ``&``, ``<``, quotes and brackets as XML entities.
+        """
+        text = " ".join(text.split())
+        if not text.isprintable():
+            text = regex.sub(r"[\0-\x1f]", "", text)
+        text = (self._single if text.isascii() else self._cluster).sub(r" \1 ", text)
+        if self._sign_alone is not None and self._sign in text:
+            text = self._sign_alone.sub(f" {self._sign} ", text)
+        if aggressive:
+            text = HYPHEN.sub(r"\1 @-@ ", text)
+        if ".." in text:
+            text = DOTS.sub(lambda run: f" {len(run[0]) * DOT} ", text).rstrip(" ")
+        if "," in text:
+            for pattern, replacement in COMMAS:
+                text = pattern.sub(replacement, text)
+        if "'" in text:
+            for pattern, replacement in self._apostrophes:
+                text = pattern.sub(replacement, text)
+        text = " ".join(self._full_stops_apart(text.split(" ")))
+        text = LAST_QUOTE.sub(" . '", " ".join(text.split(" ")).strip()) if "'" in text else text
+        text = " ".join(text.split()).replace(DOT, ".")
+        if escape:
+            for sign, entity in ESCAPES.items():
+                text = text.replace(sign, entity)
+        return text
+
+    def _full_stops_apart(self, words: list[str]) -> Iterator[str]:
         """Split the full stop from words that end in one, unless they are abbreviations."""
-        words = text.split()
-        if "." not in text:
-            return " ".join(words)
-        if len(words[-1]) > 1 and words[-1].endswith("."):
-            words[-1:] = [words[-1][:-1], "."]
-        return super().handles_nonbreaking_prefixes(" ".join(words))
+        while words and not words[-1]:
+            words.pop()
+        for word, following in zip_longest(words, words[1:]):
+            before = word[:-1]
+            if word.endswith(".") and before and not self._is_short(before, following):
+                yield before
+                yield "."
+            else:
+                yield word
+
+    def _is_short(self, word: str, following: str | None) -> bool:
+        """Whether the full stop behind a word that is not the last one belongs to it."""
+        if following is None:
+            return False
+        if "." in word and regex.search(r"\p{Alphabetic}", word):
+            return True
+        numeric = self._abbreviations.get(word)
+        if numeric is False or regex.match(r"\p{Lowercase}", following):
+            return True
+        return numeric is True and following[:1] in tuple("0123456789")
 
 
-def _guarded(rule: tuple[re.Pattern[str], str], need: str) -> tuple[Guarded, str]:
-    return Guarded(rule[0], need), rule[1]
+def detokenize(tokens: str, language: str) -> str:
+    """Make text of Moses' tokens like ``detokenizer.perl -l language``; undo XML entities."""
+    text = f" {' '.join(tokens.split())} ".replace(" @-@ ", "-")
+    if "&" in text:
+        for entity, sign in UNESCAPES.items():
+            text = text.replace(entity, sign)
+    return " ".join("".join(_text(["", *text.split()], base(language))).split())
+
+
+OPENING = regex.compile(r"[\p{Sc}(\[{¿¡]+")
+CLOSING = regex.compile(r"[,.?!:;\\%}\])]+")
+SPACED_IN_FRENCH = tuple("?!:;\\%")
+QUOTES = regex.compile("['\"„“`]+")
+CJK = regex.compile(
+    "[\u1100-\u11ff\u2e80-\ua4cf\ua840-\ua87f\uac00-\ud7af\uf900-\ufaff\ufe30-\ufe4f"
+    "\uff65-\uffdc\U00020000-\U0002ffff]"
+)
+CASE_OF_FINNISH = regex.compile(
+    "([NnAaÄä]|[Ss]s[aä]|[Ss]t[aä]|[Hh][uyaäö]n|[UuYyAaÄäÖö]n|[Ss]een|[Ll]l[aä]|[Ll]t[aä]|[Ll]le"
+    "|[Kk]s[ie]|[Tt]ta|[Ii]ne)(ni|si|mme|nne|nsa)?(k[oö]|h[aä]n|p[aä]|kaan|kään|kin)?"
+)
+
+
+def _text(words: list[str], language: str) -> Iterator[str]:
+    """Yield the words after an empty first one, each with the space before it, if any."""
+    space = " "
+    quotes: defaultdict[str, int] = defaultdict(int)  # how many of each kind were opened and closed
+    joined = False  # to the word before
+    for place, word in enumerate(words):
+        before, after = words[place - 1] if place else "", words[place + 1 : place + 3]
+        if joined:  # the dash of a Czech word is there already
+            joined = False
+            continue
+        attached = opens = False
+        if CJK.match(word):
+            attached = language != "ko" and bool(before) and bool(CJK.match(before[-1]))
+        elif OPENING.fullmatch(word):
+            opens = True
+        elif CLOSING.fullmatch(word):
+            attached = not (language == "fr" and word in SPACED_IN_FRENCH)
+            space = " "  # in French also behind an opening mark
+        elif _is_ending(words[max(0, place - 2) : place + 1], language):
+            attached = True
+        elif language in ("fr", "it") and after and _is_elided(word, after[0]):
+            opens = True
+        elif language == "cs" and place < len(words) - 3 and _is_dashed(word, after):
+            word, opens, joined = word + after[0], True, True
+        elif QUOTES.fullmatch(word):
+            kind = '"' if set(word) <= set("„“”") else word
+            if language == "cs" and word in "„“":
+                quotes[kind] = "„“".index(word)
+            possessive = language == "en" and word == "'" and before.endswith("s")
+            attached = quotes[kind] % 2 == 1 or possessive
+            opens = not attached
+            quotes[kind] += quotes[kind] % 2 == 1 or not possessive
+        elif language == "fi" and before.endswith(":") and CASE_OF_FINNISH.fullmatch(word):
+            word, attached = word.lower(), True
+        yield word if attached else space + word
+        space = "" if opens else " "
+
+
+def _is_ending(words: list[str], language: str) -> bool:
+    """Whether the last token is an English ``'s`` of a word, or the decimals of a Czech number."""
+    *before, word = words
+    if language == "en":
+        contracted = regex.match(r"'\p{Alphabetic}", word)
+        return bool(contracted and regex.search(r"[\p{Alnum}\p{M}]$", "".join(before[-1:])))
+    number = language == "cs" and len(before) == 2 and before[1] in (".", ",")
+    return number and all(re.fullmatch("[0-9]+", digits) for digits in (before[0], word))
+
+
+def _is_elided(word: str, after: str) -> bool:
+    """Whether a word ends in an apostrophe that stands for a vowel before the next word."""
+    pattern = r"\p{Alphabetic}' \p{Alphabetic}"
+    return bool(regex.search(pattern, f"{word} {after}")) and word.endswith("'")
+
+
+def _is_dashed(word: str, after: list[str]) -> bool:
+    """Whether a Czech word is joined with the next two tokens, a dash and ``li`` or ``mail``."""
+    if len(after) < 2 or after[0] not in ("-", "–"):
+        return False
+    ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))
+    return ending and bool(regex.search(r"\p{Alphabetic}$", word))
 
 
 def base(language: str) -> str:
-    """Strip the region, for which Moses has no rules, from a language: ``pt-BR`` to ``pt``."""
-    return re.split("[-_]", language, maxsplit=1)[0]
+    """Return the code that Moses has for a language, without region: ``pt`` for ``pt-BR``."""
+    code = re.split("[-_]", language, maxsplit=1)[0]
+    return ALIASES.get(code, code)
 
 
 # Each is built once in every process: building them takes longer than tokenizing hundreds of lines.
@@ -131,13 +307,3 @@ def normalizer(language: str) -> Normalizer:
 def tokenizer(language: str) -> Tokenizer:
     """Return the tokenizer of a language."""
     return Tokenizer(base(language))
-
-
-@functools.lru_cache
-def _detokenizer(language: str) -> MosesDetokenizer:
-    return MosesDetokenizer(lang=base(language))
-
-
-def detokenize(tokens: str, language: str) -> str:
-    """Detokenize Moses' tokens, and undo their XML escapes."""
-    return _detokenizer(language).detokenize(tokens.split())

@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,7 @@ class Pipeline:
 
     def _tokenizer(self, language: str) -> Step:
         tokenizer = _moses().tokenizer(language)
-        options = {"aggressive_dash_splits": self.aggressive, "escape": self.escape}
-        # sacremoses leaves a space behind a line that ends in a full stop and a quotation mark
-        return lambda line: tokenizer.tokenize(line, return_str=True, **options).strip()
+        return partial(tokenizer.tokenize, aggressive=self.aggressive, escape=self.escape)
 
     def encoder(self, language: str | None = None) -> Step:
         """Return the function from a line of text to a line of tokens.

@@ -78,6 +78,7 @@ def _quick_import() -> Iterator[None]:
 
 
 with _quick_import():
-    from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
+    from sacremoses import MosesPunctNormalizer
+    from sacremoses.corpus import NonbreakingPrefixes
 
-__all__ = ["MosesDetokenizer", "MosesPunctNormalizer", "MosesTokenizer"]
+__all__ = ["MosesPunctNormalizer", "NonbreakingPrefixes"]
