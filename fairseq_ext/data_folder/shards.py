@@ -72,7 +72,7 @@ class Shards:
             if flag.partition("=")[0] in OURS:
                 raise ConfigError(f"`{flag}` is set by this command; leave it out.")
         inputs = [require_file(path, "training text") for path in self._files("train")]
-        if check_parallel(*inputs, empty_lines=True, max_tokens=None) < self.count:
+        if check_parallel(*inputs, empty_lines=True, max_tokens=None, controls=False) < self.count:
             raise DataError(f"there are fewer training pairs than {self.count} shards.")
         if (self.text / pipeline.FILE).is_file():
             inputs.append(self.text / pipeline.FILE)

@@ -24,6 +24,7 @@ BYTE_ORDER_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+CONTROL = re.compile(r"(?<!\S)(?:</?s>|<pad>)(?!\S)")
 READERS = {
     b"\x1f\x8b": "zcat",
     b"BZh91AY&SY": "bzcat",
@@ -60,10 +61,15 @@ class _Scan:
     returns: _Lines = field(default_factory=_Lines)
     empty: _Lines = field(default_factory=_Lines)
     long: _Lines = field(default_factory=_Lines)
+    controls: _Lines = field(default_factory=_Lines)
 
 
 def check_text(
-    path: str | Path, *, empty_lines: bool = False, max_tokens: int | None = MAX_TOKENS
+    path: str | Path,
+    *,
+    empty_lines: bool = False,
+    max_tokens: int | None = MAX_TOKENS,
+    controls: bool = True,
 ) -> int:
     """Check that fairseq will read a text file as one sentence per line; return its line count.
 
@@ -71,6 +77,8 @@ def check_text(
         path: a UTF-8 file with ``\\n`` or ``\\r\\n`` line ends; the last may be missing.
         empty_lines: allow lines without a word, which fairseq keeps as an empty sentence.
         max_tokens: the most words in a line, or None.
+        controls: allow words that fairseq takes for the begin, the end or the padding of a
+            sentence.
 
     Raises:
         DataError: with the line, and the byte where that helps, and the cure.
@@ -88,6 +96,12 @@ def check_text(
         raise DataError(
             f"{path}, {scan.long}: more than {max_tokens:,} tokens in one line. "
             "Split the line into sentences, or delete it from both files of the pair."
+        )
+    if scan.controls.count and not controls:
+        raise DataError(
+            f"{path}, {scan.controls}: `<s>`, `</s>` or `<pad>` as a word, which fairseq would "
+            "take for the begin, the end or the padding of a sentence. Learn pieces of the text "
+            "(`fairseq-ext subwords`), which keep such words, or delete them."
         )
     if scan.empty.count and not empty_lines:
         raise DataError(
@@ -119,6 +133,10 @@ def _scan(path: Path, max_tokens: int | None) -> _Scan:
                 scan.empty.add(number)
             elif max_tokens and len(line) >= 2 * max_tokens and len(line.split()) > max_tokens:
                 scan.long.add(number)
+        if CONTROL.search(text):
+            for number, line in enumerate(lines, start=scan.lines + 1):
+                if CONTROL.search(line):
+                    scan.controls.add(number)
         if "\r" in text:
             for number, line in enumerate(lines, start=scan.lines + 1):
                 if "\r" in line.removesuffix("\r"):
@@ -133,6 +151,7 @@ def check_parallel(
     *,
     empty_lines: bool = False,
     max_tokens: int | None = MAX_TOKENS,
+    controls: bool = True,
 ) -> int:
     """Check both sides of a parallel corpus; return their common line count.
 
@@ -140,7 +159,7 @@ def check_parallel(
         DataError: as :func:`check_text`, or the files have unequal line counts.
     """
     counts = [
-        check_text(path, empty_lines=empty_lines, max_tokens=max_tokens)
+        check_text(path, empty_lines=empty_lines, max_tokens=max_tokens, controls=controls)
         for path in (source, target)
     ]
     if counts[0] != counts[1]:

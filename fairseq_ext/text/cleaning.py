@@ -13,6 +13,8 @@ TURKIC = str.maketrans({"I": "ı", "İ": "i"})
 # Invisible characters: soft hyphen, zero-width space, direction marks, word joiner, byte-order
 # mark. The zero-width (non-)joiners U+200C and U+200D stay: Persian and Indic spelling needs them.
 INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+CONTROL = re.compile(r"(?<!\S)\\*(?:</?s>|<pad>|<unk>)(?!\S)")
+ESCAPED_CONTROL = re.compile(r"(?<!\S)\\(\\*(?:</?s>|<pad>|<unk>))(?!\S)")
 
 
 def one_spaced(text: str) -> str:
@@ -35,6 +37,20 @@ def lower_case(language: str) -> Callable[[str], str]:
     if re.split("[-_]", language.lower(), maxsplit=1)[0] in DOTLESS:
         return lambda text: text.replace("I\u0307", "i").translate(TURKIC).lower()
     return lambda text: text.replace("İ", "i").lower()
+
+
+def escape_controls(tokens: str) -> str:
+    """Write a backslash before each token that is one of fairseq's symbols, such as ``</s>``.
+
+    So they stay words of a text instead of ending or padding its sentences. Tokens that look like
+    that already get another backslash: :func:`unescape_controls` undoes all of it.
+    """
+    return CONTROL.sub(r"\\\g<0>", tokens) if "<" in tokens else tokens
+
+
+def unescape_controls(tokens: str) -> str:
+    """Take away the backslashes of :func:`escape_controls`."""
+    return ESCAPED_CONTROL.sub(r"\1", tokens) if "\\" in tokens else tokens
 
 
 def straight(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.checks import check_parallel, check_text
-from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.cleaning import escape_controls, one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -52,7 +52,7 @@ def split_into_subwords(
     files.keep_inputs(texts, [out / path.name for path in texts])
     with files.staged_folder(out, last=pipeline.FILE) as stage:
         if kind == "none":
-            encode, learnt = str, text_pipeline
+            encode, learnt = escape_controls, text_pipeline
         else:
             name, paths = subwords.learn(kind, train, size, stage)
             encode = subwords.load(name, paths).encode

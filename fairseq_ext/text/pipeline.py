@@ -105,14 +105,14 @@ class Pipeline:
         """
         words = self.words(language)
         if self.subwords == "none":
-            return words
+            return lambda line: cleaning.escape_controls(words(line))
         pieces = subwords.load(self.subwords, self.files).encode
         return lambda line: pieces(words(line))
 
     def joiner(self) -> Step:
         """Return the function from a line of tokens to words."""
         if self.subwords == "none":
-            return lambda line: line
+            return cleaning.unescape_controls
         return subwords.load(self.subwords, self.files).decode
 
     def decoder(self, language: str | None = None) -> Step:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_ext.text.checks import check_fastbpe, check_merges
-from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.cleaning import escape_controls, one_spaced, unescape_controls
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -60,7 +60,11 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     try:
-        return KINDS[kind](*paths)
+        pieces = KINDS[kind](*paths)
+        return pieces._replace(
+            encode=lambda line: escape_controls(pieces.encode(line)),
+            decode=lambda line: pieces.decode(unescape_controls(line)),
+        )
     except ImportError as error:
         raise ConfigError(
             f"subwords of the kind `{kind}` need {error.name}, which is not installed: "

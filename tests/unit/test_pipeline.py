@@ -106,6 +106,32 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
         ]
 
 
+CONTROLS = ["a </s> b", "<s> <pad> <unk>", r"\</s> \\<pad>", "<a> </s>, </s>"]
+
+
+@pytest.mark.parametrize("kind", [*SIZES, "none"])
+@pytest.mark.parametrize("line", CONTROLS)
+def test_control_symbols_stay_words_of_a_text(kind: str, line: str, tmp_path: Path):
+    text_pipeline = Pipeline("en", "de")
+    if kind != "none":
+        if kind.startswith("sentencepiece"):
+            pytest.importorskip("sentencepiece")
+        text = write_lines(tmp_path / "text", CONTROLS * 50 + ["a dog sleeps in the sun"] * 9)
+        name, paths = subwords.learn(kind, [text], SIZES[kind], tmp_path)
+        text_pipeline = dataclasses.replace(text_pipeline, subwords=name, files=tuple(paths))
+    tokens = text_pipeline.encoder()(line)
+    assert not {"<s>", "</s>", "<pad>", "<unk>"} & {*tokens.split()}
+    assert text_pipeline.decoder()(tokens) == line
+
+
+def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_path: Path):
+    for side in ("en", "de"):
+        write_lines(tmp_path / f"train.{side}", ["a b", "</s> a", "</s>a"])
+    words = ["--source-lang", "en", "--target-lang", "de", "--trainpref", tmp_path / "train"]
+    done = fairseq("preprocess", *words, "--destdir", tmp_path / "bin", ok=False)
+    assert "train.en, line 2: `<s>`, `</s>` or `<pad>` as a word" in done.stderr
+
+
 def test_options_that_need_tokens():
     with pytest.raises(ConfigError, match="`--escape` goes with `--tokenize`"):
         Pipeline("en", "de", escape=True)

@@ -108,7 +108,9 @@ def _check_input(path: str) -> None:
         # like files; in some locales, text that is not UTF-8 would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
-        text.check_text(path, empty_lines=True, max_tokens=None)  # a pipe can be read only once
+        text.check_text(
+            path, empty_lines=True, max_tokens=None, controls=False
+        )  # a pipe can be read only once
 
 
 def _require_path(cfg: Any) -> None:
@@ -268,11 +270,11 @@ def _check_texts(args: Namespace) -> int:
     for split, prefix in prefixes:
         source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix
         if args.only_source:  # language modelling: documents, with empty lines between them
-            sentences += text.check_text(source, empty_lines=True, max_tokens=None)
+            sentences += text.check_text(source, empty_lines=True, max_tokens=None, controls=False)
         else:
             target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
             empty_lines = split == "test"  # every test line must have its line in the output
-            pairs = text.check_parallel(source, target, empty_lines=empty_lines)
+            pairs = text.check_parallel(source, target, empty_lines=empty_lines, controls=False)
             sentences += 2 * pairs
             if args.align_suffix:
                 aligned = f"{prefix}.{args.align_suffix}"
