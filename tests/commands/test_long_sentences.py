@@ -145,6 +145,23 @@ def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
     assert remaining_indices(task, (4, 1024), long, split=False, ignore_invalid_inputs=True) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--encoder-layers-to-keep", "0,2"], "train with `--encoder-layers 2`"),
+        (["--decoder-layers-to-keep", "1"], "train with `--decoder-layers 1`"),
+        (["--quant-noise-scalar", "0.5", "--cpu"], "`--quant-noise-scalar` needs a GPU"),
+        (["--adaptive-softmax-cutoff", "9"], "give `--criterion adaptive_loss`"),
+        (["--ema-seed-model", "x", "--store-ema"], "by `--finetune-from-model`"),
+    ],
+)
+def test_options_that_would_end_in_tracebacks_are_refused(options: list[str], message: str) -> None:
+    needed = ["--arch", "transformer", "--optimizer", "adam", "--max-tokens", "100"]
+    training_options.refuse(configuration(needed))
+    with pytest.raises(ConfigError, match=message):
+        training_options.refuse(configuration([*needed, *options]))
+
+
 def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from fairseq_ext.gru.model import GRUAttentionModel
 

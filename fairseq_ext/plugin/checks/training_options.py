@@ -29,6 +29,7 @@ def refuse(cfg: Any) -> None:
     _check_alignment_loss(cfg)
     _check_bleu(cfg)
     _check_direction(cfg.checkpoint)
+    _check_model(cfg)
     dataset = cfg.dataset
     if dataset.dataset_impl == "cached":
         raise ConfigError(
@@ -143,6 +144,39 @@ def _check_bleu(cfg: Any) -> None:
         raise ConfigError(
             f"`--eval-bleu-detok` must be one of {', '.join(tokenizers)}, but is "
             f"`{task.eval_bleu_detok}`{nearest(task.eval_bleu_detok, tokenizers)}"
+        )
+
+
+def _check_model(cfg: Any) -> None:
+    """Refuse options of the model that end in an error of Python when it is built or trained."""
+    import torch
+
+    model = cfg.model
+    for side in ("encoder", "decoder"):
+        config = getattr(model, side, None)
+        layers = getattr(model, f"{side}_layers_to_keep", getattr(config, "layers_to_keep", None))
+        if layers is not None and not isinstance(layers, str):
+            raise ConfigError(
+                f"`--{side}-layers-to-keep` does not go with this architecture, for which fairseq "
+                f"cannot read it; train with `--{side}-layers {len(layers)}`."
+            )
+    noise = getattr(model, "quant_noise_scalar", None) or 0
+    noise = noise or getattr(getattr(model, "quant_noise", None), "scalar", None) or 0
+    if noise and (cfg.common.cpu or not torch.cuda.is_available()):
+        raise ConfigError(
+            "`--quant-noise-scalar` needs a GPU, on which fairseq measures the ranges of weights; "
+            "leave it out."
+        )
+    cutoff, criterion = getattr(model, "adaptive_softmax_cutoff", None), cfg.criterion
+    if cutoff and "cross_entropy" in (getattr(criterion, "_name", None) or ""):
+        raise ConfigError(
+            f"`--criterion {criterion._name}` does not go with `--adaptive-softmax-cutoff`; give "
+            "`--criterion adaptive_loss`."
+        )
+    if getattr(getattr(cfg, "ema", None), "ema_seed_model", None) is not None:
+        raise ConfigError(
+            "`--ema-seed-model` does not work: fairseq reads its file as torch did before 2.6. "
+            "Start from the weights of that file by `--finetune-from-model`."
         )
 
 
