@@ -14,6 +14,7 @@ import gzip
 import json
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from fairseq_ext.text import moses
@@ -60,12 +61,12 @@ def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Call
         "tokenize": (
             folder / "tokenizer.perl",
             ["-q", "-l", language],
-            lambda line: tokenizer.tokenize(line, return_str=True),
+            tokenizer.tokenize,
         ),
         "tokenize, aggressive": (
             folder / "tokenizer.perl",
             ["-q", "-a", "-l", language],
-            lambda line: tokenizer.tokenize(line, return_str=True, aggressive_dash_splits=True),
+            partial(tokenizer.tokenize, aggressive=True),
         ),
     }
 
