@@ -384,11 +384,11 @@ def test_what_was_unpacked_and_then_damaged_is_unpacked_again(archive: Path):
 
 
 def test_an_archive_replaced_while_it_is_read_fills_no_cache(
-    whole: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundled: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The content unpacked under a checksum is that of the checksum, whatever the name leads to."""
     other = tmp_path / f"other{archived.suffix(archive)}"
-    shutil.copytree(whole, tmp_path / "b")
+    shutil.copytree(bundled, tmp_path / "b")
     (tmp_path / "b" / "README.md").write_text("another model's")
     archived.write(tmp_path / "b", other, bundle.MANIFEST)
     original, sha256 = archive.read_bytes(), files.sha256
@@ -410,10 +410,10 @@ def test_an_archive_replaced_while_it_is_read_fills_no_cache(
 
 
 def test_a_bundle_replaced_while_it_is_read_is_refused(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = tmp_path / "b"
-    shutil.copytree(whole, folder)
+    shutil.copytree(bundled, folder)
     check = bundle.Bundle.check
 
     def check_and_replace(manifest: bundle.Bundle) -> None:
@@ -427,9 +427,9 @@ def test_a_bundle_replaced_while_it_is_read_is_refused(
             load(folder)
 
 
-def test_mapped_weights_that_change_translate_nothing(whole: Path, tmp_path: Path):
+def test_mapped_weights_that_change_translate_nothing(bundled: Path, tmp_path: Path):
     folder = tmp_path / "b"
-    shutil.copytree(whole, folder)
+    shutil.copytree(bundled, folder)
     weights, model = folder / "model.safetensors", fairseq_ext.load(folder)
     expected = model.translate(LINES, **SHORT)
     shutil.copy(weights, tmp_path / "copy")
