@@ -51,7 +51,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 class Use(NamedTuple):
-    """What a process has used.
+    """Resources that a process has used.
 
     Attributes:
         processor: seconds of processor time.

@@ -7,6 +7,8 @@ A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
   models that it may name;
 - :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
+- :mod:`~fairseq_ext.checkpoints.languages`: the languages that its model translates between;
+- :mod:`~fairseq_ext.checkpoints.published`: what models that others have published need;
 - :mod:`~fairseq_ext.checkpoints.describe`: the size and history of one;
 - :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several.
 
