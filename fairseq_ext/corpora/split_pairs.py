@@ -357,7 +357,7 @@ def _work(
     job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
     if options.corpora is not None:
         job_record["corpora"] = [_described(text) for text in settings.texts]
-    with splitting.shared(folder).begun(json.loads(json.dumps(job_record))):
+    with splitting.shared(folder).joined_job(json.loads(json.dumps(job_record))):
         job = splitting.prepare(settings, folder, part_lines)
         workers = (
             len(os.sched_getaffinity(0)) if options.workers is None else max(1, options.workers)

@@ -155,7 +155,7 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
-    with folder.begun(shards.job()):
+    with folder.joined_job(shards.job()):
         if folder.missing(names):
             # First, because a wrong flag fails here and leaves the folder free for another job.
             folder.work(["dictionary.json"], shards.dictionary)

@@ -63,7 +63,7 @@ class Folder:
 
     def start(self, job: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
         """Begin the job and work on it in the block; see :meth:`SharedFolder.begun`."""
-        return self._shared.begun(job)
+        return self._shared.joined_job(job)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """The parts, of those given or of all, that have not been translated yet."""

@@ -21,7 +21,7 @@ class Version(NamedTuple):
         size: in bytes.
         modified: when its content was written, in nanoseconds.
         changed: when its content or anything below was changed; nobody can set this time.
-        others: mode, owner, group and the number of its names.
+        attributes: mode, owner, group and the number of its names.
     """
 
     device: int
@@ -29,13 +29,13 @@ class Version(NamedTuple):
     size: int
     modified: int
     changed: int
-    others: tuple[int, ...]
+    attributes: tuple[int, ...]
 
     def has_content_of(self, other: Version) -> bool:
         """Whether nobody has written to the file between two looks at it."""
         if self[:4] != other[:4]:
             return False
-        return self.changed == other.changed or self.others != other.others
+        return self.changed == other.changed or self.attributes != other.attributes
 
 
 def version(file: str | Path | int) -> Version:
@@ -45,10 +45,10 @@ def version(file: str | Path | int) -> Version:
         OSError: it is not there.
     """
     status = os.stat(file)  # noqa: PTH116  # also of a descriptor
-    others = status.st_mode, status.st_uid, status.st_gid, status.st_nlink
+    attributes = status.st_mode, status.st_uid, status.st_gid, status.st_nlink
     return Version(
         *(status.st_dev, status.st_ino, status.st_size),
-        *(status.st_mtime_ns, status.st_ctime_ns, others),
+        *(status.st_mtime_ns, status.st_ctime_ns, attributes),
     )
 
 

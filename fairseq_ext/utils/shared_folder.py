@@ -37,7 +37,7 @@ class SharedFolder:
     """The folder of a job.
 
     Attributes:
-        path: exists once :meth:`begun` has been entered.
+        path: exists once :meth:`joined_job` has been entered.
         head: what every manifest of this kind of job begins with: ``format`` and ``version``.
         command: whose folder it is, for messages.
         things: what its files are called in messages.
@@ -76,7 +76,7 @@ class SharedFolder:
         return False
 
     @contextlib.contextmanager
-    def begun(self, job: Mapping[str, Any]) -> Iterator[None]:
+    def joined_job(self, job: Mapping[str, Any]) -> Iterator[None]:
         """Begin the job, unless another worker has, and be one of its workers for the block.
 
         A job that has written nothing and has no running worker is replaced, so that one that
@@ -116,7 +116,7 @@ class SharedFolder:
         return any(path.name != MANIFEST for path in self.path.glob("[!.]*"))
 
     def _is_at_work(self) -> bool:
-        """Whether a worker is in :meth:`begun`; removes the locks that killed workers left.
+        """Whether a worker is in :meth:`joined_job`; removes the locks that killed workers left.
 
         To be called with the manifest held, when nobody begins.
         """

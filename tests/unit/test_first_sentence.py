@@ -21,7 +21,7 @@ from tests.support.harness import run
 
 HEAVY = {"torch", "fairseq", "scipy", "matplotlib", "pandas", "sacrebleu", "hydra", "omegaconf"}
 HEAVY |= {"joblib", "tqdm", "requests", "huggingface_hub", "filelock", "numpy.ma"}
-HEAVY |= {"http.client", "ssl", "regex", "decimal"}
+HEAVY |= {"http.client", "ssl", "decimal"}
 COMMAND = """
 import sys
 from fairseq_ext.cli import main
