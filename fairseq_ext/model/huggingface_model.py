@@ -85,13 +85,13 @@ def write(stock: StockTransformer, folder: Path) -> None:
     """
     kind = model_class(stock)
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
-    special = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    special: dict[str, Any] = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
     special |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
     _write_json(folder / "config.json", {**_configuration(stock, kind), **special})
     longest = min(200, stock.longest[1] - 1)
     # As in fairseq: the padding is never written, and a search ends with as many translations as
     # the beam is wide.
-    search = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
+    search: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
     search |= {"max_length": longest, "bad_words_ids": [[1]]}
     _write_json(folder / "generation_config.json", {**special, **search})
     _write_tokenizer(stock.source, folder)
