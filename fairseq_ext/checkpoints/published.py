@@ -346,7 +346,7 @@ def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
 
 
 def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a LightConv model of 2019 by today's names, which fairseq does not give them."""
+    """Give the weights of a LightConv model of 2019 the names that today's fairseq expects."""
     renamed = {OUTPUT if name == "decoder.embed_out" else name: w for name, w in weights.items()}
     if "decoder.embed_tokens.weight" in renamed:
         renamed.setdefault(OUTPUT, renamed["decoder.embed_tokens.weight"])

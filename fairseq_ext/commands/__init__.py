@@ -62,7 +62,7 @@ def all_commands() -> list[Command]:
 
 
 def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
-    """Packages of subcommands, with the groups of each."""
+    """Yield each package that has subcommands, with the group in ``--help`` of each command."""
     yield __name__, GROUPS
     for package, groups in wings.declared("COMMANDS"):
         yield f"{package}.commands", groups

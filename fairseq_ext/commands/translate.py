@@ -179,7 +179,7 @@ def _find_models(request: Request) -> list[Path]:
 
 
 def _require_no_text(paths: Iterable[Path]) -> None:
-    """Refuse text that ``--path`` has taken for models, as it takes all that follows it."""
+    """Refuse arguments of ``--path`` that are no files: probably text that was meant as input."""
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
             raise ConfigError(

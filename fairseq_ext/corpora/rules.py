@@ -46,7 +46,7 @@ def empty(source: str, target: str) -> str | None:
 
 
 def longest(words: int) -> Check:
-    """Return a check that neither side has more words than this."""
+    """Return a check that rejects pairs with a side of more than ``words`` words."""
 
     def check(source: str, target: str) -> str | None:
         if max(source.count(" "), target.count(" ")) >= words:

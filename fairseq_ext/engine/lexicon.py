@@ -114,7 +114,7 @@ def _normalized(counts: Table, vocabulary: int) -> Table:
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield keys of all pairs of words by target word, and the number of pairs of each."""
+    """Yield, for blocks of sentences, the keys of word pairs and how often each pair occurs."""
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0

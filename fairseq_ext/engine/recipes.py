@@ -30,7 +30,7 @@ def rows(*parts: np.ndarray) -> np.ndarray:
 
 
 def beside(*parts: np.ndarray) -> np.ndarray:
-    """Matrices side by side."""
+    """Join matrices with equally many rows side by side."""
     return np.concatenate(parts, axis=1)
 
 

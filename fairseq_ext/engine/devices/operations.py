@@ -98,7 +98,7 @@ class Frame:
         self.read(place).copy_(values)
 
     def weight(self, number: int) -> Tensor | BinaryWeight | None:
-        """Return a weight; None for -1."""
+        """Return a weight by its number in the program; -1 stands for no weight."""
         return None if number < 0 else self.model.weights[number]
 
     # ---- the past, in the decoder ----

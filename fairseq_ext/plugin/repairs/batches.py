@@ -101,7 +101,7 @@ def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__")
 def opened_here(original: Callable, self: Any, i: int) -> Any:
-    """Open the file in each process: one that workers inherit has one position for all of them."""
+    """Open the file anew in each process: workers would share an inherited file's position."""
     if self.__dict__.get("opened_by") != os.getpid():
         self.data_file, self.opened_by = None, os.getpid()
     return original(self, i)

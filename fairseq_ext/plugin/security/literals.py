@@ -43,7 +43,7 @@ class LiteralLoader(Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader."""
+        """Create the module with its usual loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
