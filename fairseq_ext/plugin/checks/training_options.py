@@ -168,6 +168,9 @@ def _check_model(cfg: Any) -> None:
             "leave it out."
         )
     cutoff, criterion = getattr(model, "adaptive_softmax_cutoff", None), cfg.criterion
+    name = getattr(model, "arch", None) or getattr(model, "_name", None) or ""
+    if name.startswith(("lstm", "fconv_lm")):  # their default, which only adaptive_loss reads
+        cutoff = None
     if cutoff and "cross_entropy" in (getattr(criterion, "_name", None) or ""):
         raise ConfigError(
             f"`--criterion {criterion._name}` does not go with `--adaptive-softmax-cutoff`; give "
