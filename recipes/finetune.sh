@@ -78,7 +78,7 @@ make_tokens() {
 # loss_of MODEL FILE: the loss per token of the validation set, in bits, as the last word of FILE.
 loss_of() {
     quietly "$2.log" fairseq-validate bin --user-dir "$USER_DIR" --path "$1" --valid-subset valid \
-        --criterion cross_entropy --max-tokens "$max_tokens"
+        --task translation --criterion cross_entropy --max-tokens "$max_tokens"
     dry && return
     sed -n 's/.*| loss \([0-9.]*\) .*/\1/p' "$2.log" | tail -n 1 >"$2"
     log "loss on the validation set, $1: $(cat "$2")"
