@@ -309,8 +309,8 @@ def test_a_data_set_that_cannot_be_opened_ends_quietly(tmp_path: Path, monkeypat
 
 
 def test_more_open_files_are_allowed_where_they_may_be():
-    code = "import resource; from fairseq_ext.plugin.checks import open_files as files; "
-    code += "files.allow_open_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    code = "import resource; from fairseq_ext.plugin.checks import processes; "
+    code += "processes.allow_open_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     done = run("bash", "-c", 'ulimit -Sn 24 && exec "$@"', "-", BIN / "python", "-c", code)
     assert int(done.stdout) >= 64
 

@@ -408,7 +408,7 @@ def weights(change: Callable[[dict], object]) -> Callable[[dict], None]:
 
 
 HOSTILE: dict[str, Callable[[dict], object]] = {
-    "another version": lambda m: m.update(version=2),
+    "another version": lambda m: m.update(version=99),
     "no program": lambda m: m.pop("program"),
     "deep program": lambda m: m.update(program=deep(300)),
     "program of text": lambda m: m.update(program="x"),

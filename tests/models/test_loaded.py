@@ -299,7 +299,7 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         fairseq_ext.load(run, threads=0)
     with pytest.raises(ConfigError, match="is a folder without a model: it has no average"):
         fairseq_ext.load(tmp_path)
-    with pytest.raises(DataError, match=r"nothing\.pt does not exist"):
+    with pytest.raises(CheckpointError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
     with pytest.raises(ConfigError, match=r"must be de and en for .*, but are en and de"):
         fairseq_ext.load(run, src="en", tgt="de")

@@ -112,6 +112,11 @@ KINDS = {"multi30k": "sentencepiece-unigram", "wmt14_en_de": "tokenizers", "wmt1
 def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> None:
     corpus = CORPORA[name]
     sides = (corpus.src, corpus.tgt)
+    if name in ("multi30k_tok", "iwslt15_en_vi"):  # the script splits off accents that stand alone
+        sentences = {
+            split: [tuple(unicodedata.normalize("NFC", side) for side in pair) for pair in pairs]
+            for split, pairs in sentences.items()
+        }
     pairs = write_pairs(tmp_path / "pairs", sentences, sides, official_tokens(name))
     smoke_archives.write_archives(name, pairs, tmp_path / "mirror")
     kind = KINDS.get(name, "bpe")
@@ -166,9 +171,7 @@ def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None
     words = pipeline.load(tmp_path / "text").words()
     for line, text in zip(pieces, raw, strict=True):
         if "<unk>" not in line:  # a character that is not in the training text
-            # Moses' tokens are in NFC; text that is no tokens stays as it is written
-            expected = unicodedata.normalize("NFC", words(text)) if tokenize else words(text)
-            assert decode(line) == one_spaced(expected)
+            assert decode(line) == one_spaced(words(text))  # accents stay as they are written
 
 
 def test_lines_of_which_no_token_is_left(tmp_path: Path) -> None:
