@@ -193,10 +193,10 @@ install_base() {
 install_fairseq() {
     command -v c++ >/dev/null || command -v g++ >/dev/null ||
         log "no C++ compiler found: if fairseq has no wheel for this Python, install g++"
-    # Where it is compiled: its extensions side by side, and without symbols for debuggers. pip
-    # keeps the wheel for the next environment.
-    local -x CFLAGS="${CFLAGS:-} -g0" DIST_EXTRA_CONFIG="$VIRTUAL_ENV/build.cfg"
-    printf '[build_ext]\nparallel = %d\n' "$(nproc)" >"$DIST_EXTRA_CONFIG"
+    # Where it is compiled: without symbols for debuggers, and one extension after the other, because
+    # torch's builder loses object files when extensions are compiled at the same time. pip keeps the
+    # wheel for the next environment.
+    local -x CFLAGS="${CFLAGS:-} -g0"
     pip_install --no-build-isolation --no-deps "$1"
 }
 
