@@ -17,7 +17,7 @@ Installs everything into .venv (unless the active Python environment already wor
 translation model on the Spanish and English sentences that come with the package (Tatoeba,
 CC BY 2.0 FR), and shows after each validation how it translates one of them by then. Then it
 translates the test set and ends with scores, sample translations, two pictures, and a table: this
-model beside one that comes with the package, which learnt on a GPU. Some 5 minutes of two CPU
+model beside one that comes with the package, which learnt on a GPU. Some 7 minutes of two CPU
 cores after the installation. Stopped at any point and started again, it continues.
 
   --arch A       fairseq architecture, ours or a stock one          (gru_attention)
