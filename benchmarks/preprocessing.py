@@ -3,7 +3,7 @@
 ``python benchmarks/preprocessing.py --json docs/results/preprocessing.json``
 
 English and Spanish pairs of Tatoeba are repeated, each time with other digits, and some are spoilt
-so that cleaning has something to drop. Ours is what ``preprocess/corpus.py`` does with an archive
+so that cleaning has something to drop. Ours is what ``fairseq-ext corpus`` does with an archive
 of them: normalize, tokenize, clean, split, byte-pair encoding, checksums and manifest. The peers
 are, for each side, ``sacremoses normalize tokenize`` and ``subword-nmt apply-bpe``. Learning the
 merges is not timed: all get the same file. Their pieces must be equal, but for the pairs that ours
@@ -175,7 +175,7 @@ def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
 
 
 def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> None:
-    """Prepare like ``preprocess/corpus.py``, from two plain files and with merges learnt already.
+    """Prepare like ``fairseq-ext corpus``, from two plain files and with merges learnt already.
 
     Args:
         folder: NAME.en and NAME.de are the training text, held-out.en and .de the other two.

@@ -210,19 +210,12 @@ def _fields(cls: type) -> tuple[Field, ...]:
 
 
 def scripts_page() -> list[str]:
-    """What the recipes and the scripts of a clone say with ``--help``."""
+    """Build the page of what the recipes say with ``--help``."""
     recipes = sorted((REPO / "recipes").rglob("*.sh"))
-    scripts = [
-        *(path for path in recipes if '\nmain "$@"; exit' in path.read_text("utf-8")),
-        *(
-            path
-            for path in sorted((REPO / "preprocess").glob("*.py"))
-            if "__main__" in path.read_text("utf-8")
-        ),
-    ]
+    scripts = [path for path in recipes if '\nmain "$@"; exit' in path.read_text("utf-8")]
     with ThreadPoolExecutor(2) as pool:
         helps = list(pool.map(help_of, scripts))
-    lines = ["# Recipes and scripts of a clone", "", "What each says with `--help`.", ""]
+    lines = ["# Recipes", "", "What each says with `--help`.", ""]
     for path, text in zip(scripts, helps, strict=True):
         lines += [f"## {path.relative_to(REPO)}", "", "```text", text, "```", ""]
     return lines
@@ -278,7 +271,7 @@ def corpora_page() -> list[str]:
         "",
         "No text of a corpus is in this repository: scripts take it from its owners. Their terms",
         "hold for the text and may hold for models trained on it; the table is a summary.",
-        "How each corpus is made: [corpora](../../preprocess/README.md).",
+        "How each corpus is made: [corpora](../corpora.md).",
         "",
         *table(("corpus", "languages", "licence"), rows),
         "Texts and files that other scripts use:",

@@ -19,7 +19,6 @@ REPO = DOCS.parent
 OUTSIDE = {
     "README.md": "index.md",
     "recipes/README.md": "recipes.md",
-    "preprocess/README.md": "preprocess.md",
     "models/README.md": "models.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",

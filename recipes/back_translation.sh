@@ -68,7 +68,7 @@ divide_corpus() {
     fi
     # Other text is checked here, before a model is trained to translate it.
     [[ -z "$mono" ]] || which=(--text "$mono")
-    run python "$REPO/recipes/monolingual.py" --data final --src "$src" --tgt "$tgt" \
+    run fairseq-ext corpus monolingual --data final --src "$src" --tgt "$tgt" \
         --language "$tgt" "${which[@]}" --out mono.txt
 }
 

@@ -116,7 +116,7 @@ find_text() {
     else
         text="$REPO/runs/data/$corpus-words/text"
         ref="${text%/text}/reference/test.de" source="${text%/text}/reference/test.en" tokenize="" src=en tgt=de
-        run python "$REPO/preprocess/corpus.py" "$corpus" --bpe 0 --out "${text%/text}" \
+        run fairseq-ext corpus "$corpus" --bpe 0 --out "${text%/text}" \
             ${mirror:+--mirror "$mirror"}
         tokens=(--detokenize de --tokenized-ref "$text/test.de")
     fi

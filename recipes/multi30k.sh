@@ -2,7 +2,7 @@
 # Multi30k, English → German, with any architecture: 29,000 image descriptions, small enough to
 # train a model to its end within the hour on one GPU, and to learn something within one on a CPU.
 #
-#   corpus       preprocess/corpus.py multi30k: lower-cased, normalized, tokenized; 10,000 merges
+#   corpus       fairseq-ext corpus multi30k: lower-cased, normalized, tokenized; 10,000 merges
 #   model        by default fairseq's transformer with 4 + 4 layers, 128, 256, 4 heads and one
 #                embedding matrix: the "transformer tiny" of text-only baselines, about 41 tokenized
 #                BLEU on the test set of 2016 in the literature

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# From an official corpus, as preprocess/corpus.py makes it, to scores and pictures: what the recipes
+# From an official corpus, as `fairseq-ext corpus` makes it, to scores and pictures: what the recipes
 # of MUSE, BMT's WMT17 and Multi30k share. A script sources this file, sets the variables below to its
 # task's, and calls `main "$@"`.
 # shellcheck disable=SC2034,SC2329  # the scripts set and use them; `stage` calls the functions
@@ -140,7 +140,7 @@ prepare_official() {
         make_smoke_archives
         data="$out/data" mirror=archives any_counts=--any-counts
     fi
-    run python "$REPO/preprocess/corpus.py" "$corpus" --out "$data" ${mirror:+--mirror "$mirror"} \
+    run fairseq-ext corpus "$corpus" --out "$data" ${mirror:+--mirror "$mirror"} \
         ${bpe:+--bpe "$bpe"} ${other_subwords:+--subwords "$other_subwords"} \
         ${any_counts:+"$any_counts"}
     link_corpus

@@ -50,7 +50,7 @@ as_student() {
 }
 
 write_sources() {
-    run python "$REPO/recipes/monolingual.py" --data final --src "$src" --tgt "$tgt" \
+    run fairseq-ext corpus monolingual --data final --src "$src" --tgt "$tgt" \
         --language "$src" --out sources.txt
 }
 

@@ -26,7 +26,7 @@ part_lines=10000 longest=250 ratio=3 rest=()
 # synthetic_usage: help on the options that both recipes have.
 synthetic_usage() {
     cat <<HELP
-  --corpus C       a corpus of preprocess/corpus.py                ($corpus)
+  --corpus C       a corpus of `fairseq-ext corpus`                 ($corpus)
   --src L, --tgt L its languages, in either direction              ($src, $tgt)
   --part-lines N   lines translated at a time; what is done before a stop stays  ($part_lines)
   --longest N      leave out pairs with more tokens on a side      ($longest)
@@ -156,7 +156,7 @@ write_synthetic() {
 
 # mix_synthetic DATA SOURCE TARGET FLAG...: the corpus mixed/ of DATA and the synthetic pairs.
 mix_synthetic() {
-    run python "$REPO/recipes/mix.py" --data "$1" --src "$src" --tgt "$tgt" --source "$2" \
+    run fairseq-ext corpus mix --data "$1" --src "$src" --tgt "$tgt" --source "$2" \
         --target "$3" --longest "$longest" --ratio "$ratio" --out mixed "${@:4}"
 }
 

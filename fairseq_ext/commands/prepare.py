@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.corpora.command_lines import COMMAND_LINES
+from fairseq_ext.corpora.command_lines import PREPARE
+from fairseq_ext.utils.option_fields import add_options
 
 
 def add(commands: Subparsers) -> None:
@@ -17,10 +16,5 @@ def add(commands: Subparsers) -> None:
         "endings. Copy it, as Moses tokens if wanted, with text.json, which tells the other "
         "commands how it was made. `fairseq-ext subwords` comes next.",
     )
-    COMMAND_LINES["prepare"].add(parser)
-    parser.set_defaults(run=_run)
-
-
-def _run(args: argparse.Namespace) -> int:
-    print(COMMAND_LINES["prepare"].run(args))
-    return 0
+    add_options(parser, PREPARE.options)
+    parser.set_defaults(run=PREPARE.run)

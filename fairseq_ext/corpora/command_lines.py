@@ -1,7 +1,6 @@
-"""Command lines that make corpora, for the scripts and for ``fairseq-ext``.
+"""Commands that make corpora: their options, and the modules that do the work.
 
-Each has a dataclass of its options, and a module whose ``run`` takes them and returns what to
-print. The work is imported when it runs.
+The work is imported when it runs.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 from fairseq_ext.corpora import SPLITS
-from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.markup import MARKUP_RULES, MNEMONIC_RULES, PLACEHOLDER_RULES
 from fairseq_ext.corpora.readers import FORMAT_NAMES
 from fairseq_ext.text.subwords import LEARNT
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import EnvironmentProblem
-from fairseq_ext.utils.option_fields import add_options, from_args, option
+from fairseq_ext.utils.option_fields import from_args, option
 
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
@@ -86,7 +85,7 @@ def _fraction(text: str) -> Fraction:
 
 @dataclass(frozen=True)
 class OfficialOptions:
-    """How to prepare a corpus of the catalogue."""
+    """Which corpus of the catalogue to prepare, and how."""
 
     corpus: str
     out: Path = option(help="folder to write into")
@@ -110,13 +109,6 @@ class OfficialOptions:
     any_counts: bool = option(
         False, "accept other numbers of pairs than the known ones, as of another edition"
     )
-
-
-@dataclass(frozen=True)
-class CorpusOptions(OfficialOptions):
-    """Which corpus of the catalogue to prepare, and how."""
-
-    corpus: str = option(dataclasses.MISSING, "which", "corpus", choices=sorted(CORPORA))
 
 
 # ---- other origins -------------------------------------------------------------------------------
@@ -397,19 +389,21 @@ class MixOptions(PreparedCorpus):
 # ---- the commands --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CommandLine:
-    """A command: the dataclass of its options, and the module that runs it."""
+class CommandLine(NamedTuple):
+    """A command that makes a corpus.
+
+    Attributes:
+        options: the dataclass of its options.
+        module: of this package; its ``run`` takes them and returns what to print.
+        summary: for ``--help``.
+    """
 
     options: type
     module: str
+    summary: str
 
-    def add(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options to a parser."""
-        add_options(parser, self.options)
-
-    def run(self, args: argparse.Namespace) -> str:
-        """Run the command; returns the text to print.
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the command and print what it returns; returns the exit status.
 
         Args:
             args: which may have other options, of the command around it.
@@ -418,42 +412,52 @@ class CommandLine:
             FairseqExtError: an option, input or folder that cannot be used.
         """
         try:
-            return importlib.import_module(self.module).run(from_args(self.options, args))
+            module = importlib.import_module(f"fairseq_ext.corpora.{self.module}")
+            print(module.run(from_args(self.options, args)))
         except ModuleNotFoundError as error:
             raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
         except OSError as error:
             raise EnvironmentProblem(files.explain(error)) from error
+        return 0
 
 
-COMMAND_LINES = {
-    "corpus": CommandLine(CorpusOptions, "fairseq_ext.corpora.preparation"),
-    "tatoeba": CommandLine(TatoebaOptions, "fairseq_ext.corpora.tatoeba"),
-    "split_pairs": CommandLine(PairOptions, "fairseq_ext.corpora.split_pairs"),
-    "translations": CommandLine(TranslationOptions, "fairseq_ext.corpora.translation_files"),
-    "contamination": CommandLine(ContaminationOptions, "fairseq_ext.corpora.contamination"),
-    "wmt14_csv": CommandLine(CsvOptions, "fairseq_ext.corpora.wmt14_csv"),
-    "prepare": CommandLine(OwnTextOptions, "fairseq_ext.corpora.own_text"),
-    "monolingual": CommandLine(MonolingualOptions, "fairseq_ext.corpora.monolingual"),
-    "mix": CommandLine(MixOptions, "fairseq_ext.corpora.synthetic"),
+OFFICIAL = CommandLine(
+    OfficialOptions,
+    "preparation",
+    "corpora of the literature, from their official archives as in their papers",
+)
+PREPARE = CommandLine(
+    OwnTextOptions, "own_text", "check your own text and copy it, tokenized if wanted"
+)
+OTHERS = {
+    "tatoeba": CommandLine(
+        TatoebaOptions, "tatoeba", "Spanish-English sentences that come with this package"
+    ),
+    "pairs": CommandLine(
+        PairOptions,
+        "split_pairs",
+        "sentence pairs, split into train, valid and test without leaks",
+    ),
+    "translations": CommandLine(
+        TranslationOptions,
+        "translation_files",
+        "pairs out of gettext, TMX, XLIFF, help pages and test sets of WMT",
+    ),
+    "contamination": CommandLine(
+        ContaminationOptions,
+        "contamination",
+        "test sentences that are in the training text, or nearly",
+    ),
+    "wmt14-csv": CommandLine(
+        CsvOptions, "wmt14_csv", "WMT14 English-German from CSV files, in byte-level BPE"
+    ),
+    "monolingual": CommandLine(
+        MonolingualOptions, "monolingual", "a side of a prepared corpus as plain text"
+    ),
+    "mix": CommandLine(
+        MixOptions,
+        "synthetic",
+        "a prepared corpus and pairs of which a model has written one side",
+    ),
 }
-"""By the name of the script."""
-
-
-def run_script(name: str, description: str) -> None:
-    """Run a script; a user's error ends it with one line and status 1.
-
-    Args:
-        name: in :data:`COMMAND_LINES`.
-        description: the script's docstring, of which ``--help`` shows the first paragraph.
-    """
-    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
-    command_line = COMMAND_LINES[name]
-    command_line.add(parser)
-    args = parser.parse_args()
-    try:
-        print(command_line.run(args))
-    except (ValueError, RuntimeError) as error:
-        raise SystemExit(f"{name}: error: {error}") from None
-    except KeyboardInterrupt:
-        goes_on = "; the same command goes on from here" if name == "corpus" else ""
-        raise SystemExit(f"{name}: stopped{goes_on}.") from None
+"""Names that are not in the catalogue, and their commands."""

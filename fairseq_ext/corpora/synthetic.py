@@ -136,6 +136,6 @@ def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
     if directed_pipeline is None:
         raise DataError(
             f"{folder} has no {pipeline.FILE} for {src} and {tgt}; give a folder that "
-            "preprocess/corpus.py or `fairseq-ext subwords` wrote."
+            "`fairseq-ext corpus` or `fairseq-ext subwords` wrote."
         )
     return directed_pipeline

@@ -2,7 +2,7 @@
 # BMT (Zhang et al., 2023) on WMT 2017, German → English: section 4.1, any row of Table 1. What the
 # paper says, and what becomes of it here:
 #
-#   trained on WMT2017, tested on        preprocess/corpus.py wmt17_de_en, from WMT's own archives;
+#   trained on WMT2017, tested on        fairseq-ext corpus wmt17_de_en, from WMT's own archives;
 #     WMT2014                              newstest2013 to validate, which the paper does not say
 #   6 + 6 layers, 1024, 4096, 16 heads   bmt_wmt_de_en, one embedding matrix
 #   weights of 399 MB                    only with one table of 32,000: 32,000 joint merges, and at

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""A small stand-in for the Kaggle files: sentence pairs in the same CSV layout.
+"""Small stand-ins for the Kaggle files and for GPT-2's encoding, made of sentence pairs.
 
-python recipes/linformer/smoke.py --pairs pairs --src en --tgt de --out csv
+python recipes/linformer/smoke.py --pairs pairs --src en --tgt de --out csv --encoding encoding
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import csv
 from pathlib import Path
+
+from fairseq_ext.text.byte_level import train
 
 NAMES = {"train": "train", "valid": "validation", "test": "test"}
 
@@ -37,8 +39,12 @@ def main() -> None:
     parser.add_argument("--src", required=True, help="source language")
     parser.add_argument("--tgt", required=True, help="target language")
     parser.add_argument("--out", type=Path, required=True, help="folder for the CSV files")
+    parser.add_argument("--size", type=int, default=600, help="ids of the encoding (%(default)s)")
+    parser.add_argument("--encoding", type=Path, required=True, help="folder for the encoding")
     args = parser.parse_args()
     write_csv(args.pairs, args.src, args.tgt, args.out)
+    texts = [args.pairs / f"train.{side}" for side in (args.src, args.tgt)]
+    train(texts, args.size, args.encoding)
 
 
 if __name__ == "__main__":

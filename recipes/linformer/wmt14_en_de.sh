@@ -135,9 +135,8 @@ check_files() {
 # Some 600 pairs, of which the recipe takes half, and 600 ids.
 make_smoke_files() {
     smoke_text "$src" "$tgt" 600 20 20 pairs
-    run python "$REPO/recipes/linformer/smoke.py" --pairs pairs --src "$src" --tgt "$tgt" --out csv
-    run python "$REPO/preprocess/byte_bpe.py" train "pairs/train.$src" "pairs/train.$tgt" \
-        --size 600 --out encoding
+    run python "$REPO/recipes/linformer/smoke.py" --pairs pairs --src "$src" --tgt "$tgt" --out csv \
+        --size 600 --encoding encoding
 }
 
 make_text() {

@@ -2,7 +2,7 @@
 # MUSE (Zhao et al., 2019) on IWSLT 2014, German → English: sections 3.1 to 3.2, and where the paper
 # is silent, the commands that its authors published. What they say, and what becomes of it here:
 #
-#   160,239 / 7,283 / 6,750 pairs       preprocess/corpus.py iwslt14_de_en: fairseq's protocol
+#   160,239 / 7,283 / 6,750 pairs       fairseq-ext corpus iwslt14_de_en: fairseq's protocol
 #   joint BPE                           10,000 merges and separate dictionaries, as in the authors'
 #                                       logs (8,848 and 6,632 entries); the paper's "32K" is wrong
 #   12 + 12 blocks, 384, 768, 4 heads,  muse_iwslt_de_en; --arch muse_simple_base without the

@@ -2,7 +2,7 @@
 # MUSE (Zhao et al., 2019) on IWSLT 2015, English → Vietnamese: sections 3.1 to 3.2. The authors
 # published no commands for this task; where the paper is silent, those of German → English stand in.
 #
-#   133K pairs, tst2012 and tst2013      preprocess/corpus.py iwslt15_en_vi: Stanford's files, which
+#   133K pairs, tst2012 and tst2013      fairseq-ext corpus iwslt15_en_vi: Stanford's files, which
 #                                        are Moses tokens already, in their own case
 #   dictionaries of 17.2K and 6.8K       words that occur 5 times or more, as in Stanford's lists
 #     words, no BPE                        (17.2K and 7.7K). The authors' script makes 10,000 joint

@@ -2,7 +2,7 @@
 # MUSE (Zhao et al., 2019) on WMT 2014, English → German: sections 3.1 to 3.2, and where the paper
 # is silent, the commands that its authors published. What they say, and what becomes of it here:
 #
-#   4.5M pairs, newstest2013 and 2014   preprocess/corpus.py wmt14_en_de, from WMT's own archives.
+#   4.5M pairs, newstest2013 and 2014   fairseq-ext corpus wmt14_en_de, from WMT's own archives.
 #                                       The authors took Google's ready "WMT16" files, whose news
 #                                       commentary is of 2016: expect small differences
 #   joint BPE of 32K                    32,000 merges, one dictionary of at most 32,768 entries

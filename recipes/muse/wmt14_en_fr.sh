@@ -2,7 +2,7 @@
 # MUSE (Zhao et al., 2019) on WMT 2014, English → French: sections 3.1 to 3.2, and where the paper
 # is silent, the commands that its authors published. What they say, and what becomes of it here:
 #
-#   36M pairs                           preprocess/corpus.py wmt14_en_fr: fairseq's protocol
+#   36M pairs                           fairseq-ext corpus wmt14_en_fr: fairseq's protocol
 #   newstest2012 and 2013 to validate,  the same (fairseq's own script would hold out every 1,333rd
 #     newstest2014 to test                training pair instead)
 #   joint BPE of 40K                    40,000 merges, one dictionary (the authors': 44,512 entries)

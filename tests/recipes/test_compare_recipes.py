@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_multi30k_is_read_from_its_official_files(tmp_path: Path, name: str) -> 
             else:
                 write_lines(files / f"{split}.lc.norm.tok.{side}", expected[side])
     out = tmp_path / "out"
-    command = (sys.executable, REPO / "preprocess" / "corpus.py", name, "--out", out, "--bpe", 0)
+    command = ("fairseq-ext", "corpus", name, "--out", out, "--bpe", 0)
     done = run(*command, "--mirror", files, "--workers", 1, ok=False)
     assert "train read: 3 pairs instead of 29,000" in done.stderr
     for split in ("train", "valid", "test"):
@@ -72,7 +71,7 @@ def test_further_test_sets_are_taken_where_they_can_be_had(tmp_path: Path) -> No
         for side in PLAIN:
             write_lines(files / f"{split}.lc.norm.tok.{side}", [f"{split} {side} a"] * 3)
     (files / "test_2017_mscoco.lc.norm.tok.de").unlink()
-    command = (sys.executable, REPO / "preprocess" / "corpus.py", "multi30k_tok", "--bpe", 4)
+    command = ("fairseq-ext", "corpus", "multi30k_tok", "--bpe", 4)
     command += ("--out", out, "--mirror", files, "--workers", 1, "--any-counts")
     done = run(*command)
     for name in ("test_2017_flickr", "test_2017_mscoco"):
@@ -178,20 +177,10 @@ def test_wrong_options_are_named(options: list[str], message: str) -> None:
 def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1").stderr)
-    programs = [Path(words[1] if words[0] == "python" else words[0]).name for words in shown]
-    expected = [
-        "corpus.py",
-        "fairseq-preprocess",
-        "fairseq-train",
-        "fairseq-ext",
-        "fairseq-generate",
-    ]
-    assert [name for name in dict.fromkeys(programs) if name in expected] == [
-        *expected[:3],
-        *expected[3:],
-    ]
-    corpora = [words[2:3] for words in shown if words[1:2] and words[1].endswith("corpus.py")]
-    assert corpora == [["multi30k_tok"]]
+    programs = [words[1] if words[0] == "fairseq-ext" else words[0] for words in shown]
+    expected = ["corpus", "fairseq-preprocess", "fairseq-train", "average", "fairseq-generate"]
+    assert [name for name in dict.fromkeys(programs) if name in expected] == expected
+    assert [words[2] for words in shown if words[1:2] == ["corpus"]] == ["multi30k_tok"]
     train = next(words for words in shown if words[0] == "fairseq-train")
     assert train[train.index("--encoder-layers") + 1] == "4"
     other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1").stderr)

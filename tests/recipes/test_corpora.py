@@ -18,14 +18,14 @@ import pytest
 import regex
 
 from fairseq_ext.corpora import report
-from tests.support.harness import REPO, run, wait_for, write_lines
+from tests.support.harness import BIN, run, wait_for, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 from tests.support.troubled_server import Server, member, names, serving, sha256, tgz
 
 import smoke_archives  # isort: skip
 from fairseq_ext.corpora.catalogue import CORPORA
 
-SCRIPT = REPO / "preprocess" / "corpus.py"
+COMMAND = ("fairseq-ext", "corpus")
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def talks() -> tuple[list[list[str]], list[list[list[str]]]]:
 def prepare(name: str, out: Path, *options: object, **how: object) -> subprocess.CompletedProcess:
     """Run the command as a user does, with small encodings."""
     bpe = () if name == "iwslt15_en_vi" else ("--bpe", 120)
-    return run(sys.executable, SCRIPT, name, "--out", out, *bpe, *options, **how)
+    return run(*COMMAND, name, "--out", out, *bpe, *options, **how)
 
 
 def read(folder: Path, split: str, sides: tuple[str, str]) -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
     server.files["de-en.tgz"] = iwslt14(*big)
     out = tmp_path / "out"
     options = ("iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", "120")
-    words = [sys.executable, str(SCRIPT), *map(str, options), "--any-counts", "--workers", "2"]
+    words = [BIN / "fairseq-ext", "corpus", *map(str, options), "--any-counts", "--workers", "2"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
     wait_for(lambda: list(out.glob("parts/.partial-*")), process)
     os.killpg(process.pid, signal.SIGKILL)
@@ -310,7 +310,7 @@ def test_iwslt15_stays_words_and_subwords_are_an_option(tmp_path: Path) -> None:
 def test_a_member_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "de-en.tgz").write_bytes(tgz((member("de-en/train.tags.de-en.de"), b"x\n")))
     done = prepare("iwslt14_de_en", tmp_path / "out", "--mirror", tmp_path, ok=False)
-    assert done.stderr.splitlines()[-1].startswith("corpus: error: `")
+    assert done.stderr.splitlines()[-1].startswith("fairseq-ext: error: `")
     assert "train.tags.de-en.en` does not exist: the archive is not" in done.stderr
 
 
@@ -320,7 +320,7 @@ def test_without_a_network_the_command_says_what_to_do(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
         done = prepare("iwslt15_en_vi", tmp_path / "out", "--mirror", address, ok=False)
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"corpus: error: `{address}/train.en` cannot be downloaded")
+    assert last.startswith(f"fairseq-ext: error: `{address}/train.en` cannot be downloaded")
     assert "get the file elsewhere and put it into" in last
 
 
@@ -333,14 +333,13 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "de-en.tgz").write_bytes(archive)
         script = (
-            "import runpy, sys; sys.argv = sys.argv[1:]\n"
-            "sys.path.insert(0, sys.argv[0].rpartition('/')[0])\n"
-            "runpy.run_path(sys.argv[0], run_name='__main__')\n"
-            "print(*[line for line in open('/proc/self/status') if 'VmHWM' in line])"
+            "from fairseq_ext.cli import main\n"
+            "try: main()\n"
+            "finally: print(*[line for line in open('/proc/self/status') if 'VmHWM' in line])"
         )
         options = ("--mirror", folder, "--workers", 1, "--bpe", 120, "--any-counts")
         done = run(
-            *(sys.executable, "-c", script, SCRIPT, "iwslt14_de_en", "--out", folder / "out"),
+            *(sys.executable, "-c", script, "corpus", "iwslt14_de_en", "--out", folder / "out"),
             *options,
         )
         peaks.append(int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1]))

@@ -19,6 +19,7 @@ from fairseq.optim.lr_scheduler import build_lr_scheduler
 from updates import schedule, sentences, updates
 
 from fairseq_ext.generation.translation_ext import TranslationExtTask
+from fairseq_ext.text import pipeline
 from tests.recipes.test_recipes import RECIPES, bash, library, start
 from tests.support.harness import REPO, fairseq, run, wait_for
 from tests.support.models import build, configuration
@@ -295,9 +296,9 @@ def test_the_papers_protocol_killed_in_training_goes_on_to_both_figures(tmp_path
     assert len(generated) == 20
     assert max(len(line.split()) for line in generated) <= 256
     text = (out / "text" / "test.de").read_text(encoding="utf-8")
-    files = ("--vocabulary", out / "bpe" / "encoder.json", "--merges", out / "bpe" / "vocab.bpe")
-    decode = (sys.executable, REPO / "preprocess" / "byte_bpe.py", "decode")
-    assert run(*decode, out / "bpe" / "test.de", *files).stdout == text
+    decode = pipeline.load(out / "bpe").decoder("de")
+    lines = (out / "bpe" / "test.de").read_text().splitlines()
+    assert "".join(f"{decode(line)}\n" for line in lines) == text
 
     second_run = bash(RECIPE, "--out", out)
     assert done.stdout.endswith(second_run.stdout)

@@ -78,7 +78,7 @@ def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
     assert value(train, "--criterion") == "label_smoothed_cross_entropy"
     assert value(generate, "--beam") == "5"
     assert value(generate, "--lenpen") == lenpen
-    assert value(commands["corpus.py"], "--out").endswith(f"runs/data/{task}")
+    assert value(commands["fairseq-ext corpus"], "--out").endswith(f"runs/data/{task}")
     if task == "wmt14_en_fr":
         assert "fairseq-ext average" not in commands
     else:
@@ -147,7 +147,8 @@ def test_options_reach_the_commands(tmp_path: Path) -> None:
     options = ("--arch", "transformer_iwslt_de_en", "--dropout", "0.3", "--average", "1")
     options += ("--bpe", "0", "--mirror", "http://127.0.0.1/x", "--any-counts", "--data", tmp_path)
     commands = dry_run("iwslt14_de_en", tmp_path, *options, "--", "--seed", "5")
-    assert "--mirror http://127.0.0.1/x --bpe 0 --any-counts" in " ".join(commands["corpus.py"])
+    corpus = " ".join(commands["fairseq-ext corpus"])
+    assert "--mirror http://127.0.0.1/x --bpe 0 --any-counts" in corpus
     train = commands["fairseq-train"]
     assert value(train, "--arch") == "transformer_iwslt_de_en"
     assert value(train, "--dropout") == "0.3"
@@ -180,11 +181,11 @@ def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
 def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
     words = dry_run("iwslt15_en_vi", tmp_path)
     assert value(words["fairseq-preprocess"], "--thresholdtgt") == "5"
-    assert "--bpe" not in words["corpus.py"]
+    assert "--bpe" not in words["fairseq-ext corpus"]
     pieces = dry_run("iwslt15_en_vi", tmp_path, "--bpe", 10000)
     assert "--thresholdtgt" not in pieces["fairseq-preprocess"]
-    assert value(pieces["corpus.py"], "--bpe") == "10000"
-    assert value(pieces["corpus.py"], "--out").endswith("iwslt15_en_vi-10000")
+    assert value(pieces["fairseq-ext corpus"], "--bpe") == "10000"
+    assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_back_translation(tmp_path: Path, method: str, search: list[str]) -> Non
     (translated,) = named(output, "fairseq-ext", "translate")
     assert translated[-len(search) :] == search
     assert value(translated, "--path") == "reverse/checkpoints/average.pt"
-    (mixed,) = [words for words in commands(output) if words[1:2] == [str(RECIPES / "mix.py")]]
+    (mixed,) = named(output, "fairseq-ext", "corpus", "mix")
     assert value(mixed, "--tag") == "<BT>"
     assert (value(mixed, "--source"), value(mixed, "--target")) == ("synthetic.txt", "mono.txt")
 
@@ -67,7 +67,7 @@ def test_distillation(tmp_path: Path) -> None:
     assert teacher.count("--decoder-layers") == 1
     assert student[-2:] == ["--seed", "7"]
     assert student[len(student) - student[::-1].index("--decoder-layers")] == "1"
-    (mixed,) = [words for words in commands(output) if words[1:2] == [str(RECIPES / "mix.py")]]
+    (mixed,) = named(output, "fairseq-ext", "corpus", "mix")
     assert (value(mixed, "--source"), value(mixed, "--copies")) == ("sources.txt", "0")
 
 
@@ -106,10 +106,10 @@ def test_options_that_cannot_be(
 def test_other_text_is_checked_before_a_training(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", ["eins"])
     output = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)
-    written = next(w for w in commands(output) if str(RECIPES / "monolingual.py") in w)
+    written = named(output, "fairseq-ext", "corpus", "monolingual")[0]
     assert value(written, "--text") == str(text)
     assert "--skip" not in written
-    assert output.index("monolingual.py") < output.index("fairseq-train")
+    assert output.index("corpus monolingual") < output.index("fairseq-train")
 
 
 @pytest.mark.parametrize(

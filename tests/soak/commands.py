@@ -201,7 +201,7 @@ def writing(report: Report, scratch: Path, data: Path, kills: int) -> None:
 
 
 def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:
-    """``preprocess/corpus.py`` on archives of the official form."""
+    """``fairseq-ext corpus`` on archives of the official form."""
     pairs, mirror, place = scratch / "pairs", scratch / "mirror", scratch / "corpora"
     place.mkdir()
     run("fairseq-ext", "corpus", "tatoeba", "--sample", "400,20,20", "--out", pairs)
@@ -211,11 +211,10 @@ def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:
     run("python", archives, "--corpus", CORPUS, "--pairs", pairs, "--out", mirror)
 
     def words(folder: Path) -> list[object]:
-        script = REPO / "preprocess" / "corpus.py"
         options = ("--mirror", mirror, "--workers", 1, "--bpe", 100, "--any-counts")
-        return [script, CORPUS, "--out", folder, *options]
+        return ["fairseq-ext", "corpus", CORPUS, "--out", folder, *options]
 
-    soak_one(report, "preprocess/corpus.py", words, whole_files, place, kills)
+    soak_one(report, "corpus of the literature", words, whole_files, place, kills)
 
 
 def recipes(report: Report, scratch: Path, _: Path, limit: int) -> None:

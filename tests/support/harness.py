@@ -32,7 +32,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command (a console script's name or a path, then arguments), one thread, text output.
 
-    A script of fairseq's or ours, or one in ``preprocess/`` or ``recipes/``, is forked from a
+    A script of fairseq's or ours, or one in ``recipes/``, is forked from a
     process that has imported fairseq, which saves seconds, unless the test sets ``environment``
     variables or ``FRESH_COMMANDS`` is set.
 
@@ -40,7 +40,7 @@ def run(
     """
     words = [str(word) for word in command]
     interpreted = words[0] in ("python", sys.executable)
-    own_script = interpreted and Path(words[1]).parent in (REPO / "preprocess", REPO / "recipes")
+    own_script = interpreted and Path(words[1]).parent == REPO / "recipes"
     forked = (own_script or words[0].startswith("fairseq-")) and not environment and not FRESH
     if own_script and forked:
         del words[0]

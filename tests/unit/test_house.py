@@ -253,7 +253,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 
 
 GOAL = 0.5  # percent of the names of a folder that may be grammar
-FOLDERS = ["benchmarks", "recipes", "preprocess"] + [
+FOLDERS = ["benchmarks", "recipes"] + [
     f"{parent}/{path.name}"
     for parent in ("fairseq_ext", "tests")
     for path in sorted((REPO / parent).iterdir())

@@ -18,7 +18,7 @@ PAGES = [
     *sorted(REPO.glob("*/README.md")),
 ]
 PAPERS = {"gru": "gru", "linformer": "linformer", "muse": "muse", "bmt": "binary"}
-FOLDERS = "fairseq_ext|tests|recipes|benchmarks|preprocess|docs"
+FOLDERS = "fairseq_ext|tests|recipes|benchmarks|docs"
 
 
 def names(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Synthetic pairs and the corpus they join: ``recipes/monolingual.py`` and ``recipes/mix.py``."""
+"""Synthetic pairs and the corpus they join: ``corpus monolingual`` and ``corpus mix``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import REPO, run, write_lines
+from tests.support.harness import run, write_lines
 
 SPLITS = {"train": 4, "valid": 2, "test": 1}
 
@@ -32,7 +32,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def script(name: str, corpus: Path, *options: object, ok: bool = True) -> str:
     words = ("--data", corpus, "--src", "en", "--tgt", "de", *options)
-    done = run("python", REPO / "recipes" / f"{name}.py", *words, ok=ok)
+    done = run("fairseq-ext", "corpus", name, *words, ok=ok)
     assert "Traceback" not in done.stderr
     return done.stdout if ok else done.stderr
 

@@ -23,6 +23,7 @@ from fairseq_ext.corpora.readers import (
     test_sets,
 )
 from fairseq_ext.utils.errors import FairseqExtError
+from fairseq_ext.utils.option_fields import add_options
 from tests.support.harness import run
 
 HEADER = r"""msgid ""
@@ -290,12 +291,12 @@ def test_bad_files_are_named_and_nothing_is_written(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    line = command_lines.COMMAND_LINES["translations"]
+    command = command_lines.OTHERS["translations"]
     parser = argparse.ArgumentParser()
-    line.add(parser)
+    add_options(parser, command.options)
     options = [str(tmp_path / name), "--src", "en", "--tgt", "de", "-o", str(tmp_path / "out.tsv")]
     with pytest.raises(FairseqExtError) as caught:
-        line.run(parser.parse_args(options))
+        command.run(parser.parse_args(options))
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == [name]
