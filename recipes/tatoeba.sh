@@ -124,11 +124,11 @@ prepare_corpus() {
     if [[ "${SMOKE:-0}" == 1 ]]; then
         smoke_text "$src" "$tgt" 400 1 1 pairs
         run fairseq-ext corpus pairs --source "pairs/train.$src" \
-            --target "pairs/train.$tgt" --src-lang "$src" --tgt-lang "$tgt" \
+            --target "pairs/train.$tgt" --src "$src" --tgt "$tgt" \
             --valid "$held_out" --test "$held_out" --out reference
     else
         run fairseq-ext corpus pairs "$archive" --columns "$columns" \
-            --src-lang "$src" --tgt-lang "$tgt" --valid "$held_out" --test "$held_out" \
+            --src "$src" --tgt "$tgt" --valid "$held_out" --test "$held_out" \
             --out reference
     fi
     run fairseq-ext prepare --data reference --src "$src" --tgt "$tgt" --out text \

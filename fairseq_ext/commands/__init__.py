@@ -84,7 +84,14 @@ def add_all(parser: Parser, only: str | None = None) -> None:
     )
     for command in commands:
         command.load().add(subparsers)
-    for name, example in EXAMPLES.items():
-        if name in subparsers.choices:
-            subparsers.choices[name].example = example
+    _add_examples(subparsers.choices)
     parser.list_by_group(subparsers, {command.name: command.group for command in commands})
+
+
+def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
+    """Give subcommands, and theirs, the examples of their names; a wing's have their own."""
+    for name, parser in parsers.items():
+        parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                _add_examples(action.choices, f"{name} ")

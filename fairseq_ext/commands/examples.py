@@ -6,7 +6,14 @@ EXAMPLES = {
     "user-dir": 'fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',
     "doctor": "fairseq-ext doctor --verbose",
     "corpus": "fairseq-ext corpus pairs --help",
-    "prepare": "fairseq-ext prepare --data text --src de --tgt en --out prepared --tokenize",
+    "corpus multi30k": "fairseq-ext corpus multi30k -o multi30k",  # all of the literature
+    "corpus tatoeba": "fairseq-ext corpus tatoeba --src es --tgt en -o text",
+    "corpus pairs": "fairseq-ext corpus pairs sentences.csv --header --columns german,english "
+    "--src de --tgt en -o text",
+    "corpus translations": "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
+    "corpus contamination": "fairseq-ext corpus contamination test.en --training train.en",
+    "corpus wmt14-csv": "fairseq-ext corpus wmt14-csv --data archive.zip --download gpt2 -o text",
+    "prepare": "fairseq-ext prepare --data text --src de --tgt en --tokenize -o prepared",
     "subwords": "fairseq-ext subwords prepared --src de --tgt en --size 8000 -o bpe",
     "binarize": "fairseq-ext binarize bpe --src de --tgt en --shards 20 -o data-bin",
     "models": "fairseq-ext models",
@@ -19,6 +26,11 @@ EXAMPLES = {
     "score": "fairseq-ext score --hyp hypotheses.en --ref test.en",
     "compare": "fairseq-ext compare --system gru=a.txt --system muse=b.txt --ref test.en",
     "plot": "fairseq-ext plot curves --help",
+    "plot curves": "fairseq-ext plot curves --log gru=gru/train.log --log muse=muse/train.log "
+    "-o curves.png",
+    "plot alignment": "fairseq-ext plot alignment generated.txt --index 0 1 -o alignment.png",
+    "plot lengths": "fairseq-ext plot lengths --system gru=a.txt --system muse=b.txt "
+    "--ref test.en -o lengths.png",
     "average": "fairseq-ext average --dir checkpoints --last-epochs 5 -o average.pt",
     "bundle": "fairseq-ext bundle checkpoints/average.pt --numbers int8 -o my-model",
     "push": "fairseq-ext push my-model my-name/my-model",

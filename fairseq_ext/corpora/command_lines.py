@@ -22,6 +22,8 @@ from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.utils.option_fields import from_args, option
 
+OUTPUT = ("-o", "--output", "--out")
+"""Names of the option for where to write; other commands have no `--out`."""
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
 CSV_NAMES = {
@@ -88,8 +90,10 @@ class OfficialOptions:
     """Which corpus of the catalogue to prepare, and how."""
 
     corpus: str
-    out: Path = option(help="folder to write into")
-    download: Path | None = option(None, "keep the archives in DIR (OUT/download)", metavar="DIR")
+    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
+    download: Path | None = option(
+        None, "keep the archives in this folder (`download` below --output)", metavar="DIR"
+    )
     mirror: str | None = option(
         None,
         "read the archives, under their own names, from a folder or below another address",
@@ -118,7 +122,7 @@ class OfficialOptions:
 class TatoebaOptions:
     """How to write the corpus that comes with this package."""
 
-    out: Path = option(help="folder to write into")
+    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
     tgt: str = option("en", "target language, the other one (default: %(default)s)")
     valid: int = option(1000, "at most 1000, the default", type=_natural, metavar="N")
@@ -135,9 +139,17 @@ class TatoebaOptions:
 class PairOptions:
     """How to split sentence pairs."""
 
-    src_lang: str = option(help="source language: file suffix and tokenizer rules")
-    tgt_lang: str = option(help="target language")
-    out: Path = option(help="folder to write into")
+    src_lang: str = option(
+        dataclasses.MISSING,
+        "source language: file suffix and tokenizer rules",
+        "--src",
+        "--src-lang",
+        metavar="LANG",
+    )
+    tgt_lang: str = option(
+        dataclasses.MISSING, "target language", "--tgt", "--tgt-lang", metavar="LANG"
+    )
+    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     pairs: Path | None = option(
         None,
         "tab-separated pairs, or CSV: a plain, .gz, .bz2, .xz or .zip file",
@@ -167,7 +179,7 @@ class PairOptions:
     )
     download: Path | None = option(
         None,
-        "keep data sets of mtdata, which LIST may name, in DIR (OUT/download)",
+        "keep data sets of mtdata, which LIST may name, in this folder (`download` below --output)",
         metavar="DIR",
     )
     swap: bool = option(False, "exchange source and target as read")
@@ -201,7 +213,7 @@ class PairOptions:
         "--as",
         choices=SPLITS,
     )
-    overwrite: bool = option(False, "write over a corpus in OUT that was made otherwise")
+    overwrite: bool = option(False, "write over a corpus in --output that was made otherwise")
     workers: int | None = option(
         None, "processes (default: one for each core)", type=_natural, metavar="N"
     )
@@ -300,7 +312,7 @@ class CsvOptions:
     """How to convert the CSV files of WMT14 English–German."""
 
     data: Path = option(help=f"folder or .zip with {CSV_NAMES['train']} and so on")
-    out: Path = option(help="folder to write into")
+    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("en", "source column and file ending (default: %(default)s)")
     tgt: str = option("de", "target column and file ending (default: %(default)s)")
     vocabulary: Path | None = option(None, "GPT-2's encoder.json, or BART's vocab.json")
@@ -342,7 +354,7 @@ class OwnTextOptions:
     data: Path = option(help="folder with the six text files")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
-    out: Path = option(help="folder to write")
+    out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
     tokenize: bool = option(False, "Moses tokenization (sacremoses)")
 
 
@@ -360,7 +372,7 @@ class MonolingualOptions(PreparedCorpus):
     """Which text without a translation to write."""
 
     language: str = option(help="the side")
-    out: Path = option(help="file to write")
+    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
     text: Path | None = option(
         None, "plain text to write instead, once it is checked", metavar="FILE"
     )
@@ -373,7 +385,7 @@ class MixOptions(PreparedCorpus):
 
     source: Path = option(help="source lines of the synthetic pairs, text …")
     target: Path = option(help="… and their target lines")
-    out: Path = option(help="folder to write")
+    out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
     tag: str = option("", "put before each synthetic source, such as <BT> (default: none)")
     copies: int = option(
         1,

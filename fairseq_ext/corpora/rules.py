@@ -120,7 +120,7 @@ def different(languages: tuple[str, str], values: str) -> Check:
 def language(languages: tuple[str, str], values: str) -> Check:
     """``language`` or ``language=CODE:CODE``: py3langid takes each side for its language.
 
-    The codes are ISO 639-1; those of ``--src-lang`` and ``--tgt-lang`` by default. Each side is
+    The codes are ISO 639-1; those of ``--src`` and ``--tgt`` by default. Each side is
     taken for one of the two, so that a text is judged by whether it is on the wrong side, or for
     one of ``language=CODE:CODE:OTHER…``, if more are given.
     """

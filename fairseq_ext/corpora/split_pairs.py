@@ -194,13 +194,13 @@ def _settings(options: PairOptions) -> Settings:
     """
     shared_folder.check_options(options.parts, shard=options.shard, ray=options.ray)
     shared_folder.shard(options.shard)  # refuses what is not a shard
-    for option, language in (("--src-lang", options.src_lang), ("--tgt-lang", options.tgt_lang)):
+    for option, language in (("--src", options.src_lang), ("--tgt", options.tgt_lang)):
         if not re.fullmatch(r"[\w-]+", language):  # it is the ending of file names
             raise ConfigError(
                 f"`{option}` must be a language, such as en or pt-BR, but is `{language}` instead."
             )
     if options.src_lang == options.tgt_lang:
-        raise ConfigError("--src-lang and --tgt-lang are the same; their files would collide.")
+        raise ConfigError("`--src` and `--tgt` are the same; their files would collide.")
     langs = (options.src_lang, options.tgt_lang)
     rules.checks(tuple(options.rule), langs, options.max_words)  # refuses impossible rules
     texts = _texts(options)
@@ -231,7 +231,7 @@ def run(options: PairOptions) -> str:
     settings = _settings(options)
     _check_folder(options.out, settings)
     if options.parts is not None and files.twice([options.parts, options.out]):
-        raise ConfigError("`--parts` and `--out` are the same; each has a manifest of its own.")
+        raise ConfigError("`--parts` and `--output` are the same; each has a manifest of its own.")
     record = _record(options, settings)
     if not options.overwrite:
         _keep_others(options.out, settings, record)
@@ -324,7 +324,7 @@ def _record(options: PairOptions, settings: Settings) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _folder(options: PairOptions) -> Iterator[Path]:
-    """Yield the folder of the parts: of ``--parts``, or a temporary one in ``--out``."""
+    """Yield the folder of the parts: of ``--parts``, or a temporary one in ``--output``."""
     if options.parts is not None:
         yield options.parts
         return

@@ -24,10 +24,31 @@ class Parser(argparse.ArgumentParser):
         help_text = super().format_help()
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does, but refuse what is unknown here, and not in a parser above.
+
+        The parser of a subcommand so looks for the nearest name among its own options.
+        """
+        self._words = list(args or [])
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
     def error(self, message: str) -> NoReturn:
-        """Print one line and exit with status 2."""
-        line = advise(message, options_of(self))
-        self.exit(2, f"{self.prog}: error: {printable(line)}\n")
+        """Print one line, which begins as those of other errors do, and exit with status 2."""
+        options = options_of(self)
+        if message.endswith(" required") or " are required: " in message:
+            # What is missing is mostly there, and misspelt.
+            words = [word.partition("=")[0] for word in getattr(self, "_words", ())]
+            names = [word for word in words if re.fullmatch("--[a-z].*", word)]
+            unknown = [
+                name for name in names if not any(option.startswith(name) for option in options)
+            ]
+            if unknown:
+                message = f"unrecognized arguments: {' '.join(unknown)}"
+        line = advise(message, options, self.prog)
+        self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
         """Show subcommands in the help below headings; argparse has one heading for all of them.
@@ -53,12 +74,13 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return options
 
 
-def advise(message: str, options: Iterable[str]) -> str:
+def advise(message: str, options: Iterable[str], command: str) -> str:
     """Add to an error of argparse the option or value that may have been meant.
 
     Args:
         message: as ``ArgumentParser.error`` is given it.
         options: all that the parser knows, such as ``--max-tokens``.
+        command: what the help is asked of, such as ``fairseq-ext translate``.
     """
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
@@ -72,8 +94,11 @@ def advise(message: str, options: Iterable[str]) -> str:
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        candidates = set(options).difference(words)  # an option of another command is no advice
-        return message + "".join(nearest(word, candidates) for word in words).rstrip(".")
+        candidates = set(options).difference(words)  # the parsers of fairseq know some for later
+        advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
+        return message + (advice or f". `{command} --help` lists the options.")
+    if message.startswith("the following arguments are required: "):
+        return f"{message}. `{command} --help` explains them."
     return message
 
 

@@ -93,7 +93,7 @@ make_text() {
         source=pairs/train.es target=pairs/train.en
     fi
     run fairseq-ext corpus pairs --source "$source" --target "$target" \
-        --src-lang es --tgt-lang en --tokenize --lowercase --max-words 50 \
+        --src es --tgt en --tokenize --lowercase --max-words 50 \
         --valid "$valid" --test "$test" --out split
     run mkdir -p text
     run cp split/text.json text/

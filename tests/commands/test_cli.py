@@ -105,15 +105,79 @@ def test_version(capsys):
 
 def test_every_command_has_an_example_that_it_takes():
     parser = cli.build_parser()
-    (subcommands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    ours = {command.name for command in commands.all_commands() if ".commands." in command.module}
-    assert {name for name in ours if name in EXAMPLES} >= {"translate", "serve", "score", "push"}
-    for name in ours & EXAMPLES.keys():
-        program, *words = shlex.split(EXAMPLES[name])
+    for command in parsers(parser):
+        if command is parser:
+            continue
+        assert f"example:\n  {command.example}\n" in command.format_help()
+        program, *words = shlex.split(command.example)
         if program == "fairseq-ext" and "--help" not in words:
-            assert words[0] == name
+            assert command.example.startswith(command.prog.removesuffix(" iwslt14_de_en"))
             assert parser.parse_args(words).run
-        assert EXAMPLES[name] in subcommands.choices[name].format_help()
+        else:
+            assert command.prog in command.example or command.prog == "fairseq-ext user-dir"
+    assert len(EXAMPLES) > 20
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("corpus", "pairs", "a.tsv", "--src", "de", "--tgt", "en", "-o", "text"),
+        ("corpus", "pairs", "a.tsv", "--src-lang", "de", "--tgt-lang", "en", "--out", "text"),
+        ("corpus", "pairs", "a.tsv", "--src", "de", "--tgt", "en", "--output", "text"),
+    ],
+)
+def test_older_names_of_options_are_the_same_options(words: tuple[str, ...]):
+    args = cli.build_parser().parse_args(words)
+    assert (args.src_lang, args.tgt_lang, args.out) == ("de", "en", Path("text"))
+
+
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("fairseq-ext transl", ["translate "]),
+        ("fairseq-ext translate --engine native-", ["native-bf16", "native-int8"]),
+        ("fairseq-ext corpus pairs --tgt-", ["--tgt-lang "]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_values(line: str, completions: list[str]):
+    pytest.importorskip("argcomplete")
+    answer, write = os.pipe()
+    variables = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line}
+    code = (
+        "import os, sys; os.dup2(int(sys.argv.pop()), 8); from fairseq_ext.cli import main; main()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(write)],
+        env={**os.environ, **variables, "COMP_POINT": str(len(line))},
+        pass_fds=[write],
+        cwd=REPO,
+        check=True,
+    )
+    os.close(write)
+    with os.fdopen(answer, encoding="utf-8") as file:
+        assert file.read().splitlines() == completions
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plot", "curves", "--lgo", "a"), "did you mean `--log`?"),
+        (("plot", "curves", "-o", "a"), "arguments are required: --log. `fairseq-ext plot curves"),
+        (("plot", "curves", "--log", "a=b", "-o", "c", "--sytem", "d"), "`fairseq-ext plot curves"),
+        (("plot", "lengths", "--system", "a=b", "-o", "c", "--reff", "d"), "mean `--ref`?"),
+        (("score", "--ref", "a", "--hypp", "b"), "did you mean `--hyp`?"),
+        (("translate", "--model", "m", "--beem", "4"), "did you mean `--beam`?"),
+        (("translat", "--model", "m"), "did you mean `translate`"),
+    ],
+)
+def test_advice_names_options_of_the_command_alone(words, message: str, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("fairseq-ext: error: ")
+    assert printed.count("\n") == 1
+    assert message in printed
 
 
 @pytest.mark.parametrize(

@@ -428,7 +428,7 @@ def test_only_refusals_of_options_are_put_into_one_line():
     """In the middle of the work, from our own code, or without words, a traceback is needed."""
     assert "dropout probability" in error_messages.final_line(raised(lambda: torch.nn.Dropout(7)))
     assert error_messages.final_line(raised(train_step)) is None
-    assert error_messages.final_line(raised(lambda: parsing.advise(None, []))) is None
+    assert error_messages.final_line(raised(lambda: parsing.advise(None, [], ""))) is None
     assert error_messages.final_line(raised(lambda: {}["a"])) is None
     assert error_messages.final_line(KeyboardInterrupt()) == "interrupted."
     assert error_messages.final_line(errors.DataError("a\nb")) == r"error: a\nb"

@@ -499,7 +499,7 @@ def test_a_language_is_the_ending_of_a_name(tmp_path, language):
     source = write_lines(tmp_path / "s", ["a ."])
     words = ("--source", source, "--target", source, "--out", tmp_path / "out")
     output = command(*words, "--src-lang", language, "--tgt-lang", "en", ok=False).stderr
-    assert "`--src-lang` must be a language, such as en or pt-BR, but is" in output
+    assert "`--src` must be a language, such as en or pt-BR, but is" in output
     assert not (tmp_path / "out").exists()
 
 

@@ -21,6 +21,7 @@ def add(commands: Subparsers) -> None:
         "decoder-scaling models together, one law for each family on each dataset, with 95 % "
         "confidence intervals.",
     )
+    parser.example = "fairseq-ext scaling-fit losses.json -o law.png"
     parser.add_argument(
         "table",
         type=Path,

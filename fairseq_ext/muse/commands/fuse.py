@@ -23,6 +23,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--unfuse", action="store_true", help="take a fused checkpoint's matrices apart again"
     )
+    parser.example = "fairseq-ext fuse checkpoints/average.pt -o fused.pt"
     options.add_output(parser, "OUT.pt", "the new checkpoint, without optimizer state")
     parser.set_defaults(run=_fuse)
 

@@ -23,6 +23,7 @@ def add(pictures: Subparsers) -> None:
         metavar="CHECKPOINT",
         help="of a MUSE model with several kernels in a layer",
     )
+    parser.example = "fairseq-ext plot gates checkpoints/average.pt -o gates.png"
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_gates)
 
