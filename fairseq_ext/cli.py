@@ -27,6 +27,10 @@ DESCRIPTION = "What is needed around fairseq's own commands."
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one subcommand; a user's error is one message on standard error and exit status 1."""
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow the words so far
+        import argcomplete
+
+        argcomplete.autocomplete(build_parser())
     _open_closed_streams()
     logging.basicConfig(level=logging.WARNING)  # the import of fairseq would choose DEBUG
     words = _as_options(sys.argv[1:] if arguments is None else [*arguments])

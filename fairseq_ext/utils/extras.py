@@ -26,6 +26,7 @@ EXTRAS: dict[str, str] = {
     "py3langid": "language",
     "sentence_splitter": "sentences",
     "babel": "serve",
+    "argcomplete": "completion",
 }
 """Module to extra, as in pyproject.toml."""
 
