@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import sys
+import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,6 +75,22 @@ def test_forms(server: Server, alone: Translate):
     reply = server.ask("/translate", b"q=1+2&source=src&target=tgt&alternatives=1", **form)
     assert reply.body["translatedText"] == alone(["1 2"])[0]
     assert len(reply.body["alternatives"]) == 1
+
+
+def test_the_client_of_libretranslate(tmp_path: Path):
+    """The Python library that LibreTranslate's users have, as it is."""
+    library = pytest.importorskip("libretranslatepy")
+    lines = ["Hola.", "", "¿Dónde está la biblioteca? & más"]
+    texts = [translation.text for translation in fairseq_ext.load("tatoeba-es-en").translate(lines)]
+    with serving(tmp_path, "tatoeba-es-en", "tatoeba-en-es", "--api-key", "key") as server:
+        client = library.LibreTranslateAPI(f"http://127.0.0.1:{server.port}", "key")
+        assert sorted(language["code"] for language in client.languages()) == ["en", "es"]
+        assert client.translate("\n".join(lines), "es", "en").split("\n") == texts
+        assert client.translate(lines[0], "auto", "en") == texts[0]
+        if importlib.util.find_spec("py3langid") is not None:
+            assert client.detect(lines[2])[0]["language"] == "es"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            library.LibreTranslateAPI(client.url).translate("1", "es", "en")
 
 
 def test_the_other_addresses(server: Server):
