@@ -47,6 +47,9 @@ class Request:
     max_words: int = option(60, "of a sentence (%(default)s)", metavar="N")
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
     port: int = option(7860, "0: any free one (%(default)s)", metavar="N")
+    split_sentences: bool = option(
+        False, "translate each sentence of a text alone, and join the translations"
+    )
     cpu: bool = option(False, "leave a GPU alone")
     text: TextOptions = field(default_factory=TextOptions)
 
@@ -151,4 +154,7 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
         one_message(),
         tqdm(named, desc="load", unit=" systems", disable=None) as shown,
     ):
-        return {system.name: load(system, search, codec) for system in shown}
+        return {
+            system.name: load(system, search, codec, split_sentences=request.split_sentences)
+            for system in shown
+        }

@@ -40,7 +40,7 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
     """Translate a sentence with each of the systems.
 
     Args:
-        sentence: text as it was typed.
+        sentence: text as it was typed; of several sentences, for systems that split it.
         systems: those chosen.
         max_words: the most that are translated.
 
@@ -64,26 +64,33 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
     return [_answer_of(system, " ".join(words)) for system in systems]
 
 
-def _answer_of(system: System, sentence: str) -> Answer:
-    translator = system.translator
-    tokens = system.codec.encode(sentence)
-    if not tokens.strip():
+def _answer_of(system: System, text: str) -> Answer:
+    translator, splitter = system.translator, system.splitter
+    sentences = [text] if splitter is None else splitter.split(text)
+    sources = [tokens for tokens in map(system.codec.encode, sentences) if tokens.strip()]
+    if not sources:
         return Answer(system.name, "", "The sentence has nothing but invisible characters.")
-    length = translator.lengths([tokens])[0]
-    if length > translator.limit:
+    lengths = translator.lengths(sources)
+    if max(lengths) > translator.limit:
         limit = f"{translator.limit_name} at most {translator.limit:,}"
-        return Answer(system.name, "", f"Too long: {length:,} source tokens, but {limit}.")
+        return Answer(system.name, "", f"Too long: {max(lengths):,} source tokens, but {limit}.")
     unknown, produced = translator.counts.unknown, translator.counts.target
     began = time.perf_counter()
-    best = translator.translate([tokens])[0][0]
+    best = [candidates[0] for candidates in translator.translate(sources)]
     seconds = time.perf_counter() - began
     unknown = translator.counts.unknown - unknown
     produced = translator.counts.target - produced
-    remark = f"score {best.score:.2f}, {seconds:.2f} s, {produced / seconds:,.0f} tokens per second"
+    score = sum(candidate.score for candidate in best) / len(best)
+    remark = f"score {score:.2f}, {seconds:.2f} s, {produced / seconds:,.0f} tokens per second"
+    if len(best) > 1:
+        remark = f"{len(best)} sentences, mean {remark}"
     if unknown:
-        remark += f", {unknown} of {length} source tokens unknown"
-    text = system.codec.decode(best.tokens)
-    return Answer(system.name, text, remark, _attention(system.name, tokens, best))
+        remark += f", {unknown} of {sum(lengths)} source tokens unknown"
+    texts = [system.codec.decode(candidate.tokens) for candidate in best]
+    attention = _attention(system.name, sources[0], best[0]) if len(best) == 1 else None
+    return Answer(
+        system.name, texts[0] if splitter is None else splitter.join(texts), remark, attention
+    )
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:

@@ -14,6 +14,7 @@ from fairseq_ext.decoding.loading import data_of, model_of
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.decoding.translator import Translator
+from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError
 
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
@@ -59,12 +60,14 @@ class System:
         translator: from tokens to tokens.
         codec: between text and tokens.
         about: it, for the page.
+        splitter: of a text into sentences, which are translated alone; None leaves it as it is.
     """
 
     name: str
     translator: Translator
     codec: TextCodec
     about: About
+    splitter: SentenceSplitter | None = None
 
 
 MakeCodec = Callable[[Named, Translator], TextCodec]
@@ -114,13 +117,16 @@ def _parse(argument: str, data: Path | None) -> Named:
     return Named(name, Path(checkpoint), folder, codes)
 
 
-def load(named: Named, search: Search, make_codec: MakeCodec) -> System:
+def load(
+    named: Named, search: Search, make_codec: MakeCodec, *, split_sentences: bool = False
+) -> System:
     """Load a model, once for all sentences.
 
     Args:
         named: where it is.
         search: how it translates.
         make_codec: how its text becomes tokens.
+        split_sentences: translate each sentence of a text alone.
 
     Raises:
         FairseqExtError: as of :class:`~fairseq_ext.decoding.translator.Translator` and
@@ -131,7 +137,8 @@ def load(named: Named, search: Search, make_codec: MakeCodec) -> System:
         f"{translator.src} → {translator.tgt}, {_size(named.checkpoint)}",
         _pictures(named.checkpoint),
     )
-    return System(named.name, translator, make_codec(named, translator), about)
+    splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None
+    return System(named.name, translator, make_codec(named, translator), about, splitter)
 
 
 def _size(checkpoint: Path) -> str:

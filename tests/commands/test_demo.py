@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import http.client
 import json
 import os
@@ -451,6 +452,21 @@ def test_answers_have_the_text_of_translate_and_attention_between_words(
         [1] * len(gru.attention.target), abs=1e-4
     )
     assert heat_map(gru.attention).startswith(b"\x89PNG")
+
+
+def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
+    from fairseq_ext.demo.answers import answer
+    from fairseq_ext.text.sentences import SentenceSplitter
+
+    (gru,) = loaded(trained, "gru")
+    parts = [answer(sentence, [gru], MOST)[0].text for sentence in ("1 2", "3 4 5")]
+    split = dataclasses.replace(gru, splitter=SentenceSplitter(lambda text: text.split(" 0 "), " "))
+    (several,) = answer("1 2 0 3 4 5", [split], MOST)
+    assert (several.text, several.attention) == (" ".join(parts), None)
+    assert several.remark.startswith("2 sentences, mean score -")
+    (single,) = answer("1 2", [split], MOST)
+    assert single.text == parts[0]
+    assert single.attention is not None
 
 
 def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> None:
