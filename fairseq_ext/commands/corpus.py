@@ -1,4 +1,4 @@
-"""``fairseq-ext corpus``: corpora of the literature, Tatoeba, pairs, translation files, CSV."""
+"""``fairseq-ext corpus``: corpora of the literature, Tatoeba, pairs, translation files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "corpus",
-        help="make a corpus: of the literature, Tatoeba, pairs of sentences or CSV",
+        help="make a corpus: of the literature, Tatoeba, or pairs of sentences",
         description="Make a corpus, ready for fairseq-preprocess. `corpus NAME --help` lists the "
         "options of each.",
     )

@@ -12,7 +12,6 @@ EXAMPLES = {
     "--src de --tgt en -o text",
     "corpus translations": "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
     "corpus contamination": "fairseq-ext corpus contamination test.en --training train.en",
-    "corpus wmt14-csv": "fairseq-ext corpus wmt14-csv --data archive.zip --download gpt2 -o text",
     "prepare": "fairseq-ext prepare --data text --src de --tgt en --tokenize -o prepared",
     "subwords": "fairseq-ext subwords prepared --src de --tgt en --size 8000 -o bpe",
     "binarize": "fairseq-ext binarize bpe --src de --tgt en --shards 20 -o data-bin",

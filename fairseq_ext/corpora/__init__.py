@@ -4,7 +4,6 @@
 :mod:`~fairseq_ext.corpora.preparation` makes one of them,
 :mod:`~fairseq_ext.corpora.own_text` takes a user's own,
 :mod:`~fairseq_ext.corpora.split_pairs` splits sentence pairs without leaks,
-:mod:`~fairseq_ext.corpora.wmt14_csv` reads CSV files,
 :mod:`~fairseq_ext.corpora.tatoeba` is the corpus that comes with the package.
 """
 

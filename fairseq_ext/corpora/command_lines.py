@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +25,6 @@ OUTPUT = ("-o", "--output", "--out")
 """Names of the option for where to write; other commands have no `--out`."""
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
-CSV_NAMES = {
-    "train": "wmt14_translate_de-en_train.csv",
-    "valid": "wmt14_translate_de-en_validation.csv",
-    "test": "wmt14_translate_de-en_test.csv",
-}
-GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `--bpe gpt2`
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -52,7 +45,8 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Parse a whole number above 0."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"`{text}` must be a positive whole number")
     return int(text)
@@ -68,18 +62,6 @@ def _columns(text: str) -> tuple[int, int] | tuple[str, str]:
     raise argparse.ArgumentTypeError(
         f"`{text}` must be two column numbers, source then target, such as 2,1, or two names"
     )
-
-
-def _fraction(text: str) -> Fraction:
-    try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        value = Fraction(0)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(
-            f"`{text}` must be above 0 and at most 1, such as 0.5 or 1/2"
-        )
-    return value
 
 
 # ---- the corpora of the literature ---------------------------------------------------------------
@@ -224,7 +206,7 @@ class PairOptions:
         metavar="FOLDER",
     )
     part_lines: int | None = option(
-        None, "pairs in a part (default: 200000)", type=_positive, metavar="N"
+        None, "pairs in a part (default: 200000)", type=positive, metavar="N"
     )
     shard: str | None = option(
         None,
@@ -308,46 +290,6 @@ class ContaminationOptions:
 
 
 @dataclass(frozen=True)
-class CsvOptions:
-    """How to convert the CSV files of WMT14 English–German."""
-
-    data: Path = option(help=f"folder or .zip with {CSV_NAMES['train']} and so on")
-    out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
-    src: str = option("en", "source column and file ending (default: %(default)s)")
-    tgt: str = option("de", "target column and file ending (default: %(default)s)")
-    vocabulary: Path | None = option(None, "GPT-2's encoder.json, or BART's vocab.json")
-    merges: Path | None = option(None, "GPT-2's vocab.bpe, or BART's merges.txt")
-    download: Path | None = option(
-        None,
-        "instead of these two: keep GPT-2's in DIR, downloaded once from --url",
-        metavar="DIR",
-    )
-    url: str = option(GPT2_URL, "address of encoder.json and vocab.bpe (%(default)s)")
-    fraction: Fraction = option(
-        Fraction(1, 2),
-        "use the first F of the training rows (default: 1/2)",
-        type=_fraction,
-        metavar="F",
-    )
-    valid_fraction: Fraction = option(
-        Fraction(1, 100),
-        "of the rows used, the last F validate (default: 1/100)",
-        type=_fraction,
-        metavar="F",
-    )
-    csv_valid: bool = option(False, "validate on the CSV validation file instead")
-    max_ids: int = option(
-        1000, "cut lines to this many ids (default: %(default)s)", type=_positive, metavar="N"
-    )
-    pad_to_multiple: int = option(
-        8,
-        "fill the dictionary up to a multiple of N (default: %(default)s)",
-        type=_positive,
-        metavar="N",
-    )
-
-
-@dataclass(frozen=True)
 class OwnTextOptions:
     """How to check and copy a user's own text."""
 
@@ -393,9 +335,9 @@ class MixOptions(PreparedCorpus):
         type=_natural,
         metavar="N",
     )
-    longest: int = option(250, "tokens (default: 250)", type=_positive, metavar="N")
+    longest: int = option(250, "tokens (default: 250)", type=positive, metavar="N")
     ratio: float = option(3.0, "of the two lengths (default: 3)", metavar="R")
-    workers: int = option(1, "processes (default: 1)", type=_positive, metavar="N")
+    workers: int = option(1, "processes (default: 1)", type=positive, metavar="N")
 
 
 # ---- the commands --------------------------------------------------------------------------------
@@ -459,9 +401,6 @@ OTHERS = {
         ContaminationOptions,
         "contamination",
         "test sentences that are in the training text, or nearly",
-    ),
-    "wmt14-csv": CommandLine(
-        CsvOptions, "wmt14_csv", "WMT14 English-German from CSV files, in byte-level BPE"
     ),
     "monolingual": CommandLine(
         MonolingualOptions, "monolingual", "a side of a prepared corpus as plain text"

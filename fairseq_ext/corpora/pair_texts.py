@@ -80,7 +80,7 @@ def rows(text: Text) -> Iterator[list[str]]:
         DataError: it cannot be read.
     """
     if text.table:
-        return table_rows(text.files[0], text.member)
+        return (row for _, row in table_rows(text.files[0], text.member))
     return (line.split("\t") for _, line in lines(text.files[0], text.member))
 
 

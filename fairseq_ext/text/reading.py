@@ -111,15 +111,16 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
         yield number, text.removeprefix("\ufeff") if number == 1 else text
 
 
-def table_rows(path: Path, member: str | None = None) -> Iterator[list[str]]:
-    """Yield the rows of a CSV file, whose cells may be quoted and have line ends in them.
+def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield ``(first line, row)`` of a CSV file, whose cells may be quoted, with line ends in them.
 
-    Cells are apart by commas, semicolons or tabs: the one that the first line has most of.
+    Cells are apart by commas, semicolons or tabs: the one that the first line has most of. A
+    carriage return, over which the format would stumble outside quotation marks, is a space.
 
     Raises:
         DataError: an unreadable file, or quotation marks that do not close.
     """
-    numbered = lines(path, member)
+    numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     first = next(numbered, None)
     if first is None:
         return
@@ -127,12 +128,15 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[list[str]]:
     delimiter = max(",;\t", key=bare.count)
     text = itertools.chain([f"{first[1]}\n"], (f"{line}\n" for _, line in numbered))
     reader = csv.reader(text, delimiter=delimiter, strict=True)
+    start = 1
     try:
-        yield from reader
+        for row in reader:
+            yield start, row
+            start = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"`{path}`, line {reader.line_num}: no CSV ({error}); save it as CSV again, or give it "
-            "as tab-separated lines."
+            f"`{path}`, from line {start}: no CSV ({error}); probably a quotation mark is missing "
+            "or not doubled. Save it as CSV again, or give it as tab-separated lines."
         ) from error
 
 

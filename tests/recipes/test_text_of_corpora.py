@@ -12,6 +12,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+import wmt14_csv
 from fairseq.data import Dictionary, data_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from fairseq_ext import cli
 from fairseq_ext.commands import text_options
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
-from fairseq_ext.corpora.command_lines import CSV_NAMES
 from fairseq_ext.corpora.own_text import copy_corpus
 from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.text import byte_level, pipeline, subwords
@@ -187,12 +187,13 @@ def test_csv(sentences, tmp_path: Path) -> None:
     for split in SPLITS:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([("en", "de"), *sentences[split]])
-        (tmp_path / CSV_NAMES[split]).write_text(text.getvalue(), encoding="utf-8")
+        (tmp_path / wmt14_csv.CSV_NAMES[split]).write_text(text.getvalue(), encoding="utf-8")
     lines = [line for pair in sentences["train"] for line in pair]
     byte_level.train([write_lines(tmp_path / "lines", lines)], 300, tmp_path)
     encoding = [tmp_path / name for name in byte_level.FILES]
     options = ("--vocabulary", encoding[0], "--merges", encoding[1], "--fraction", "1")
-    run("corpus", "wmt14-csv", "--data", tmp_path, *options, "--out", tmp_path / "out")
+    words = ("--data", tmp_path, *options, "--out", tmp_path / "out")
+    wmt14_csv.run(wmt14_csv.parser().parse_args(list(map(str, words))))
     raw = [pair[0] for pair in sentences["test"]]
     dictionary = ("--srcdict", tmp_path / "out/bpe/dict.txt", "--joined-dictionary")
     pieces = check(tmp_path / "out" / "bpe", ("en", "de"), raw, *dictionary)

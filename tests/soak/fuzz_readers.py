@@ -12,13 +12,14 @@ from pathlib import Path
 from random import Random
 
 from fairseq_ext.binary.scaling import table as scaling_table
-from fairseq_ext.corpora import csv_pairs, downloads, pair_texts, raw_pairs, recorded
+from fairseq_ext.corpora import downloads, pair_texts, raw_pairs, recorded
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
 from fairseq_ext.text import byte_level, check_dictionary, check_text
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import table_rows
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils import json_files
 from fairseq_ext.utils.errors import DataError
@@ -115,7 +116,7 @@ def read_bytes(folder: Path) -> None:
 
 
 def read_csv(folder: Path) -> None:
-    list(csv_pairs.rows(folder / "a.csv", ("de", "en")))
+    list(table_rows(folder / "a.csv"))
 
 
 def read_pairs(folder: Path) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from wmt14_csv import CSV_NAMES, cut, locate, rows
 
-from fairseq_ext.corpora.command_lines import CSV_NAMES
-from fairseq_ext.corpora.csv_pairs import locate, rows
-from fairseq_ext.corpora.wmt14_csv import plan
 from fairseq_ext.text.byte_level import FILES, train
 from fairseq_ext.utils.files import sha256
-from tests.support.harness import run, write_lines
+from tests.support.harness import REPO, run, write_lines
 
-COMMAND = ("fairseq-ext", "corpus", "wmt14-csv")
+COMMAND = (sys.executable, REPO / "recipes" / "linformer" / "wmt14_csv.py")
 COLUMNS = ("en", "de")
 TRAIN, TEST = 203, 7  # odd, so that a half is not whole
 
@@ -113,8 +112,8 @@ def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, pl
         (b"", "must name a column `en`"),
         (b'de,en\na,b\n"c\nd",e,f\n', r"row 2 \(line 3\): 3 fields, but the heading has 2"),
         (b"de,en\na,b\n\nc,d\n", r"row 2 \(line 3\): 0 fields"),
-        (b'de,en\n"a\nb",c\n"d,e\nf,g\n', r"row 2 \(from line 4\): .*quotation mark"),
-        (b'de,en\na,b\nc,"d"e\n', r"row 2 \(from line 3\): .*quotation mark"),
+        (b'de,en\n"a\nb",c\n"d,e\nf,g\n', "from line 4: .*quotation mark"),
+        (b'de,en\na,b\nc,"d"e\n', "from line 3: .*quotation mark"),
         (b"de,en\na,b\nc,\xff\n", r"line 3, byte 3 \(0xff\): not UTF-8"),
     ],
 )
@@ -131,7 +130,7 @@ def test_malformed_files_are_named_with_row_and_line(
 def test_a_quotation_mark_that_never_closes_does_not_swallow_the_file(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text('de,en\na,b\n"c,d\n' + "e,f\n" * 50_000)
-    with pytest.raises(ValueError, match=r"row 2 \(from line 3\): field larger than"):
+    with pytest.raises(ValueError, match=r"from line 3: no CSV \(field larger than"):
         list(rows(path, COLUMNS))
 
 
@@ -148,13 +147,12 @@ def test_a_quotation_mark_that_never_closes_does_not_swallow_the_file(tmp_path: 
     ],
 )
 def test_rows_are_cut_by_exact_arithmetic(total, fraction, valid, expected) -> None:
-    cut = plan(total, Fraction(fraction), Fraction(valid))
-    assert (cut.train, cut.valid) == expected
+    assert cut(total, Fraction(fraction), Fraction(valid)) == expected
 
 
 def test_too_few_rows_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"1/2` of 3 training rows leaves 1, and 1 of them"):
-        plan(3, Fraction(1, 2), Fraction(1, 100))
+        cut(3, Fraction(1, 2), Fraction(1, 100))
 
 
 def test_every_row_is_in_its_split_and_every_line_in_both_forms(
@@ -170,13 +168,13 @@ def test_every_row_is_in_its_split_and_every_line_in_both_forms(
             ids = [" ".join(map(str, bpe.encode(line))) for line in text]
             assert read(tmp_path / "out" / "bpe" / f"{split}.{language}") == ids
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["training rows"] == {"rows": TRAIN, "train": 100, "valid": 1}
+    assert manifest["training rows"] == TRAIN
     assert manifest["splits"]["test"]["pairs"] == TEST
     assert manifest["inputs"][CSV_NAMES["train"]] == sha256(files / CSV_NAMES["train"])
     for name, digest in manifest["sha256"].items():
         assert sha256(tmp_path / "out" / name) == digest
     assert len(manifest["sha256"]) == 13
-    assert "training rows: 203, of which unused (`--fraction`): 102" in done.stdout
+    assert "training rows: 203, of which used (`--fraction`): 1/2" in done.stdout
 
 
 def test_the_csv_validation_file_and_a_zip(tmp_path: Path, files: Path) -> None:
@@ -195,8 +193,9 @@ def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(
     table[3] = ("\n ", "x")
     write_csv(tmp_path / CSV_NAMES["train"], table)
     write_csv(tmp_path / CSV_NAMES["test"], table[4:])
-    done = convert(tmp_path, tmp_path / "out", files=files)
-    assert "train, dropped, empty side: 1" in done.stdout
+    convert(tmp_path, tmp_path / "out", files=files)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["splits"]["train"]["dropped"] == 1
     assert len(read(tmp_path / "out" / "bpe" / "train.en")) == 8
     write_csv(tmp_path / CSV_NAMES["test"], table)
     complaint = refused(tmp_path, tmp_path / "new", files=files)
@@ -208,12 +207,13 @@ def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
     write_csv(tmp_path / CSV_NAMES["train"], table)
     write_csv(tmp_path / CSV_NAMES["test"], table[:1])
     done = convert(tmp_path, tmp_path / "out", "--fraction", 1, "--max-ids", 77, files=files)
-    assert "train.de, cut to 77 ids: 1" in done.stdout
     lengths = [len(line.split()) for line in read(tmp_path / "out" / "bpe" / "train.de")]
     assert lengths[1] == 77
     assert read(tmp_path / "out" / "text" / "train.de")[1] == table[1][0]
     longest = json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"]["train"]["de"]
     assert longest["longest"] > 10_000
+    assert longest["cut"] == 1
+    assert done.stdout.splitlines()[2].split()[-1] == "1"
 
 
 def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(

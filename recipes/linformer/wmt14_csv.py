@@ -1,0 +1,349 @@
+#!/usr/bin/env python
+"""Convert the CSV files of WMT14 English–German to text and byte-level BPE for fairseq.
+
+    python recipes/linformer/wmt14_csv.py --data archive.zip --download gpt2 --out data/wmt14.en-de
+
+The first half of the training rows is used, the last 1 % of that half for validation, and the
+test file to test, as in the Linformer paper's section 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from tqdm import tqdm
+
+from fairseq_ext.corpora import SPLITS
+from fairseq_ext.corpora.command_lines import positive
+from fairseq_ext.corpora.downloads import fetch
+from fairseq_ext.text.byte_level import FILES, ByteBPE
+from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import table_rows
+from fairseq_ext.text.writing import staged, write_all, writers
+from fairseq_ext.utils.archives import whole_archive
+from fairseq_ext.utils.errors import ConfigError, DataError, FairseqExtError
+from fairseq_ext.utils.files import sha256
+
+CSV_NAMES = {
+    "train": "wmt14_translate_de-en_train.csv",
+    "valid": "wmt14_translate_de-en_validation.csv",
+    "test": "wmt14_translate_de-en_test.csv",
+}
+GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `--bpe gpt2`
+CHUNK = 2_000  # rows encoded at a time; the library spreads them over the cores
+SentencePair = tuple[str, str]
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def locate(data: Path, name: str) -> tuple[Path, str | None]:
+    """Locate the file ``name``: (path, None) in a folder, (archive, member) in a zip.
+
+    Raises:
+        DataError: ``data`` is neither, or has no such file, or several.
+    """
+    if data.is_dir():
+        for path in (data / name, data / f"{name}.zip"):  # the site packs single files, too
+            if path.is_file():
+                return locate(path, name) if path.suffix == ".zip" else (path, None)
+        raise DataError(f"the folder `{data}` has no file `{name}`; check the path.")
+    if not (data.is_file() and zipfile.is_zipfile(data)):
+        raise DataError(f"`{data}` must be a folder or a .zip with `{name}`, but is neither.")
+    with whole_archive(data), zipfile.ZipFile(data) as archive:
+        members = [member for member in archive.namelist() if Path(member).name == name]
+    if len(members) != 1:
+        listed = ", ".join(members)[:500] or "none"
+        raise DataError(f"`{data}` must have one file `{name}`, but has {listed}.")
+    return data, members[0]
+
+
+def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
+    """Yield the cells of two columns, with each run of white space made one space.
+
+    Rows are never left out, so that their number is their position in the file.
+
+    Args:
+        path: a ``.csv`` file, or a ``.zip`` (then ``member`` is the file in it).
+        columns: names in the heading, source first.
+
+    Raises:
+        DataError: unreadable, no such column, or a malformed row; names file and line.
+    """
+    table = table_rows(path, member)
+    heading = [name.strip() for name in next(table, (1, []))[1]]
+    for name in columns:
+        if name not in heading:
+            raise DataError(
+                f"`{path}`: the first row must name a column `{name}`, but is "
+                f"`{','.join(heading)[:60]}`."
+            )
+    source, target = map(heading.index, columns)
+    for number, (line, row) in enumerate(table, 1):
+        if len(row) != len(heading):
+            raise DataError(
+                f"`{member or path}`, row {number} (line {line}): {len(row)} fields, but the "
+                f"heading has {len(heading)}; correct or delete the row."
+            )
+        yield one_spaced(row[source]), one_spaced(row[target])
+
+
+def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, int]:
+    """Count the rows of ``train`` and ``valid``, which stand one after the other.
+
+    The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of that validates.
+    Both are rounded down, by exact arithmetic, but validation has at least one row unless
+    ``valid_fraction`` is 0.
+
+    Raises:
+        DataError: no row is left to train on.
+    """
+    used = int(total * fraction)
+    valid = max(1, int(used * valid_fraction)) if valid_fraction else 0
+    if used <= valid:
+        raise DataError(
+            f"`--fraction {fraction}` of {total} training rows leaves {used}, and {valid} of them "
+            "validate; nothing is left to train on."
+        )
+    return used - valid, valid
+
+
+# ---- conversion ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Side:
+    """Lengths in ids of one side of a split, without <s> and </s>, before truncation."""
+
+    total: int = 0
+    shortest: int = sys.maxsize
+    longest: int = 0
+    cut: int = 0
+
+    def add(self, length: int, limit: int) -> None:
+        """Count one sentence, of which at most ``limit`` ids are kept."""
+        self.total += length
+        self.shortest, self.longest = min(self.shortest, length), max(self.longest, length)
+        self.cut += length > limit
+
+
+@dataclass
+class Split:
+    """The counts of one split: pairs written, pairs dropped for an empty side, and lengths."""
+
+    pairs: int = 0
+    dropped: int = 0
+    sides: tuple[Side, Side] = field(default_factory=lambda: (Side(), Side()))
+
+    def complete(self, pairs: Iterable[SentencePair], name: str) -> Iterator[SentencePair]:
+        """Leave out pairs with an empty side; in the test set they are an error."""
+        for number, pair in enumerate(pairs, 1):
+            if all(pair):
+                yield pair
+            elif name == "test":
+                raise DataError(
+                    f"`{CSV_NAMES[name]}`, row {number}: a side is empty. A test set is never "
+                    "shortened; complete or delete the row."
+                )
+            else:
+                self.dropped += 1
+
+    def encode(
+        self, pairs: Iterable[SentencePair], bpe: ByteBPE, limit: int, files: Sequence[IO[str]]
+    ) -> None:
+        """Write each pair as text and as ids.
+
+        Args:
+            pairs: without empty sides.
+            bpe: the encoding.
+            limit: most ids in a line.
+            files: source text, target text, source ids, target ids.
+        """
+        pairs = iter(pairs)
+        while chunk := list(islice(pairs, CHUNK)):
+            self.pairs += len(chunk)
+            for place, lines in enumerate(zip(*chunk, strict=True)):
+                encoded = bpe.encode(lines)
+                for ids in encoded:
+                    self.sides[place].add(len(ids), limit)
+                files[place].writelines(f"{line}\n" for line in lines)
+                files[place + 2].writelines(
+                    f"{' '.join(map(str, ids[:limit]))}\n" for ids in encoded
+                )
+
+
+def convert(
+    args: argparse.Namespace, bpe: ByteBPE, origins: Sequence[Path]
+) -> tuple[int, dict[str, Split]]:
+    """Write ``text/`` and ``bpe/``, whole or not at all; returns the training rows and counts.
+
+    Raises:
+        DataError: unusable input, named by file and row; nothing has been written then.
+    """
+    columns = (args.src, args.tgt)
+    locations = {name: locate(args.data, CSV_NAMES[name]) for name in files_used(args)}
+
+    def read(name: str) -> Iterator[SentencePair]:
+        path, member = locations[name]
+        return rows(path, columns, member)
+
+    total = sum(1 for _ in tqdm(read("train"), desc="count", unit=" rows", disable=None))
+    train, valid = cut(total, args.fraction, Fraction(0) if args.csv_valid else args.valid_fraction)
+    used = islice(read("train"), train + valid)
+    used = tqdm(used, total=train + valid, desc="encode", unit=" rows", disable=None)
+    streams = {
+        "train": islice(used, train),
+        "valid": used if valid else read("valid"),
+        "test": read("test"),
+    }
+    splits = {name: Split() for name in SPLITS}
+    with staged(args.out / "text", args.out / "bpe") as (text, ids):
+        for name, pairs in streams.items():
+            paths = [folder / f"{name}.{side}" for folder in (text, ids) for side in columns]
+            split = splits[name]
+            with writers(paths) as files:
+                split.encode(split.complete(pairs, name), bpe, args.max_ids, files)
+            if not split.pairs:
+                raise DataError(f"no pair is left for `{name}`; check the CSV files.")
+        dictionary = "".join(f"{line}\n" for line in bpe.dictionary(args.pad_to_multiple))
+        (ids / "dict.txt").write_text(dictionary, encoding="utf-8")
+        for name, origin in zip(FILES, origins, strict=True):
+            (ids / name).write_bytes(origin.read_bytes())
+        Pipeline(*columns).save(text)
+        encoding = tuple(ids / name for name in FILES)
+        replace(Pipeline(*columns), subwords="byte-level", files=encoding).save(ids)
+    return total, splits
+
+
+def files_used(args: argparse.Namespace) -> list[str]:
+    """Name the splits whose CSV files are read."""
+    return [name for name in SPLITS if name != "valid" or args.csv_valid]
+
+
+def write_manifest(
+    args: argparse.Namespace, total: int, splits: dict[str, Split], origins: Sequence[Path]
+) -> None:
+    """Record options, counts and checksums as ``manifest.json``."""
+    inputs = {locate(args.data, CSV_NAMES[name])[0] for name in files_used(args)} | {*origins}
+    names = [f"{name}.{side}" for name in SPLITS for side in (args.src, args.tgt)]
+    outputs = [args.out / folder / name for folder in ("text", "bpe") for name in names]
+    outputs.append(args.out / "bpe" / "dict.txt")
+    record = {
+        "options": {name: str(value) for name, value in vars(args).items() if name != "out"},
+        "inputs": {path.name: sha256(path) for path in sorted(inputs)},
+        "training rows": total,
+        "splits": {
+            name: {
+                "pairs": split.pairs,
+                "dropped": split.dropped,
+                args.src: vars(split.sides[0]),
+                args.tgt: vars(split.sides[1]),
+            }
+            for name, split in splits.items()
+        },
+        "sha256": {str(path.relative_to(args.out)): sha256(path) for path in outputs},
+    }
+    text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
+    write_all(args.out, {"manifest.json": [text]})
+
+
+def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe: ByteBPE) -> str:
+    """Return a table of the splits' lengths, and counts of rows and dictionary entries."""
+    lines = [
+        f"{'split':6} {'pairs':>9} {'dropped':>8} {'side':>5} {'ids':>11} {'mean':>6} {'min':>5} "
+        f"{'max':>6} {'cut':>6}"
+    ]
+    for name, split in splits.items():
+        for code, side in zip((args.src, args.tgt), split.sides, strict=True):
+            lines.append(
+                f"{name:6} {split.pairs:9} {split.dropped:8} {code:>5} {side.total:11} "
+                f"{side.total / split.pairs:6.1f} {side.shortest:5} {side.longest:6} {side.cut:6}"
+            )
+    entries = len(bpe.dictionary(args.pad_to_multiple)) + 4
+    lines += [
+        "lengths in ids, without <s> and </s> (the paper's Table 1 counts these two as well)",
+        f"dropped: pairs with an empty side; cut: lines of more than {args.max_ids} ids",
+        f"training rows: {total}, of which used (`--fraction`): {args.fraction}",
+        f"dictionary: {len(bpe.ids)} ids; {entries} entries with fairseq's 4 special symbols",
+    ]
+    return "\n".join(lines)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def share(text: str) -> Fraction:
+    """Parse a fraction above 0 and at most 1, such as ``0.5`` or ``1/2``."""
+    try:
+        value = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(0)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` must be above 0 and at most 1, such as 0.5 or 1/2"
+        )
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    option = options.add_argument
+    csv_name = CSV_NAMES["train"]
+    option("--data", type=Path, required=True, help=f"folder or .zip with {csv_name} and so on")
+    option("--out", type=Path, required=True, help="folder to write into")
+    for name, default in (("--src", "en"), ("--tgt", "de")):
+        option(name, default=default, help="column and file ending (%(default)s)")
+    option("--vocabulary", type=Path, help="GPT-2's encoder.json, or BART's vocab.json")
+    option("--merges", type=Path, help="GPT-2's vocab.bpe, or BART's merges.txt")
+    option("--download", type=Path, help="instead of these: keep GPT-2's there, downloaded once")
+    option("--url", default=GPT2_URL, help="address of encoder.json and vocab.bpe (%(default)s)")
+    shares = {"type": share, "metavar": "F"}
+    option("--fraction", default="1/2", help="use the first F of the rows (%(default)s)", **shares)
+    option("--valid-fraction", default="1/100", help="of these, the last F validate", **shares)
+    option("--csv-valid", action="store_true", help="validate on the CSV validation file instead")
+    counts = {"type": positive, "metavar": "N"}
+    option("--max-ids", default=1000, help="cut lines to this many ids (%(default)s)", **counts)
+    option("--pad-to-multiple", default=8, help="entries of the dictionary (%(default)s)", **counts)
+    return options
+
+
+def run(args: argparse.Namespace) -> str:
+    """Convert the CSV files; returns the summary.
+
+    Raises:
+        DataError: an option or input that cannot be used.
+    """
+    if args.src == args.tgt:
+        raise ConfigError(f"`--src` and `--tgt` are both `{args.src}`; choose two columns.")
+    origins = [args.vocabulary, args.merges]
+    if args.download and not any(origins):
+        origins = [fetch(f"{args.url}/{name}", args.download) for name in FILES]
+    elif args.download or not all(origins):
+        raise ConfigError("give both `--vocabulary` and `--merges`, or `--download` alone.")
+    bpe = ByteBPE.load(*origins)
+    total, splits = convert(args, bpe, origins)
+    write_manifest(args, total, splits, origins)
+    return summary(args, total, splits, bpe)
+
+
+def main() -> None:
+    """Run the command; a user's error ends it with one line and status 1."""
+    try:
+        print(run(parser().parse_args()))
+    except (FairseqExtError, OSError) as error:
+        sys.exit(f"wmt14_csv: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
