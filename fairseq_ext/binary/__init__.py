@@ -10,12 +10,13 @@ the attention, make such a Transformer trainable::
     q, k, v = LN(A_b W_b) for each head                                                    (3.4)
     Out(A) = LN(A_b W_b) + A                                                               (3.5)
 
-``reference.py`` has these equations in plain code and is what the tests compare with.
-``binarize.py`` has the function and its gradient, ``linear.py`` the layer that stands in for any
-``nn.Linear``, ``products.py`` the two products of an attention, ``attention.py`` and
-``feedforward.py`` the layers above, ``switches.py`` which products are binarized (the rows of the
-paper's Table 1), ``stages.py`` when, ``schedule.py`` the learning rate, ``distillation.py`` the
-criterion, ``model.py`` the fairseq wiring and ``compose.py`` the same for the other architectures.
+``docs/bmt.md`` says where each equation stands. ``reference.py`` has these equations in plain code
+and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
+the layer that stands in for any ``nn.Linear``, ``products.py`` the two products of an attention,
+``attention.py`` and ``feedforward.py`` the layers above, ``switches.py`` which products are
+binarized (the rows of the paper's Table 1), ``stages.py`` when, ``schedule.py`` the learning rate,
+``distillation.py`` the criterion, ``model.py`` the fairseq wiring and ``compose.py`` the same for
+the other architectures.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

@@ -135,8 +135,8 @@ TABLE: dict[str, Architecture] = {
     "muse-ordinary": muse("--muse-convolution", "ordinary", "--muse-kernels", "3"),
     "muse-pre-norm": muse(*PRE_NORM, "--layernorm-embedding"),
     "muse-fused": muse("--muse-fused"),
-    "bmt-float": bmt("--bmt-preset", "float"),
     "bmt-1": bmt("--share-all-embeddings"),
+    "bmt-float": bmt("--bmt-preset", "float"),
     "bmt-6": bmt("--bmt-preset", "bmt-6", unsteady=True),
     "bmt-8": bmt("--bmt-preset", "bmt-8", **BIT_8),
     "bmt-8-unsigned": bmt("--bmt-preset", "bmt-8", "--binary-score-v", "unsigned", **BIT_8),
@@ -160,6 +160,10 @@ TABLE: dict[str, Architecture] = {
 
 UNDER_LAW = {name: line for name, line in TABLE.items() if set(line.wings) <= set(wings.names())}
 """The lines of :data:`TABLE` whose wings are there."""
+FIRST_OF_WINGS = {
+    line.wings: name for name, line in reversed(UNDER_LAW.items()) if len(line.wings) == 1
+}.values()
+"""The first line of each wing, for the quick tests."""
 ARCHITECTURES = {name: line.flags for name, line in UNDER_LAW.items()}
 """Their flags."""
 

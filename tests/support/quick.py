@@ -15,10 +15,7 @@ FILES = (
     "tests/unit/test_corpus_parts.py",
     "tests/unit/test_alignments.py",
     # wings: layers against the papers' equations, and one line of each in the laws
-    "tests/models/test_gru_layers.py",
-    "tests/models/test_linformer_layers.py",
-    "tests/models/test_muse_layers.py",
-    "tests/models/test_binary_layers.py",
+    *sorted(str(path) for path in Path("tests/models").glob("test_*_layers.py")),
     "tests/models/test_laws.py",
     # checkpoints, the engine, training and the plugin
     "tests/unit/test_tied.py",
@@ -41,8 +38,6 @@ FILES = (
     "tests/recipes/test_launch.py",
     "tests/benchmarks/test_predicted_cost.py",
 )
-LINES = ("gru", "linformer", "muse", "bmt-1")
-"""Architectures that `test_laws.py` tries."""
 SLOW_FIXTURES = {"copy_data", "copy_model", "quiet_page", "server", "trained"}
 """They start processes, most of them to train a model."""
 LEFT_OUT = """\

@@ -35,8 +35,6 @@ ORDER = (
     *(f"{wing}.commands" for wing in WINGS),
     *("cli", "__main__"),
 )
-# What still goes against the order, each with its reason. The list only shrinks.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 
 def test_the_reading_of_the_house_is_not_empty():
@@ -98,31 +96,20 @@ def test_every_room_has_its_place_in_the_order():
 @pytest.mark.parametrize("room", sorted(HOUSE.rooms))
 def test_a_room_uses_only_rooms_below_it(room: str):
     above = {
-        used: places
-        for used, places in USES[room].items()
-        if ORDER.index(used) > ORDER.index(room) and (room, used) not in EXCEPTIONS
+        used: places for used, places in USES[room].items() if ORDER.index(used) > ORDER.index(room)
     }
     assert not above
 
 
-@pytest.mark.parametrize(("room", "used"), EXCEPTIONS)
-def test_each_exception_is_still_needed(room: str, used: str):
-    assert USES[room].get(used), "delete it from EXCEPTIONS"
-
-
 def test_rooms_do_not_use_each_other_in_a_circle():
-    graph = {
-        room: {name for name in used if (room, name) not in EXCEPTIONS}
-        for room, used in USES.items()
-    }
-    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+    list(TopologicalSorter(USES).static_order())  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("wing", WINGS)
 def test_only_its_own_subcommands_know_a_wing(wing: str):
     users = {room: set(used[wing]) for room, used in USES.items() if wing in used}
     users.pop(f"{wing}.commands", None)
-    assert {room for room in users if (room, wing) not in EXCEPTIONS} == set()
+    assert set(users) == set()
 
 
 def test_the_base_uses_only_small_helpers():

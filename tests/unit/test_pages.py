@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_ext.base import wings
 from fairseq_ext.evaluation.outputs import read_text
 from tests.support.harness import REPO
 
@@ -17,8 +18,9 @@ PAGES = [
     *sorted((REPO / "docs").rglob("*.md")),
     *sorted(REPO.glob("*/README.md")),
 ]
-PAPERS = {"gru": "gru", "linformer": "linformer", "muse": "muse", "bmt": "binary"}
-FOLDERS = "fairseq_ext|tests|recipes|benchmarks|docs"
+HEADING = "## Equations and where they stand"
+PACKAGE = REPO / "fairseq_ext"
+FOLDERS = "fairseq_ext|tests|recipes|benchmarks|preprocess|docs"
 
 
 def names(path: Path) -> set[str]:
@@ -34,19 +36,32 @@ def names(path: Path) -> set[str]:
     return names_of_code
 
 
-@pytest.mark.parametrize("page", PAPERS)
-def test_each_equation_stands_where_the_table_says(page: str) -> None:
+def page_of(wing: str) -> str:
+    """The text of the page that says where the equations of a wing stand."""
+    docstring = ast.get_docstring(ast.parse((PACKAGE / wing / "__init__.py").read_text("utf-8")))
+    missing = [
+        name
+        for name in re.findall(r"``(\w+\.py)``", docstring)
+        if not (PACKAGE / wing / name).exists()
+    ]
+    assert not missing
+    named = re.search(r"``docs/(\w+\.md)``", docstring)
+    assert named, f"the docstring of fairseq_ext.{wing} must name its page in docs/"
+    return (REPO / "docs" / named[1]).read_text("utf-8")
+
+
+@pytest.mark.parametrize("wing", wings.names())
+def test_each_equation_stands_where_the_table_says(wing: str) -> None:
     """`file.py`, `name` in the last column: the file of the wing, or of another room, has it."""
-    text = (REPO / "docs" / f"{page}.md").read_text("utf-8")
-    section = text.partition("## Equations and where they stand")[2].partition("\n## ")[0]
+    section = page_of(wing).partition(HEADING)[2].partition("\n## ")[0]
     rows = re.findall(r"^\|.*\| ([^|]*) \|$", section, re.M)[1:]
     checked = 0
     for where in rows:
         equations: set[str] = set()
         for word in re.findall(r"`([^`]+)`", where):
             if word.endswith(".py"):
-                wing, package = REPO / "fairseq_ext" / PAPERS[page], REPO / "fairseq_ext"
-                path = next(folder / word for folder in (wing, package) if (folder / word).exists())
+                folders = PACKAGE / wing, PACKAGE
+                path = next(folder / word for folder in folders if (folder / word).exists())
                 equations = names(path)
             elif re.fullmatch(r"[A-Za-z_][\w.]*", word):
                 assert set(word.split(".")) <= equations, (where, word)
