@@ -53,6 +53,9 @@ class Code(enum.IntEnum):
     GRU = 15
     ADDITIVE = 16
     BINARIZE = 17
+    GATE = 18
+    FILTER = 19
+    LSTM = 20
 
 
 WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
@@ -60,6 +63,10 @@ WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
 
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
 """Functions that fairseq's layers call, by name, as engine.h numbers them."""
+
+
+BACKWARDS, CELLS = 1, 2
+"""Bits of the number of :attr:`Code.RECUR`: from the last token on; an LSTM, no GRU."""
 
 
 class Shape(NamedTuple):
@@ -123,6 +130,9 @@ OPERANDS = {
     Code.GRU: (3, 0, 0, 0),
     Code.ADDITIVE: (3, 1, 2, 0),
     Code.BINARIZE: (1, 0, 1, 0),
+    Code.GATE: (2, 0, 0, 0),
+    Code.FILTER: (1, 1, 3, 0),
+    Code.LSTM: (3, 0, 0, 0),
 }
 """How many inputs, weights, ints and reals an operation has."""
 
@@ -247,7 +257,7 @@ class Program:
         )
 
 
-CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS)
+CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 """Operations whose ``ints[1]`` is the number of a cache, or -1."""
 
 

@@ -58,6 +58,12 @@ def total(*vectors: np.ndarray) -> np.ndarray:
     return np.add.reduce(vectors[0] if len(vectors) == 1 else vectors, axis=0)
 
 
+def softmax(array: np.ndarray) -> np.ndarray:
+    """The softmax over the last axis."""
+    powers = np.exp(array - array.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
 def taps(kernel: np.ndarray) -> np.ndarray:
     """The weight of a convolution, ``[N, K, taps]``, for inputs that lie side by side by tap."""
     return np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
@@ -83,7 +89,7 @@ def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> 
 
 OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
     operation.__name__: operation
-    for operation in (rows, beside, columns, part, flat, total, taps, sinusoids)
+    for operation in (rows, beside, columns, part, flat, total, softmax, taps, sinusoids)
 }
 
 

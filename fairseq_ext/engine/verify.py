@@ -16,6 +16,8 @@ import numpy as np
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
+    BACKWARDS,
+    CELLS,
     NOTHING,
     OPERANDS,
     READINGS,
@@ -103,7 +105,9 @@ def _can_be_read(weight: Packed) -> bool:
 
 
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
-OF_DECODER = {Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.ADDITIVE}
+OF_DECODER = {
+    *(Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.LSTM, Code.ADDITIVE),
+}
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
@@ -401,6 +405,15 @@ def _taps(check: _Verifier, op: Operation) -> None:
     _window(check, op, cache)
 
 
+def _filter(check: _Verifier, op: Operation) -> None:
+    (x,), (heads, cache, count) = op.inputs, op.ints
+    check.beside(x, op.out, op.out.width)
+    check.divides(heads, op.out.width)
+    _require(count >= 1, "its kernels have no taps")
+    check.vector(op.weights[0], heads * count)
+    _window(check, op, cache)
+
+
 def _window(check: _Verifier, op: Operation, cache: int) -> None:
     tokens = (Phase.HYPOTHESES, Phase.TOKENS)
     _require(check.within(op.out).phase in tokens, "its rows are no tokens")
@@ -408,11 +421,15 @@ def _window(check: _Verifier, op: Operation, cache: int) -> None:
 
 
 def _recur(check: _Verifier, op: Operation) -> None:
-    width = op.out.width
-    check.read(op.inputs[0], Phase.TOKENS, width=3 * width)
+    (how,) = op.ints
+    _require(0 <= how <= BACKWARDS | CELLS, "its kind is unknown")
+    parts, gates = (2, 4) if how & CELLS else (1, 3)
+    width = op.out.width // parts
+    _require(width * parts == op.out.width, "its rows are not of states and cells")
+    check.read(op.inputs[0], Phase.TOKENS, width=gates * width)
     check.beside(op.inputs[0], op.out)
-    check.product(op.weights[0], width, 3 * width)
-    check.vector(op.weights[1], 3 * width, optional=True)
+    check.product(op.weights[0], width, gates * width)
+    check.vector(op.weights[1], gates * width, optional=True)
 
 
 def _pick(check: _Verifier, op: Operation) -> None:
@@ -432,6 +449,13 @@ def _recall(check: _Verifier, op: Operation) -> None:
 def _gru(check: _Verifier, op: Operation) -> None:
     width = op.out.width
     for x, input_width in zip(op.inputs, (3 * width, 3 * width, width), strict=True):
+        check.beside(x, op.out, input_width)
+
+
+def _lstm(check: _Verifier, op: Operation) -> None:
+    width = op.inputs[2].width
+    _require(op.out.width == 2 * width, "its rows are not of states and cells")
+    for x, input_width in zip(op.inputs, (4 * width, 4 * width, width), strict=True):
         check.beside(x, op.out, input_width)
 
 
@@ -462,4 +486,7 @@ RULES: dict[Code, Callable[[_Verifier, Operation], None]] = {
     Code.GRU: _gru,
     Code.ADDITIVE: _additive,
     Code.BINARIZE: _binarize,
+    Code.GATE: _add,
+    Code.FILTER: _filter,
+    Code.LSTM: _lstm,
 }

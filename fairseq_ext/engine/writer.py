@@ -16,6 +16,8 @@ from torch import Tensor
 
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
+    BACKWARDS,
+    CELLS,
     NOTHING,
     WEIGHTS,
     Code,
@@ -192,6 +194,10 @@ class Writer(Program):
             raise ConfigError(f"the engine has no activation `{name}`.")
         return ACTIVATIONS[name]
 
+    def gate(self, x: Columns, gates: Columns) -> Columns:
+        """``x ⊙ σ(gates)``."""
+        return self.write(Code.GATE, self.like(x), (x, gates))
+
     def transpose(self, keys: Columns, heads: int) -> Columns:
         """Keys in the order in which :meth:`attend` and :meth:`attend_source` read them."""
         return self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
@@ -311,12 +317,30 @@ class Writer(Program):
         cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
         return self.write(Code.TAPS, out, (x,), ints=(1, cache, count))
 
+    def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
+        """Convolve with a kernel for each head, whose taps are a vector, head by head."""
+        out = self.like(x)
+        cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
+        ints = (heads, cache, len(kernels) // heads)
+        return self.write(Code.FILTER, out, (x,), (self.matrix(kernels, plain=True),), ints)
+
     def recur(
-        self, gates: Columns, weight: np.ndarray, bias: np.ndarray, out: Columns, backwards: bool
+        self,
+        gates: Columns,
+        weight: np.ndarray,
+        bias: np.ndarray,
+        out: Columns,
+        backwards: bool,
+        *,
+        cells: bool = False,
     ) -> Columns:
-        """The states of a GRU over each sentence, from its input gates."""
+        """The states of a GRU over each sentence, from its input gates.
+
+        With ``cells`` it is an LSTM, and its rows are ``[state; cell]``.
+        """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
-        return self.write(Code.RECUR, out, (gates,), weights, (int(backwards),))
+        how = BACKWARDS * backwards | CELLS * cells
+        return self.write(Code.RECUR, out, (gates,), weights, (how,))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
         """The first or the last row of each sentence."""
@@ -330,6 +354,10 @@ class Writer(Program):
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
         """The next state of a GRU from the two halves of its gates (r, z, n)."""
         return self.write(Code.GRU, out, (inputs, hiddens, state))
+
+    def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
+        """The next ``[state; cell]`` of an LSTM from the two halves of its gates (i, f, g, o)."""
+        return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """``x W^T + b`` are the logits."""

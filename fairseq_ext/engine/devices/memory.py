@@ -64,7 +64,7 @@ def layout(program: Program, attention: bool) -> dict[str, tuple[Dimensions, tor
         elif operation.code is Code.ATTEND_PAST:
             for part, place in zip(("keys", "values"), operation.inputs[1:], strict=True):
                 shapes[f"{part} {operation.ints[1]}"] = ("B", "T", "W", place.width), None
-        elif operation.code in (Code.CONVOLVE, Code.TAPS):
+        elif operation.code in (Code.CONVOLVE, Code.TAPS, Code.FILTER):
             place = operation.inputs[operation.code is Code.CONVOLVE]
             shapes[f"rows {operation.ints[1]}"] = ("B", "T", "W", place.width), None
         for place in operation.inputs:

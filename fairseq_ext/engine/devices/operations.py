@@ -18,6 +18,8 @@ from torch import Tensor
 
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
+    BACKWARDS,
+    CELLS,
     NOTHING,
     WEIGHTS,
     Code,
@@ -171,6 +173,13 @@ def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
     return torch.lerp(torch.tanh(of_inputs[2] + r * of_hiddens[2]), state, z)
 
 
+def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
+    """``[h; c]`` from the two halves of the gates i, f, g, o, and the cell before."""
+    i, f, g, o = (inputs + hiddens).chunk(4, -1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return torch.cat((torch.sigmoid(o) * torch.tanh(cell), cell), -1)
+
+
 # ---- row by row ----------------------------------------------------------------------------------
 
 
@@ -211,6 +220,15 @@ def activate(op: Operation, frame: Frame) -> Tensor:
 
 def gru(op: Operation, frame: Frame) -> Tensor:
     return gru_state(*(frame.read(columns) for columns in op.inputs))
+
+
+def lstm(op: Operation, frame: Frame) -> Tensor:
+    return lstm_state(*(frame.read(columns) for columns in op.inputs))
+
+
+def gate(op: Operation, frame: Frame) -> Tensor:
+    x, gates = (frame.read(columns) for columns in op.inputs)
+    return x * torch.sigmoid(gates)
 
 
 # ---- within a sentence ---------------------------------------------------------------------------
@@ -333,6 +351,13 @@ def convolve(op: Operation, frame: Frame) -> Tensor:
     return torch.einsum("...hk,...khd->...hd", kernel.to(rows.dtype), rows).flatten(-2)
 
 
+def filter_rows(op: Operation, frame: Frame) -> Tensor:
+    heads, cache, count = op.ints
+    rows = window(op, frame, op.inputs[0], cache, count).unflatten(-1, (heads, -1))
+    kernel = frame.weight(op.weights[0]).unflatten(0, (heads, count))
+    return torch.einsum("hk,...khd->...hd", kernel, rows).flatten(-2)
+
+
 def taps(op: Operation, frame: Frame) -> Tensor:
     _, cache, count = op.ints
     return window(op, frame, op.inputs[0], cache, count).flatten(-2)
@@ -341,9 +366,15 @@ def taps(op: Operation, frame: Frame) -> Tensor:
 def recur(op: Operation, frame: Frame) -> Tensor:
     weight, bias = (frame.weight(number) for number in op.weights)
     gates, real = frame.read(op.inputs[0]).unbind(1), frame.real.unsqueeze(2).unbind(1)
+    cells, backwards = op.ints[0] & CELLS, op.ints[0] & BACKWARDS
+    width = op.out.width // 2 if cells else op.out.width
     state, states = gates[0].new_zeros(len(gates[0]), op.out.width), {}
-    for t in reversed(range(len(gates))) if op.ints[0] else range(len(gates)):
-        after = gru_state(gates[t], product(state, weight, bias), state)
+    for t in reversed(range(len(gates))) if backwards else range(len(gates)):
+        hiddens = product(state.narrow(1, 0, width), weight, bias)
+        if cells:
+            after = lstm_state(gates[t], hiddens, state.narrow(1, width, width))
+        else:
+            after = gru_state(gates[t], hiddens, state)
         states[t] = state = after * real[t]  # backwards, pads come first
     return torch.stack([states[t] for t in range(len(gates))], 1)
 
@@ -384,6 +415,9 @@ OPERATIONS: dict[Code, Callable[[Operation, Frame], Tensor]] = {
     Code.GRU: gru,
     Code.ADDITIVE: additive,
     Code.BINARIZE: binarize,
+    Code.GATE: gate,
+    Code.FILTER: filter_rows,
+    Code.LSTM: lstm,
 }
 
 

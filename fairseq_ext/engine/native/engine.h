@@ -79,6 +79,10 @@ typedef struct {
     void (*unite)(float *y, float a, const float *x, float b, int64_t n);
     /* state' = (1 - z) n + z state from gates r, z, n: W x + b and U s + b', [3 * n] each */
     void (*gru)(const float *inputs, const float *hiddens, const float *state, int64_t n, float *y);
+    /* [h'; c'] of an LSTM from gates i, f, g, o: W x + b and U h + b', [4 * n] each, and c */
+    void (*lstm)(const float *inputs, const float *hiddens, const float *cell, int64_t n, float *y);
+    /* y = x sigmoid(gates) */
+    void (*gate)(const float *x, const float *gates, int64_t n, float *y);
     /* sum of v tanh(keys + query) */
     float (*additive)(const float *keys, const float *query, const float *v, int64_t n);
 } arithmetic;

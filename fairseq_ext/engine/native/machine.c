@@ -175,6 +175,9 @@ static void row_wise(workspace *space, const operation *op, int64_t rows) {
             space->math->add(op->reals[0], x, op->reals[1],
                              rows_of(space, op->in[1]) + r * stride_of(space, op->in[1]), n, y);
             break;
+        case GATE:
+            space->math->gate(x, rows_of(space, op->in[1]) + r * stride_of(space, op->in[1]), n, y);
+            break;
         default: space->math->activate(op->ints[0], x, n, y);
         }
 }
@@ -434,6 +437,28 @@ static int convolve(workspace *space, const operation *op, int64_t rows) {
     return 0;
 }
 
+static const float *vector(const workspace *space, int32_t index) {
+    return index < 0 ? NULL : space->what->weights[index].values;
+}
+
+/* A kernel for each head, the same for all rows: [heads][taps]. */
+static int filter(workspace *space, const operation *op, int64_t rows) {
+    const int64_t heads = op->ints[0], taps = op->ints[2], dim = op->out.width / heads;
+    const int64_t left = left_of(space, op, taps);
+    const float *kernels = vector(space, op->weights[0]);
+    if (keep_rows(space, op, op->in[0]) || room_for_scores(space, taps)) return 1;
+    for (int64_t r = 0; r < rows; r++) {
+        float *y = rows_of(space, op->out) + r * stride_of(space, op->out);
+        int64_t skipped;
+        const int64_t count = window(space, op, op->in[0], r, left, taps, &skipped);
+        for (int64_t h = 0; h < heads; h++) {
+            space->math->mix(kernels + h * taps + skipped, space->pointers, count, dim, y + h * dim);
+            for (int64_t i = 0; i < count; i++) space->pointers[i] += dim;
+        }
+    }
+    return 0;
+}
+
 static int gather_taps(workspace *space, const operation *op, int64_t rows) {
     const int64_t taps = op->ints[2], width = op->in[0].width, left = left_of(space, op, taps);
     if (keep_rows(space, op, op->in[0]) || room_for_scores(space, taps)) return 1;
@@ -448,33 +473,34 @@ static int gather_taps(workspace *space, const operation *op, int64_t rows) {
     return 0;
 }
 
-static const float *vector(const workspace *space, int32_t index) {
-    return index < 0 ? NULL : space->what->weights[index].values;
-}
-
 /* All sentences that are long enough take a step at once. */
 static int recur(workspace *space, const operation *op) {
-    const int64_t n = op->out.width, many = space->sentences;
-    float *memory = malloc((size_t)(many * n * 5) * sizeof *memory + 64);
+    const int cells = op->ints[0] & CELLS;
+    const int64_t width = op->out.width, n = cells ? width / 2 : width, many = space->sentences;
+    const int64_t gates_width = op->in[0].width;
+    float *memory = malloc((size_t)(many * (width + n + gates_width)) * sizeof *memory + 64);
     if (!memory) return 1;
-    float *states = memory, *now = states + many * n, *gates = now + many * n;
-    memset(states, 0, (size_t)(many * n) * sizeof *states);
+    float *states = memory, *now = states + many * width, *gates = now + many * n;
+    memset(states, 0, (size_t)(many * width) * sizeof *states);
     for (int64_t t = 0;; t++) {
         int64_t active = 0;
         for (int64_t s = 0; s < many; s++)
             if (t < space->begins[s + 1] - space->begins[s])
-                memcpy(now + active++ * n, states + s * n, (size_t)n * sizeof *now);
+                memcpy(now + active++ * n, states + s * width, (size_t)n * sizeof *now);
         if (!active) break;
         space->math->product(&space->what->weights[op->weights[0]], now, n, active,
-                             vector(space, op->weights[1]), NULL, 0, NONE, gates, 3 * n, space->scratch);
+                             vector(space, op->weights[1]), NULL, 0, NONE, gates, gates_width, space->scratch);
         for (int64_t s = 0, a = 0; s < many; s++) {
             const int64_t length = space->begins[s + 1] - space->begins[s];
             if (t >= length) continue;
-            const int64_t row = space->begins[s] + (op->ints[0] ? length - 1 - t : t);
-            space->math->gru(rows_of(space, op->in[0]) + row * stride_of(space, op->in[0]),
-                             gates + a++ * 3 * n, states + s * n, n, states + s * n);
-            memcpy(rows_of(space, op->out) + row * stride_of(space, op->out), states + s * n,
-                   (size_t)n * sizeof *states);
+            const int64_t row = space->begins[s] + (op->ints[0] & BACKWARDS ? length - 1 - t : t);
+            const float *inputs = rows_of(space, op->in[0]) + row * stride_of(space, op->in[0]);
+            const float *hiddens = gates + a++ * gates_width;
+            float *state = states + s * width;
+            if (cells) space->math->lstm(inputs, hiddens, state + n, n, state);
+            else space->math->gru(inputs, hiddens, state, n, state);
+            memcpy(rows_of(space, op->out) + row * stride_of(space, op->out), state,
+                   (size_t)width * sizeof *state);
         }
     }
     free(memory);
@@ -505,12 +531,15 @@ static void recall(workspace *space, const operation *op) {
     }
 }
 
-static void gru_step(workspace *space, const operation *op) {
+/* One step of a GRU or of an LSTM. */
+static void advance(workspace *space, const operation *op) {
+    void (*step)(const float *, const float *, const float *, int64_t, float *) =
+        op->code == LSTM ? space->math->lstm : space->math->gru;
     for (int64_t r = 0; r < space->hypotheses; r++)
-        space->math->gru(rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]),
-                         rows_of(space, op->in[1]) + r * stride_of(space, op->in[1]),
-                         rows_of(space, op->in[2]) + r * stride_of(space, op->in[2]), op->out.width,
-                         rows_of(space, op->out) + r * stride_of(space, op->out));
+        step(rows_of(space, op->in[0]) + r * stride_of(space, op->in[0]),
+             rows_of(space, op->in[1]) + r * stride_of(space, op->in[1]),
+             rows_of(space, op->in[2]) + r * stride_of(space, op->in[2]), op->in[2].width,
+             rows_of(space, op->out) + r * stride_of(space, op->out));
 }
 
 /* softmax(v tanh(q + k_j)) v_j; the score's bias is the same for all j and has no effect. */
@@ -555,7 +584,9 @@ static int run(workspace *space, const operation *op, int encoding) {
     case RECUR: return recur(space, op);
     case PICK: pick(space, op); return 0;
     case RECALL: recall(space, op); return 0;
-    case GRU: gru_step(space, op); return 0;
+    case FILTER: return filter(space, op, rows);
+    case GRU:
+    case LSTM: advance(space, op); return 0;
     case ADDITIVE: attend_additively(space, op); return 0;
     default: row_wise(space, op, rows); return 0;
     }

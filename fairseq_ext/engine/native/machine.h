@@ -30,13 +30,19 @@ typedef enum {
     MIX,           /* slots: out = E in0 for each sentence (Linformer) */
     CONVOLVE,      /* dynamic convolution of in1, kernels' logits in0 (MUSE) */
     TAPS,          /* the ints[2] rows around each row of in0, side by side, 0 outside */
-    RECUR,         /* all states of a GRU from its input gates in0; backwards if ints[0] */
+    RECUR,         /* all states of a GRU or LSTM from its input gates in0; ints[0]: see below */
     PICK,          /* of each sentence the last row of in0, or the first if ints[0] */
     RECALL,        /* in0 as it was a step ago; at the first step in1 of the sentence, or 0 */
     GRU,           /* the next state, from gates in0 (inputs) and in1 (state) and state in2 */
     ADDITIVE,      /* sum of softmax(v tanh(in0 + in1)) in2 over the sentence's source */
     BINARIZE,      /* out = sign(in0) max|in0| / 2, in ints[0] groups */
+    GATE,          /* out = in0 sigmoid(in1) */
+    FILTER,        /* convolution of in0: ints[0] heads have a kernel of ints[2] taps each */
+    LSTM,          /* the next [state; cell], from gates in0 (inputs), in1 (state) and cell in2 */
 } code;
+
+/* Bits of ints[0] of RECUR; the rows of an LSTM are [state; cell]. */
+enum { BACKWARDS = 1, CELLS = 2 };
 
 /* ints[2] of attention: values are signs times levels, and so become the weights of the sum. */
 enum { SIGNED = 1, UNSIGNED = 2 };
