@@ -24,7 +24,7 @@ def table() -> str:
         steps = f"{TEXT[text.tokenizer]}{SUBWORDS.get(text.bpe, '')}"
         if text == UNKNOWN:
             steps = "by its files"
-        what = "fairseq's generator" if "conv." in name else "the engine"
+        what = "fairseq's generator" if name.startswith("conv.") else "the engine"
         if "flores101" in name:
             what = "the engine, with `--src` and `--tgt`"
         rows.append(f"| `{name}` | {steps} | translated by {what} |")

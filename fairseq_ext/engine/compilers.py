@@ -45,6 +45,8 @@ PRODUCTS: dict[type, Product] = {}
 ATTENTIONS: dict[type, Attention] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """The weight of an embedding or of an output layer."""
+STOCK = ("engine.lightconv", "engine.lstm")
+"""Modules with the programs of fairseq's other models."""
 
 
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
@@ -59,13 +61,13 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
         CheckpointError: weights that are not finite.
         ConfigError: the engine has no such model, or not with these options.
     """
-    for wing in wings.names("engine"):
-        importlib.import_module(f"fairseq_ext.{wing}.engine")
+    for module in (*(f"{wing}.engine" for wing in wings.names("engine")), *STOCK):
+        importlib.import_module(f"fairseq_ext.{module}")
     compiler = found(MODELS, model, unmodified.MODEL)
     end = target.eos() if end is None else end
     unmodified.require_no_additions(model)
     symbols = Symbols(end, end, target.pad(), target.unk())
-    longest = (model.max_positions()[0], model.max_decoder_positions())
+    longest = (int(model.max_positions()[0]), int(model.max_decoder_positions()))
     program = Writer(symbols, *longest, state=model.state_dict())
     training = model.training
     model.eval()  # LayerDrop leaves layers out in training, also of a plain loop over them
@@ -183,7 +185,7 @@ def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Write
     """Self-attention and feed-forward network, each in a residual with its norm."""
     require_fairseqs(layer, TransformerEncoderLayerBase)
     x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
-    return feed_forward(layer, x, program)
+    return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
 
 
 def decoder_layer(
@@ -195,7 +197,8 @@ def decoder_layer(
     require(layer.encoder_attn is not None, "decoder without a source")
     y = residual(layer, layer.self_attn, layer.self_attn_layer_norm, y, NOTHING, False, program)
     crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
-    return feed_forward(layer, residual(layer, *crossing, y, source, last, program), program)
+    y = residual(layer, *crossing, y, source, last, program)
+    return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, y, program)
 
 
 def residual(
@@ -214,13 +217,15 @@ def residual(
     return x if before else norm(after, x, program)
 
 
-def feed_forward(layer: nn.Module, x: Columns, program: Writer) -> Columns:
-    """``x + W_2 f(W_1 x + b_1) + b_2`` and its norm."""
+def feed_forward(
+    layer: nn.Module, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
+) -> Columns:
+    """``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``."""
     before = layer.normalize_before
-    read = norm(layer.final_layer_norm, x, program) if before else x
-    hidden = linear(layer.fc1, read, program, activation=layer.activation_fn.__name__)
+    read = norm(after, x, program) if before else x
+    hidden = linear(layer.fc1, read, program, activation=activation)
     x = linear(layer.fc2, hidden, program, added=x)
-    return x if before else norm(layer.final_layer_norm, x, program)
+    return x if before else norm(after, x, program)
 
 
 def attention(

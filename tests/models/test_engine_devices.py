@@ -34,6 +34,7 @@ LENGTHS = [9, 3, 17, 2, 6]
 sharpened = functools.cache(test_engine.sharpened)
 needs_native = pytest.mark.skipif(not available_paths(), reason="the engine was not compiled")
 SOME = ["transformer", "gru", "gru-luong", "linformer", "muse-growing", "muse-ordinary", "bmt-1"]
+SOME += ["lightconv", "dynamicconv", "lstm-bidirectional"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 

@@ -36,7 +36,16 @@ from tests.models.test_loaded import saved
 from tests.support import damages, fuzz_engine, models
 from tests.support.bundles import engine_model, sign_again
 
-RUN = ("transformer-learned", "gru-luong", "linformer", "muse", "muse-ordinary", "bmt-6")
+RUN = (
+    "transformer-learned",
+    "gru-luong",
+    "linformer",
+    "muse",
+    "muse-ordinary",
+    "bmt-6",
+    "lightconv",
+    "lstm",
+)
 FUZZED = 40  # mutated copies of each of these; tests/soak makes thousands
 
 
@@ -356,6 +365,14 @@ FAULTS: dict[str, tuple[str, Callable[[EngineModel], None]]] = {
     "keys of another size": ("gru", changed(Code.ADDITIVE, inputs=lambda i: (i[0], i[2], i[2]))),
     "registers without end": ("gru", lambda m: m.program.shapes.extend(m.program.shapes * 5000)),
     "operands missing": ("gru", changed(Code.GRU, inputs=lambda i: i[:2])),
+    "kernels of other heads": ("lightconv", changed(Code.FILTER, ints=lambda n: (3, *n[1:]))),
+    "kernels with more taps": ("lightconv", changed(Code.FILTER, ints=lambda n: (*n[:2], 9))),
+    "kernels without taps": ("lightconv", changed(Code.FILTER, ints=lambda n: (*n[:2], 0))),
+    "half a gate": ("lightconv", changed(Code.GATE, inputs=lambda i: (i[0], NOTHING))),
+    "a GRU of an LSTM": ("lstm", changed(Code.RECUR, ints=(0,))),
+    "unknown recurrence": ("lstm", changed(Code.RECUR, ints=(4,))),
+    "an odd row of states": ("lstm", changed(Code.RECUR, out=lambda c: c._replace(width=31))),
+    "a state without a cell": ("lstm", changed(Code.LSTM, out=lambda c: c._replace(width=16))),
     "no tokens": (
         "gru",
         lambda m: m.program.encoder.append(Operation(Code.PICK, NOTHING, (NOTHING,), (), (0,))),
