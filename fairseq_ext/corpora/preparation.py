@@ -19,13 +19,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from fairseq_ext.corpora import SPLITS, report, streams
-from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
-from fairseq_ext.corpora.chunks import Split, Tokenize
+from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Limits, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
-from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import raw_pairs
 from fairseq_ext.corpora.recorded import Report, Steps
+from fairseq_ext.corpora.streams import Encode
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
@@ -123,7 +122,7 @@ class Preparation:
     def _held_out(self) -> tuple[Source, ...]:
         return () if isinstance(self.corpus.valid, int) else self.corpus.valid
 
-    def _work(self, source: Source) -> Tokenize:
+    def _work(self, source: Source) -> Encode:
         """Return the tokenizer of a source.
 
         Apostrophes are straightened in development and test sets alone, as by the papers' scripts.
@@ -138,8 +137,9 @@ class Preparation:
             aggressive=corpus.aggressive,
             lowercase=corpus.lowercase,
         )
-        limits = corpus.limits if source in corpus.train else None
-        return Tokenize(pipeline, limits, source.name)
+        if source in corpus.train:
+            return Encode(pipeline, corpus.limits, words=True)
+        return Encode(pipeline, words=True, must_keep=source.name)
 
     def _save_pipeline(self) -> None:
         """Write ``text.json``, the steps from text to the tokens of the test set."""
@@ -159,7 +159,7 @@ class Preparation:
         """Write tokens of one source into ``parts/``; of held-out sets plain text, too."""
         work, folder = self._work(source), self.out / "parts"
         names = [f"{source.name}.{side}" for side in self._sides]
-        if work.limits is None:
+        if work.must_keep:
             names += [f"{source.name}.plain.{side}" for side in self._sides]
 
         def make() -> Report:
@@ -174,9 +174,8 @@ class Preparation:
             )
             with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
                 plain = streams.copying(pairs, files[2:], self._plain) if files[2:] else pairs
-                results = ordered_map(work, streams.cut(plain), self.workers)
-                tally = streams.write(results, files[:2])
-            return {"origin": origin, "fates": tally.counts}
+                tally = work.write(plain, files[:2], self.workers)
+            return {"origin": origin, "fates": tally}
 
         settings = {"source": dataclasses.asdict(source), "work": dataclasses.asdict(work)}
         settings["libraries"] = self._libraries
@@ -253,8 +252,7 @@ class Preparation:
     def _part_lines(self, sources: Iterable[Source], kind: str = "") -> Iterator[tuple[str, str]]:
         for source in sources:
             paths = [self.out / "parts" / f"{source.name}.{kind}{side}" for side in self._sides]
-            for chunk in streams.line_pairs(*paths):
-                yield from chunk
+            yield from streams.line_pairs(*paths)
 
     # ---- from text to subwords -------------------------------------------------------------------
 
@@ -281,16 +279,16 @@ class Preparation:
     def _apply(self, splits: Iterable[str], checksum: str) -> Report:
         """Write the subword pieces of these splits."""
         fates = {}
+        pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
         with staged(self.out / "bpe") as (stage,):
             for split in splits:
                 names = self._names([split])
                 limits = self.corpus.bpe_limits if split in report.TRAINING else None
-                work = Split(self._learner.kind, self._codes, limits, checksum)
-                chunks = streams.line_pairs(*(self.out / "text" / name for name in names))
+                work = Encode(pieces, limits or Limits(), version=checksum)
+                pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
                 bar = tqdm(desc=f"subwords of {split}", unit=" pairs", disable=None)
                 with writers([stage / name for name in names]) as files, bar:
-                    results = ordered_map(work, chunks, self.workers)
-                    fates[split] = streams.write(results, files, bar).counts
+                    fates[split] = work.write(pairs, files, self.workers, bar)
         return {"fates": fates}
 
     def _checksums(self, test_names: Sequence[str]) -> Report:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.corpora.catalogue import Corpus
-from fairseq_ext.corpora.chunks import KEPT
+from fairseq_ext.corpora.streams import KEPT
 
 TOLERANCE = 1 / 1000  # of numbers that depend on the tokenizer's release
 TRAINING = ("train", "valid")  # splits; all others are test sets

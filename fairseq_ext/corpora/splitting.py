@@ -30,12 +30,12 @@ from typing import IO, Any
 import numpy as np
 
 from fairseq_ext.corpora import SPLITS, fingerprints, near_duplicates, pair_texts, rules
-from fairseq_ext.corpora.chunks import words
 from fairseq_ext.corpora.command_lines import SIDES
 from fairseq_ext.corpora.fingerprints import as_array, fingerprint, normalized
 from fairseq_ext.corpora.near_duplicates import WordHashes
 from fairseq_ext.corpora.pair_texts import PairPart, Text
 from fairseq_ext.corpora.parallel import ordered_map
+from fairseq_ext.corpora.streams import step
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
@@ -129,7 +129,7 @@ class SplitJob:
         part = self.parts[_number(name)]
         settings = self.settings
         langs = (settings.pipeline.src, settings.pipeline.tgt)
-        steps = [words(settings.pipeline, lang) for lang in langs]
+        steps = [step(settings.pipeline, lang) for lang in langs]
         checks = rules.checks(settings.rules, langs, settings.max_words)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped: dict[str, list[int]] = {}

@@ -1,21 +1,162 @@
-"""Streams of pairs: cut into chunks, copied, written and dealt out to files."""
+"""Streams of pairs: encoded by several processes, cleaned, counted, dealt out to files."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from tqdm import tqdm
 
-from fairseq_ext.corpora.chunks import Chunk, Lines, Tally, count
+from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import RawPair
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.subwords import Step
+from fairseq_ext.utils.errors import DataError
 
 CHUNK = 2_000  # pairs that a process takes at a time
+LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
+KEPT = "kept"
+Tally = dict[str, list[int]]
+"""Counts of pairs, source tokens and target tokens: kept, or dropped for each reason."""
 
 
-def cut(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
+class Chunk(NamedTuple):
+    """Successive pairs of a text; ``first`` is the number of the first one, from 1."""
+
+    first: int
+    pairs: Sequence[RawPair]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of both sides that a chunk became, and the counts."""
+
+    source: list[str] = field(default_factory=list)
+    target: list[str] = field(default_factory=list)
+    tally: Tally = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Encode the pairs of a chunk; can be sent to another process.
+
+    Attributes:
+        pipeline: from text to tokens.
+        limits: which pairs are kept, by their tokens.
+        words: leave subwords, and symbols of fairseq that are words, to a later step.
+        must_keep: name of a text of which no pair may be dropped; empty where any may.
+        different: drop pairs whose sides are the same.
+        tag: a word put before the source tokens; none if empty.
+        version: of the pipeline's files, such as a checksum, as a process keeps what it has read.
+    """
+
+    pipeline: Pipeline
+    limits: Limits = field(default_factory=Limits)
+    words: bool = False
+    must_keep: str = ""
+    different: bool = False
+    tag: str = ""
+    version: str = ""
+
+    def __call__(self, chunk: Chunk) -> Lines:
+        """Return the tokens of the pairs that are kept.
+
+        Raises:
+            DataError: a pair that may not be dropped has an empty or unreadable side.
+        """
+        lines = Lines()
+        languages = (self.pipeline.src, self.pipeline.tgt)
+        steps = [step(self.pipeline, side, self.words, self.version) for side in languages]
+        for number, pair in enumerate(chunk.pairs, chunk.first):
+            sides, fate = ["", ""], "not UTF-8"
+            if None not in pair:
+                sides = [encode(text) for encode, text in zip(steps, pair, strict=True)]
+                fate = why_dropped(*sides, self.limits)
+            if self.different and fate == KEPT and sides[0] == sides[1]:
+                fate = "both sides are the same"
+            if fate != KEPT and self.must_keep:
+                raise DataError(
+                    f"{self.must_keep}, sentence {number}: {fate}. Such a set is never shortened; "
+                    "the archive is not the official one."
+                )
+            _add(lines.tally, fate, 1, *map(count, sides))
+            if fate == KEPT:
+                lines.source.append(f"{self.tag} {sides[0]}" if self.tag else sides[0])
+                lines.target.append(sides[1])
+        return lines
+
+    def write(
+        self,
+        pairs: Iterable[RawPair],
+        files: Sequence[IO[str]],
+        workers: int,
+        bar: tqdm | None = None,
+    ) -> Tally:
+        """Encode a stream of pairs into two files; returns the counts.
+
+        Args:
+            pairs: in order, of any number.
+            files: of source and target tokens.
+            workers: processes.
+            bar: of progress, in pairs.
+        """
+        tally: Tally = {}
+        for lines in ordered_map(self, _cut(pairs), workers):
+            for file, side in zip(files, (lines.source, lines.target), strict=True):
+                file.writelines(f"{line}\n" for line in side)
+            for fate, numbers in lines.tally.items():
+                _add(tally, fate, *numbers)
+            if bar is not None:
+                bar.update(pairs_read(lines.tally))
+        return tally
+
+
+@functools.lru_cache
+def step(pipeline: Pipeline, language: str, words: bool = True, version: str = "") -> Step:
+    """Return the function from text to words, or to tokens, built once in every process."""
+    return pipeline.words(language) if words else pipeline.encoder(language)
+
+
+def pairs_read(tally: Tally) -> int:
+    """Return the number of pairs, those dropped included."""
+    return sum(numbers[0] for numbers in tally.values())
+
+
+def _add(tally: Tally, fate: str, *numbers: int) -> None:
+    for place, number in enumerate(numbers):
+        tally.setdefault(fate, [0] * len(numbers))[place] += number
+
+
+def count(tokens: str) -> int:
+    """Count the tokens of a line."""
+    return tokens.count(" ") + 1 if tokens else 0
+
+
+def why_dropped(source: str, target: str, limits: Limits) -> str:
+    """Return ``kept``, or the first reason of ``clean-corpus-n.perl`` to drop the pair."""
+    if not source or not target:
+        return "empty side"
+    counts = count(source), count(target)
+    if limits.longest is not None and max(counts) > limits.longest:
+        return f"more than {limits.longest} tokens"
+    if limits.ratio is not None and max(counts) > limits.ratio * min(counts):
+        return f"lengths differ more than {limits.ratio:g}-fold"
+    if limits.longest is not None and _longest_token((source, target)) > LONGEST_TOKEN:
+        return f"token of more than {LONGEST_TOKEN} characters"
+    return KEPT
+
+
+def _longest_token(sides: Iterable[str]) -> int:
+    # Most lines are shorter than the limit, which is seen without splitting them.
+    return max(max(map(len, side.split(" "))) if len(side) > LONGEST_TOKEN else 0 for side in sides)
+
+
+def _cut(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
     """Yield numbered chunks of successive pairs."""
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
@@ -33,18 +174,6 @@ def copying(
         yield pair
 
 
-def write(results: Iterable[Lines], files: Sequence[IO[str]], bar: tqdm | None = None) -> Tally:
-    """Write the lines of each result to the two files; returns the sum of the counts."""
-    tally = Tally()
-    for lines in results:
-        for file, side in zip(files, (lines.source, lines.target), strict=True):
-            file.writelines(f"{line}\n" for line in side)
-        tally.merge(lines.tally)
-        if bar is not None:
-            bar.update(lines.tally.read)
-    return tally
-
-
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
     """Deal the pairs out to pairs of files in turn; returns pairs and tokens dealt to each turn."""
     counts = [[0, 0, 0] for _ in turns]
@@ -57,17 +186,11 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
     return counts
 
 
-def line_pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
-    """Yield lists of line pairs from two files that this package wrote."""
-    chunk: list[tuple[str, str]] = []
+def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of lines of two files that this package wrote."""
     with (
         source.open(encoding="utf-8", newline="\n") as first,
         target.open(encoding="utf-8", newline="\n") as second,
     ):
         for pair in zip(first, second, strict=True):
-            chunk.append((pair[0].rstrip("\n"), pair[1].rstrip("\n")))
-            if len(chunk) == CHUNK:
-                yield chunk
-                chunk = []
-    if chunk:
-        yield chunk
+            yield pair[0].rstrip("\n"), pair[1].rstrip("\n")

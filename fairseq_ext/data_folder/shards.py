@@ -8,7 +8,6 @@ test sets are in the first one, where fairseq looks for them.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import subprocess
 import sys
@@ -95,7 +94,7 @@ class Shards:
             pipeline.copy(self.text, folder)
             paths += [self._dealt(number, side) for side in (self.src, self.tgt)]
         with writers(paths) as files:
-            pairs = itertools.chain.from_iterable(streams.line_pairs(*self._files("train")))
+            pairs = streams.line_pairs(*self._files("train"))
             streams.deal(pairs, [*zip(files[::2], files[1::2], strict=True)])
         self._end(name)
 

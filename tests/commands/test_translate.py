@@ -14,7 +14,7 @@ from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizer
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 
 from fairseq_ext import cli
-from fairseq_ext.corpora.chunks import Chunk, Tokenize
+from fairseq_ext.corpora.streams import Chunk, Encode
 from fairseq_ext.decoding.search import Candidate, Search
 from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.decoding.translator import Translator
@@ -252,7 +252,7 @@ def test_text_is_prepared_as_the_training_corpus_was() -> None:
     pipeline = Pipeline(
         *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
     )
-    prepare = Tokenize(pipeline, None, name="x")
+    prepare = Encode(pipeline, words=True)
     corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
     assert [*map(pipeline.encoder(), lines)] == corpus
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import regex
 
-from fairseq_ext.corpora import chunks
+from fairseq_ext.corpora import streams
 from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.corpora.parallel import ordered_map
 from fairseq_ext.corpora.raw_pairs import raw_pairs
@@ -81,10 +81,10 @@ def test_cleaning_is_that_of_the_moses_script() -> None:
             keep = all(1 <= n <= 6 for n in (first, second)) and not (
                 first / second > 1.5 or second / first > 1.5
             )
-            assert (chunks.why_dropped(*pair, limits) == chunks.KEPT) == keep
-    assert chunks.why_dropped("x" * 1000, "y", limits) == chunks.KEPT
-    assert chunks.why_dropped("x y", "a " + "y" * 1001, limits).startswith("token of more than")
-    assert chunks.why_dropped("x " * 9 + "x", "y", Limits()) == chunks.KEPT
+            assert (streams.why_dropped(*pair, limits) == streams.KEPT) == keep
+    assert streams.why_dropped("x" * 1000, "y", limits) == streams.KEPT
+    assert streams.why_dropped("x y", "a " + "y" * 1001, limits).startswith("token of more than")
+    assert streams.why_dropped("x " * 9 + "x", "y", Limits()) == streams.KEPT
 
 
 def test_unprintable_characters_become_spaces() -> None:
@@ -94,14 +94,13 @@ def test_unprintable_characters_become_spaces() -> None:
 
 
 def test_a_set_that_is_not_cleaned_must_be_whole() -> None:
-    work = chunks.Tokenize(
-        Pipeline("en", "de", straight=True, tokenize=True, escape=True), None, "tst2010"
-    )
-    lines = work(chunks.Chunk(1, [("It’s", "x " * 400)]))
+    pipeline = Pipeline("en", "de", straight=True, tokenize=True, escape=True)
+    work = streams.Encode(pipeline, words=True, must_keep="tst2010")
+    lines = work(streams.Chunk(1, [("It’s", "x " * 400)]))
     assert lines.source == ["It &apos;s"]
     for pair, reason in ((("a", " "), "empty side"), ((None, "b"), "not UTF-8")):
         with pytest.raises(ValueError, match=f"tst2010, sentence 8: {reason}"):
-            work(chunks.Chunk(7, [("a", "b"), pair]))
+            work(streams.Chunk(7, [("a", "b"), pair]))
 
 
 def double(number: int) -> int:
