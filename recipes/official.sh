@@ -130,7 +130,7 @@ check_extra() {
 
 make_smoke_archives() {
     smoke_text "$src" "$tgt" 600 30 40 pairs
-    run python "$REPO/recipes/smoke_archives.py" --corpus "$corpus" --pairs pairs --out archives
+    run python "$REPO/preprocess/smoke_archives.py" --corpus "$corpus" --pairs pairs --out archives
 }
 
 prepare_corpus() { prepare_official; }

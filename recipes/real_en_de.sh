@@ -3,8 +3,9 @@
 # with seeds, in one table.
 #
 #   corpus       real: LibreOffice's help, WMT's news of 2008 to 2013, Multi30k's captions and
-#                Tatoeba, as far as they are in --from (real_text.py); tests of news (2014 to 2018),
-#                of help pages held out whole and of captions (2016), and others where they are there.
+#                Tatoeba, as far as they are in --from (preprocess/real_text.py); tests of news (2014
+#                to 2018), of help pages held out whole and of captions (2016), and others where
+#                they are there.
 #                multi30k: its official lower-cased tokens. 10,000 joint merges, which make some 2.5
 #                million parameters
 #   end          --updates, with a rate that falls to 0 as a cosine does, so that the losses are flat
@@ -35,8 +36,9 @@ Usage: bash recipes/real_en_de.sh [OPTION]... [NAME]...
   --group N        the systems of that line; may be repeated
 
   --corpus C       real or multi30k                                 (real)
-  --from DIR       folder with the corpus's files, as real_text.py --help says; those of multi30k are
-                   github.com/multi30k/dataset's, data/task1/tok, downloaded without this option
+  --from DIR       folder with the corpus's files, as preprocess/real_text.py --help says; those of
+                   multi30k are github.com/multi30k/dataset's, data/task1/tok, downloaded without
+                   this option
   --jobs N         trainings at once, one thread each on a CPU      (cores; 1 on a GPU)
   --updates N      length of every training                         (10000; 5000 on a GPU)
   --rates A,B,C    peak learning rates that each system tries; the best after $grid updates goes on
@@ -92,7 +94,7 @@ prepare_corpus() {
         prepare_official
         return
     fi
-    run python "$REPO/recipes/real_text.py" --from "$mirror" --out "$data"
+    run python "$REPO/preprocess/real_text.py" --from "$mirror" --out "$data"
     link_corpus
 }
 

@@ -14,7 +14,7 @@ translated (CC BY 2.0 FR), as manythings.org/anki has them, with a phrase book, 
 times added. Scores: 1,500 pairs of the same collection; whole groups of near-duplicates were held out."
 mkdir -p "$out/models"
 
-[[ -d "$out/text" ]] || python "$here/shipped_text.py" --archive "$archive" --out "$out/text"
+[[ -d "$out/text" ]] || python "$here/../preprocess/shipped_text.py" --archive "$archive" --out "$out/text"
 for direction in es-en en-es; do
     [[ ! -d "$out/bin/$direction" ]] || continue
     joined=(--joined-dictionary)

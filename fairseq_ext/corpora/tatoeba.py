@@ -23,7 +23,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 PAIRS = Path(__file__).with_name("data") / "tatoeba_es_en.tsv.xz"
 ATTRIBUTION = PAIRS.with_name("README.md")
 HELD_OUT = PAIRS.with_name("tatoeba_es_en.held_out.json")
-"""Rows of ``valid`` and ``test``, as ``recipes/shipped_text.py`` has drawn them."""
+"""Rows of ``valid`` and ``test``, as ``preprocess/shipped_text.py`` has drawn them."""
 SIZE = 118_964
 LANGUAGES = ("en", "es")  # of its columns
 

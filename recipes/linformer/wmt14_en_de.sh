@@ -2,7 +2,7 @@
 # The Linformer paper's experiment (Pampaloni): WMT14 English → German, as its sections 2, 3 and 5
 # describe it. What the paper says, and what becomes of it here:
 #
-#   half of the training CSV, the last   recipes/linformer/wmt14_csv.py, by row
+#   half of the training CSV, the last   preprocess/wmt14_csv.py, by row
 #     1 % of that for validation
 #   BART's tokenizer, 50,272 entries     the same byte-level BPE (GPT-2's) as fairseq token ids
 #   sentences cut to 256 tokens,         --truncate-source, --truncate-target and --source-bos of
@@ -147,7 +147,7 @@ make_text() {
         data=csv encoding=(--vocabulary encoding/encoder.json --merges encoding/vocab.bpe)
     fi
     run rm -rf text bpe
-    run python "$REPO/recipes/linformer/wmt14_csv.py" --data "$data" --src "$src" --tgt "$tgt" \
+    run python "$REPO/preprocess/wmt14_csv.py" --data "$data" --src "$src" --tgt "$tgt" \
         "${encoding[@]}" --fraction "$fraction" ${csv_valid:+"$csv_valid"} --out .
 }
 

@@ -118,7 +118,7 @@ def test_texts_that_are_missing_or_changed_are_named(texts: Path, tmp_path: Path
     (texts / "newstest2014.en").unlink()
     with pytest.raises(DataError, match="nothing for `test`"):
         real_text.prepare(texts, tmp_path / "out", 60)
-    command = [sys.executable, RECIPES / "real_text.py", "--from", texts, "--out", tmp_path / "out"]
+    command = [sys.executable, real_text.__file__, "--from", texts, "--out", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is not the text that this recipe knows" in done.stderr

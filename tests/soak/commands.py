@@ -207,7 +207,7 @@ def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:
     run("fairseq-ext", "corpus", "tatoeba", "--sample", "400,20,20", "--out", pairs)
     for split in SPLITS:  # CORPUS has German; any text will do
         (pairs / f"{split}.es").rename(pairs / f"{split}.de")
-    archives = REPO / "recipes" / "smoke_archives.py"
+    archives = REPO / "preprocess" / "smoke_archives.py"
     run("python", archives, "--corpus", CORPUS, "--pairs", pairs, "--out", mirror)
 
     def words(folder: Path) -> list[object]:

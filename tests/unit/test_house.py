@@ -154,7 +154,7 @@ def clone_without(wing: str, folder: Path) -> Path:
     left_out = shutil.ignore_patterns(
         "__pycache__", "*.so", ".*", "build", "runs", "results", "*.pt"
     )
-    for name in ("fairseq_ext", "tests", "benchmarks", "recipes", "user_dir"):
+    for name in ("fairseq_ext", "tests", "benchmarks", "preprocess", "recipes", "user_dir"):
         shutil.copytree(REPO / name, folder / name, ignore=left_out, symlinks=True)
     for path in REPO.glob("*.*"):
         if path.is_file():
@@ -232,7 +232,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     fragment = re.compile(r'^ *"""(What|Whatever|Who|Of|Those)\b.*', re.MULTILINE)
     fragments = {
         f"{path.relative_to(REPO)}: {match[0].strip()}"
-        for folder in ("fairseq_ext", "recipes", "benchmarks")
+        for folder in ("fairseq_ext", "preprocess", "recipes", "benchmarks")
         for path in (REPO / folder).rglob("*.py")
         for match in fragment.finditer(path.read_text(encoding="utf-8"))
     }
@@ -240,7 +240,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 
 
 GOAL = 0.5  # percent of the names of a folder that may be grammar
-FOLDERS = ["benchmarks", "recipes"] + [
+FOLDERS = ["benchmarks", "preprocess", "recipes"] + [
     f"{parent}/{path.name}"
     for parent in ("fairseq_ext", "tests")
     for path in sorted((REPO / parent).iterdir())

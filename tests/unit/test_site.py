@@ -26,7 +26,7 @@ def test_every_page_is_there(site: Path) -> None:
         if name.name == "README.html":
             name = name.with_name("index.html")
         assert (site / name).exists(), name
-    for name in ("index", "recipes", "preprocess", "contributing", "changelog"):
+    for name in ("index", "recipes", "corpora", "contributing", "changelog"):
         assert (site / f"{name}.html").exists(), name
     assert not list(site.rglob("*.py"))
 

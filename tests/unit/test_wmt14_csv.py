@@ -16,7 +16,7 @@ from fairseq_ext.text.byte_level import FILES, train
 from fairseq_ext.utils.files import sha256
 from tests.support.harness import REPO, run, write_lines
 
-COMMAND = (sys.executable, REPO / "recipes" / "linformer" / "wmt14_csv.py")
+COMMAND = (sys.executable, REPO / "preprocess" / "wmt14_csv.py")
 COLUMNS = ("en", "de")
 TRAIN, TEST = 203, 7  # odd, so that a half is not whole
 

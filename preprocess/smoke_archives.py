@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Small stand-ins for a corpus's official archives: the same names, members and forms of text.
 
-python recipes/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
+python preprocess/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
 """
 
 from __future__ import annotations

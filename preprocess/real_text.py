@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Prepare one English–German corpus out of the public texts that lie in a folder.
 
-    python recipes/real_text.py --from texts --out runs/data/real_en_de
+    python preprocess/real_text.py --from texts --out runs/data/real_en_de
 
 Read, as far as they are there, also in folders inside, plain or ``.gz``:
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Convert the CSV files of WMT14 English–German to text and byte-level BPE for fairseq.
 
-    python recipes/linformer/wmt14_csv.py --data archive.zip --download gpt2 --out data/wmt14.en-de
+    python preprocess/wmt14_csv.py --data archive.zip --download gpt2 --out data/wmt14.en-de
 
 The first half of the training rows is used, the last 1 % of that half for validation, and the
 test file to test, as in the Linformer paper's section 2.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Make the text that the models which come with the plugin learn from, out of ``spa-eng.zip``.
 
-    python recipes/shipped_text.py --archive spa-eng.zip --out text
+    python preprocess/shipped_text.py --archive spa-eng.zip --out text
 
 Writes ``reference/`` (valid and test as they are), and for each direction ``es-en`` and ``en-es``
 train, valid and test as Moses tokens in ``words/`` and subwords in ``pieces/``, with ``text.json``.
