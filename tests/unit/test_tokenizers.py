@@ -62,6 +62,23 @@ def test_a_default_that_cannot_be_right_is_refused() -> None:
     assert tokenizers.choose_tokenizer(None, [], ENGLISH) == "13a"
 
 
+AMHARIC = ["የሰው፡ልጅ፡ሁሉ፡ሲወለድ፡ነጻና፡በክብርና፡በመብትም፡እኩልነት፡ያለው፡ነው።"]
+TIBETAN = ["འགྲོ་བ་མིའི་རིགས་རྒྱུད་ཡོངས་ལ་སྐྱེས་ཙམ་ཉིད་ནས་ཆེ་མཐོངས་དང༌།"]
+
+
+def test_words_with_another_sign_than_a_space_between_them_are_told_apart() -> None:
+    assert tokenizers.choose_tokenizer(None, ["am"], AMHARIC) == "char"
+    assert tokenizers.choose_tokenizer(None, [], AMHARIC) == "char"
+    assert tokenizers.choose_tokenizer(None, ["bo"], TIBETAN) == "char"
+    assert tokenizers.choose_tokenizer(None, ["am"], [AMHARIC[0].replace("፡", " ")]) == "13a"
+    with pytest.raises(DataError, match="written without spaces"):
+        tokenizers.choose_tokenizer(None, [], TIBETAN)
+    for text in (AMHARIC, TIBETAN):
+        bleu = sacrebleu.corpus_bleu(text, [text], tokenize="char")
+        assert bleu.score == pytest.approx(100)
+        assert tokenizers.count_units(text) == [len(text[0])]
+
+
 def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
     if tokenizers.tokenizer_for("ja") == "ja-mecab":
         pytest.skip("its libraries are installed")
