@@ -57,6 +57,7 @@ def suggest_pieces(language: str, lines: Sequence[str]) -> str:
     if not is_spaceless(lines):
         return ""
     return (
-        f"{language} has no spaces between words, and Moses' rules make none; learn its pieces: "
-        "`fairseq-ext subwords --kind sentencepiece-unigram`"
+        f"{language} has no spaces between words, and Moses' rules make none: leave `--tokenize` "
+        "out, and learn its pieces with `fairseq-ext subwords --kind sentencepiece-unigram`, or "
+        "with a recipe's `--subwords sentencepiece-unigram`"
     )

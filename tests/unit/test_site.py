@@ -1,7 +1,8 @@
-"""The documentation builds as a site, without a warning, and loads nothing from other machines."""
+"""The documentation as a site: no warning, nothing of other machines, answers that are found."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,18 @@ import pytest
 from tests.support.harness import REPO, run
 
 pytest.importorskip("material")
+QUESTIONS = {
+    "resume": "howto/own_text.html#stop-and-resume",
+    "fine-tune": "howto/finetune.html",
+    "citation": "cite.html",
+    "bibtex": "cite.html",
+    "japanese": "howto/own_text.html#japanese-chinese-thai-and-other-languages-without-spaces",
+    "excel": "howto/own_text.html#out-of-excel-a-spreadsheet-or-csv",
+    "several GPUs": "recipes.html#several-gpus-several-nodes",
+    "licence of the models": "models.html#licence-of-the-models",
+}
+"""What people type into the search, and the section that answers."""
+STOP_WORDS = {"of", "the"}
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +53,17 @@ def test_pages_load_nothing_from_other_machines(site: Path) -> None:
 
 def test_results_from_the_readme_are_on_the_front_page(site: Path) -> None:
     assert "Results against the papers" in (site / "index.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_search_finds_the_section_that_answers(question: str, site: Path) -> None:
+    """By its title, in which a word weighs as much as 1,000 in a text."""
+    index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
+    words = set(re.findall(r"\w+", question.lower())) - STOP_WORDS
+    matches = [
+        section["location"]
+        for section in index["docs"]
+        if words <= set(re.findall(r"\w+", section["title"].lower()))
+    ]
+    assert QUESTIONS[question] in matches
+    assert len(matches) < 5
