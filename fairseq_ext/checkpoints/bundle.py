@@ -289,7 +289,7 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
                 continue
             kept_as_bits = name + tensor_forms.BITS in tensors
             array = _latent(name, tensors, binary) if kept_as_bits else tensors.array(name)
-            state[name] = torch.from_numpy(array if array.flags.writeable else array.copy())
+            state[name] = torch.from_numpy(array)
         return state
     except (ValueError, LookupError, TypeError, RuntimeError, MemoryError) as error:
         raise tensors.damaged(error) from None

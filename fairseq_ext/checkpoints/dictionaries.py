@@ -32,12 +32,14 @@ def symbols(path: str | Path) -> list[str]:
     Raises:
         DataError: the file is missing or not UTF-8.
     """
+    words = [*SPECIAL]
     try:
-        lines = require_file(path, "dictionary").read_text(encoding="utf-8")
+        with require_file(path, "dictionary").open(encoding="utf-8") as lines:
+            for line in lines:  # all of them at once would take twice the memory
+                words.append(line.removesuffix("\n").removesuffix(OVERWRITES).rpartition(" ")[0])
     except UnicodeDecodeError:
         raise DataError(f"{path} is damaged: it is not UTF-8. Use another copy.") from None
-    entries = lines.removesuffix("\n").split("\n")
-    return [*SPECIAL, *(entry.removesuffix(OVERWRITES).rpartition(" ")[0] for entry in entries)]
+    return words
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:

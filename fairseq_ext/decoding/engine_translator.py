@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -94,7 +93,7 @@ class EngineTranslator:
         first = self._model.settings.affixes[2]
         results: list[list[Candidate]] = [[] for _ in sentences]
         for batch in _batches(list(map(len, sources)), self._search.max_tokens):
-            translated = self._run(
+            translated = self._team.translate(
                 [sources[place] for place in batch],
                 rules,
                 [first] * len(batch) if first else None,
@@ -134,17 +133,12 @@ class EngineTranslator:
         scored: list[np.ndarray] = [np.empty(0)] * len(targets)
         for batch in _batches(list(map(len, encoded)), self._search.max_tokens):
             batch_targets = [forced[place] for place in batch]
-            hypotheses = self._run([encoded[place] for place in batch], rules, batch_targets)
+            hypotheses = self._team.translate(
+                [encoded[place] for place in batch], rules, batch_targets
+            )
             for place, (hypothesis,) in zip(batch, hypotheses, strict=True):
                 scored[place] = hypothesis.scores
         return scored
-
-    def _run(self, *batch: Any, **options: Any) -> list[list[Found]]:
-        """Translate a batch, by weights that nobody wrote to before or meanwhile."""
-        self._model.require_unchanged()  # a file that was cut off would end the process
-        translated = self._team.translate(*batch, **options)
-        self._model.require_unchanged()
-        return translated
 
     def _rules(self, search: Search) -> Rules:
         return _rules(search, len(self._model.target))

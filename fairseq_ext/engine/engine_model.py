@@ -11,7 +11,6 @@ from typing import Any
 from fairseq_ext.engine import SPECIAL
 from fairseq_ext.engine.program import Program, merged, whole_number
 from fairseq_ext.engine.shortlist import Shortlist
-from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
 
@@ -56,7 +55,6 @@ class EngineModel:
         source, target: symbols of the dictionaries, fairseq's own ones first.
         shortlist: tokens that translations may have; None: all.
         path: for messages.
-        files: of the weights, where these are mapped.
     """
 
     program: Program
@@ -66,16 +64,6 @@ class EngineModel:
     target: Sequence[str]
     shortlist: Shortlist | None = None
     path: Path = Path("the model")
-    files: Sequence[Tensors] = ()
-
-    def require_unchanged(self) -> None:
-        """Check that nobody has written to the mapped weights.
-
-        Raises:
-            DataError: somebody has.
-        """
-        for file in self.files:
-            file.require_unchanged()
 
     def check(self) -> None:
         """Check everything except the program.
@@ -130,8 +118,7 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
             )
     programs, counts = [m.program for m in models], [len(m.weights) for m in models]
     weights = [*chain(*(model.weights for model in models))]
-    mapped = [*chain(*(model.files for model in models))]
-    return replace(first, program=merged(programs, counts), weights=weights, files=mapped)
+    return replace(first, program=merged(programs, counts), weights=weights)
 
 
 def is_search(defaults: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The named weights in a safetensors file, where they lie in it (numpy only).
+"""The named weights in a safetensors file, read one at a time (numpy only).
 
 Weights are fp32, bf16 or whole numbers under their names. Besides there are two compact forms:
 
@@ -11,7 +11,6 @@ Weights are fp32, bf16 or whole numbers under their names. Besides there are two
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import weakref
@@ -25,7 +24,6 @@ from safetensors import SafetensorError, safe_open
 from fairseq_ext.engine.program import pack_bits
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, DataError
-from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.json_files import parse_json
 
 TYPES = {
@@ -42,7 +40,7 @@ LARGEST = 1e18
 
 
 class Tensors:
-    """The weights of a file, which is mapped into memory: all processes share one copy.
+    """The weights of a file, which stays open; each is read when it is asked for.
 
     Args:
         path: of the file.
@@ -58,27 +56,17 @@ class Tensors:
         self._path = path
         try:
             path = files.require_file(path)
-            descriptor = os.open(path, os.O_RDONLY)
-            weakref.finalize(self, os.close, descriptor)
-            self._versions = FileVersions(descriptors={path: descriptor})
+            self._file = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._file)
             with safe_open(path, framework="numpy"):  # the library checks
-                memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-            (length,) = struct.unpack("<Q", memory[:8])
-            self._table = parse_json(bytes(memory[8 : 8 + length]).decode("utf-8"), "its header")
+                self.size = os.fstat(self._file).st_size
+            (length,) = struct.unpack("<Q", os.pread(self._file, 8, 0))
+            self._begin = 8 + length
+            header = os.pread(self._file, length, 8)
+            self._table = parse_json(header.decode("utf-8"), "its header")
             self._table.pop("__metadata__", None)
         except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
             raise self.damaged(error) from None
-        self._data, self.size = memory[8 + length :], len(memory)
-
-    def require_unchanged(self) -> None:
-        """Check that nobody has written to the file that is mapped.
-
-        A file of this name that took its place is no matter.
-
-        Raises:
-            DataError: somebody has.
-        """
-        self._versions.require_unchanged()
 
     def damaged(self, error: Exception) -> CheckpointError:
         """The error to raise for a file that cannot be used."""
@@ -112,19 +100,21 @@ class Tensors:
         return {"F32": "fp32", "BF16": "bf16"}.get(kind, kind.lower())
 
     def stored(self, name: str) -> np.ndarray:
-        """A tensor as it lies in the file; bf16 as uint16.
+        """Read a tensor; bf16 as uint16.
 
         Raises:
-            DataError: there is none of this name.
+            DataError: there is none of this name, or it cannot be read.
         """
         entry = self._entry(name)
-        begin, end = entry["data_offsets"]
-        kind = np.dtype(TYPES[entry["dtype"]])
-        data = self._data[begin:end]
-        array = np.frombuffer(data, kind)
-        if not array.flags.aligned:
-            array = np.frombuffer(bytes(data), kind)
-        return array.reshape(entry["shape"])
+        end = self._begin + entry["data_offsets"][1]
+        array = np.empty(entry["shape"], TYPES[entry["dtype"]])
+        data = memoryview(array.reshape(-1).view(np.uint8))
+        while len(data):  # a call reads 2 GB at most
+            count = os.preadv(self._file, [data], end - len(data))
+            if not count:
+                raise DataError(f"it ends within the weight `{name:.60}`")
+            data = data[count:]
+        return array
 
     def _entry(self, name: str) -> dict[str, Any]:
         entry = self._table.get(name) if isinstance(name, str) else None

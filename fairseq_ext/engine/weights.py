@@ -7,10 +7,12 @@ this layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
@@ -44,7 +46,32 @@ class Packed(NamedTuple):
     reading: Reading = FLOATS
 
 
-def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
+class Pool:
+    """Memory for weights, which lie one after another in large pieces.
+
+    Each step of a search reads all weights once. numpy asks for huge pages where a piece is large:
+    with pages of 4 KB a quarter of a step's time can go into finding them.
+
+    Args:
+        piece: bytes of a piece at least.
+    """
+
+    def __init__(self, piece: int = PIECE) -> None:
+        self._piece, self._free = piece, np.empty(0, np.uint8)
+
+    def take(self, shape: Sequence[int], kind: DTypeLike) -> np.ndarray:
+        """Return an array without values, whose memory begins at a multiple of 64 bytes."""
+        size = math.prod(shape) * np.dtype(kind).itemsize
+        room = -(-size // LINE) * LINE
+        if room > len(self._free):
+            memory = np.empty(max(room, self._piece) + LINE, np.uint8)
+            self._free = memory[-memory.ctypes.data % LINE :]
+        array = self._free[:size].view(kind).reshape(shape)
+        self._free = self._free[room:]
+        return array
+
+
+def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
     """Lay a weight out.
 
     Args:
@@ -52,71 +79,73 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32") -> Packed:
         numbers: ``fp32``; ``bf16``, rounded to the nearest; or ``int8``, each output in units of
             its largest weight / 127. Signs remain signs; with ``int8`` they multiply rounded
             inputs, unless they multiply signs.
+        pool: where it gets its memory; None: on its own.
 
     Raises:
         ConfigError: other numbers.
     """
+    pool = pool or Pool(0)
     if numbers not in NUMBERS:
         raise ConfigError(f"`numbers` must be one of {', '.join(NUMBERS)}, but is `{numbers}`.")
     if isinstance(matrix, Signs):
-        return _pack_signs(matrix, numbers)
+        return _pack_signs(matrix, numbers, pool)
     if matrix.units is not None:
-        return _pack_int8(matrix.values, matrix.units)
-    values = np.ascontiguousarray(matrix.values, np.float32)
+        return _pack_int8(matrix.values, matrix.units, pool)
+    values = np.asarray(matrix.values, np.float32)
     if matrix.plain:
-        return Packed(PLAIN, len(values), values[0].size, values)
+        table = pool.take(values.shape, np.float32)
+        table[...] = values
+        return Packed(PLAIN, len(values), values[0].size, table)
     outputs, inputs = values.shape
     if numbers == "fp32":
-        return Packed(0, outputs, inputs, _panels(values))
+        return Packed(0, outputs, inputs, _panels(values, pool))
     if numbers == "bf16":
-        return Packed(1, outputs, inputs, _panels(to_bf16(values)))
-    return _pack_int8(*to_int8(values))
+        return Packed(1, outputs, inputs, _panels(to_bf16(values), pool))
+    return _pack_int8(*to_int8(values), pool)
 
 
-def _pack_int8(rounded: np.ndarray, units: np.ndarray) -> Packed:
-    """Lay out ``[N, K]`` in int8 with the units of its rows."""
-    outputs, inputs = rounded.shape
-    padded = np.zeros((outputs, -(-inputs // 4) * 4), np.int8)
-    padded[:, :inputs] = rounded
-    sums = 128 * rounded.sum(1, dtype=np.int32)
-    return Packed(2, outputs, inputs, _panels(padded, 4), _whole(units), _whole(sums))
-
-
-def pack_all(matrices: Iterable[Matrix | Signs], numbers: str = "fp32") -> list[Packed]:
-    """Lay weights out, one after another in large pieces of memory.
-
-    Each step of a search reads all weights once. numpy asks for huge pages where a piece is large:
-    with pages of 4 KB a quarter of a step's time can go into finding them.
+def pack_all(
+    matrices: Iterable[Matrix | Signs], numbers: str = "fp32", pool: Pool | None = None
+) -> list[Packed]:
+    """Lay weights out, one after another in the large pieces of a pool.
 
     Raises:
         ConfigError: as for :func:`pack`.
     """
-    packed, free = [], np.empty(0, np.uint8)
-    for matrix in matrices:
-        weight = pack(matrix, numbers)
-        size = -(-weight.values.nbytes // LINE) * LINE
-        if size > len(free):
-            free = _memory(max(size, PIECE))
-        packed.append(weight._replace(values=_copied(weight.values, free)))
-        free = free[size:]
-    return packed
+    pool = pool or Pool()
+    return [pack(matrix, numbers, pool) for matrix in matrices]
 
 
-def _pack_signs(matrix: Signs, numbers: str) -> Packed:
-    plus = np.unpackbits(matrix.values, axis=1, count=matrix.inputs, bitorder="little")
-    outputs, inputs = plus.shape
+def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
+    """Lay out ``[N, K]`` in int8 with the units of its rows."""
+    sums = 128 * rounded.sum(1, dtype=np.int32)
+    panels = _panels(rounded, pool, 4)
+    return Packed(2, *rounded.shape, panels, _whole(units), _whole(sums))
+
+
+def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
+    outputs, inputs = len(matrix.values), matrix.inputs
     levels = _whole(np.asarray(matrix.levels, np.float32))
+    size, rest = divmod(inputs, 8)
+    bits = np.zeros((outputs, -(-inputs // 64) * 8), np.uint8)
+    bits[:, : -(-inputs // 8)] = matrix.values[:, : -(-inputs // 8)]
     if numbers != "int8" or matrix.reading != FLOATS:
-        padded = np.zeros((len(levels), -(-inputs // 64) * 64), np.uint8)
-        padded[:outputs, :inputs] = plus
-        words = np.packbits(padded, axis=1, bitorder="little").view(np.int32)
-        tiles = aligned(words.reshape(-1, PANEL, words.shape[1]).transpose(0, 2, 1))
+        if rest:
+            bits[:, size] &= (1 << rest) - 1
+        tiles = _panels(bits.view(np.int32), pool)
         return Packed(SIGNS, outputs, inputs, tiles, 2 * levels, reading=matrix.reading)
-    minus = np.zeros((outputs, -(-inputs // 4) * 4), np.uint8)  # inputs that are not there are 0
-    minus[:, :inputs] = 1 - plus
-    sums = 128 * (minus.shape[1] - 2 * minus.sum(1, dtype=np.int32))
-    bits = np.packbits(_panels(minus, 4).reshape(-1, 8), axis=1, bitorder="little")
-    return Packed(BITS8, outputs, inputs, aligned(bits), levels, _whole(sums))
+    bits = ~bits  # 1 is minus
+    bits[:, -(-inputs // 8) :] = 0  # inputs that are not there are 0
+    if rest:
+        bits[:, size] &= (1 << rest) - 1
+    fours = -(-inputs // 4)
+    halves = np.stack([bits & 15, bits >> 4], axis=2).reshape(outputs, -1)[:, :fours]
+    panels = _panels(halves, Pool(0))[..., 0]
+    values = pool.take((*panels.shape[:2], PANEL // 2), np.uint8)
+    np.bitwise_or(panels[..., ::2], panels[..., 1::2] << 4, out=values)
+    minus = np.unpackbits(bits, axis=1).sum(1, dtype=np.int32)
+    sums = 128 * (4 * fours - 2 * minus)
+    return Packed(BITS8, outputs, inputs, values, levels, _whole(sums))
 
 
 def _whole(values: np.ndarray) -> np.ndarray:
@@ -138,34 +167,20 @@ def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(values / units[:, None]).astype(np.int8), units
 
 
-def _panels(values: np.ndarray, together: int = 1) -> np.ndarray:
+def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
     """``[N, K]`` to ``[panel][K / together][64][together]``."""
     outputs, inputs = values.shape
-    panels = -(-outputs // PANEL)
-    padded = np.zeros((panels * PANEL, inputs), values.dtype)
-    padded[:outputs] = values
-    if together * values.itemsize == 4:  # numpy moves words faster than groups of bytes
-        words = padded.view(np.uint32).reshape(panels, PANEL, inputs // together)
-        moved = aligned(words.transpose(0, 2, 1)).view(values.dtype)
-        return moved.reshape(panels, inputs // together, PANEL, together)
-    split = padded.reshape(panels, PANEL, inputs // together, together)
-    return aligned(split.transpose(0, 2, 1, 3))
-
-
-def aligned(values: np.ndarray) -> np.ndarray:
-    """A contiguous copy whose memory begins at a multiple of 64 bytes."""
-    return _copied(values, _memory(values.nbytes))
-
-
-def _memory(size: int) -> np.ndarray:
-    """Allocate bytes, the first at a multiple of 64."""
-    memory = np.empty(size + LINE, np.uint8)
-    begin = -memory.ctypes.data % LINE
-    return memory[begin : begin + size]
-
-
-def _copied(values: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Copy values contiguously into the first bytes of the memory."""
-    copy = memory[: values.nbytes].view(values.dtype).reshape(values.shape)
-    copy[...] = values
-    return copy
+    count, groups = -(-outputs // PANEL), -(-inputs // together)
+    panels = pool.take((count, groups, PANEL, together), values.dtype)
+    # A column of the rows to transpose must not lie in lines of one set of a processor's cache.
+    line = LINE // values.itemsize
+    width = (-(-inputs // line) | 1) * line
+    rows = np.zeros((PANEL, width), values.dtype)
+    unit = f"u{together * values.itemsize}"  # numpy moves words faster than groups of bytes
+    transposed = rows[:, : groups * together].view(unit).T
+    for panel, part in enumerate(range(0, outputs, PANEL)):
+        filled = min(PANEL, outputs - part)
+        rows[:filled, :inputs] = values[part : part + filled]
+        rows[filled:] = 0
+        panels[panel].view(unit)[..., 0] = transposed
+    return panels

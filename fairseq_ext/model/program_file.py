@@ -34,7 +34,7 @@ from fairseq_ext.engine.program import (
 from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.verify import verify
-from fairseq_ext.engine.weights import pack_all
+from fairseq_ext.engine.weights import PIECE, Pool, pack_all
 from fairseq_ext.model import agreement
 from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
@@ -136,11 +136,12 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
     agreement.require(manifest, content["begins"], content["cut"], program, content["weights"])
-    weights = pack_all(_matrices(content["weights"], tensors, numbers), numbers)
-    source, target = (
-        dictionaries.symbols(manifest.folder / f"dict.{language}.txt")
-        for language in (manifest.src, manifest.tgt)
-    )
+    pool = Pool(tensors.size + PIECE)
+    weights = pack_all(_matrices(content["weights"], tensors, numbers), numbers, pool)
+    words = [f"dict.{language}.txt" for language in (manifest.src, manifest.tgt)]
+    source = target = dictionaries.symbols(manifest.folder / words[0])
+    if manifest.files[words[0]] != manifest.files[words[1]]:
+        target = dictionaries.symbols(manifest.folder / words[1])
     listed = None
     if bundle.SHORTLIST in manifest.files:
         listed = shortlist.read(manifest.folder / bundle.SHORTLIST, source, target)
@@ -150,9 +151,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
         affixes=tuple(map(tuple, content.get("affixes", NO_AFFIXES))),
     )
     verify(program, weights)
-    model = EngineModel(
-        program, weights, settings, source, target, listed, manifest.folder, [tensors]
-    )
+    model = EngineModel(program, weights, settings, source, target, listed, manifest.folder)
     model.check()
     return model
 

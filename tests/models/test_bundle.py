@@ -25,7 +25,7 @@ from fairseq_ext.commands import demo
 from fairseq_ext.demo import systems
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.evaluation.saved_scores import read_scores
-from fairseq_ext.model import write
+from fairseq_ext.model import agreement, write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
 from fairseq_ext.utils import files, option_fields
@@ -427,27 +427,29 @@ def test_a_bundle_replaced_while_it_is_read_is_refused(
             load(folder)
 
 
-def test_mapped_weights_that_change_translate_nothing(bundled: Path, tmp_path: Path):
+def test_weights_that_change_after_opening_change_no_translation(bundled: Path, tmp_path: Path):
     folder = tmp_path / "b"
     shutil.copytree(bundled, folder)
     weights, model = folder / "model.safetensors", fairseq_ext.load(folder)
     expected = model.translate(LINES, **SHORT)
-    shutil.copy(weights, tmp_path / "copy")
-    (tmp_path / "copy").replace(weights)  # another file of that name
+    weights.write_bytes(b"")
     assert model.translate(LINES, **SHORT) == expected
-    model, content = fairseq_ext.load(folder), weights.read_bytes()
-    times = weights.stat().st_atime_ns, weights.stat().st_mtime_ns
-    with weights.open("r+b") as file:
-        file.write(content)
-    os.utime(weights, ns=times)
-    with pytest.raises(DataError, match=r"model\.safetensors has changed since"):
-        model.translate(LINES, **SHORT)
-    model = fairseq_ext.load(folder)
-    weights.write_bytes(content[: len(content) // 2])  # the system would end the process
-    with pytest.raises(DataError, match=r"model\.safetensors has changed since"):
-        model.translate(LINES, **SHORT)
-    with pytest.raises(DataError, match=r"model\.safetensors has changed since"):
-        model.score(LINES[:1], LINES[:1])
+
+
+def test_weights_that_are_cut_off_while_they_are_read(
+    bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "b"
+    shutil.copytree(bundled, folder)
+    weights, check = folder / "model.safetensors", agreement.require
+
+    def cut_off_and_check(*arguments: Any) -> None:
+        os.truncate(weights, weights.stat().st_size // 2)
+        check(*arguments)
+
+    monkeypatch.setattr(agreement, "require", cut_off_and_check)
+    with pytest.raises(CheckpointError, match="it ends within the weight"):
+        fairseq_ext.load(folder)
 
 
 def test_an_archive_that_is_cut_off(archive: Path):
