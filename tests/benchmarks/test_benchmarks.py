@@ -12,6 +12,7 @@ from pathlib import Path
 import bench
 import mass_translation
 import muse
+import numpy as np
 import pytest
 import split_pairs
 import tables
@@ -448,6 +449,48 @@ def test_memory_is_recorded_while_an_engine_translates(
     assert [row["sentences"] for row in answer["figures"]] == [0, 20, 40]
     assert min(row["resident_mib"] for row in answer["figures"]) > 10
     assert "20 to 40 sentences" in answer["findings"][0]
+
+
+@pytest.mark.system
+@pytest.mark.slow
+def test_peers_translate_the_same_sentences(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    pytest.importorskip("pymarian")
+    where = tmp_path / "peers.json"
+    small = ("--embed-dim", "16", "--ffn-embed-dim", "24", "--heads", "2", "--layers", "1")
+    for size in ("1", "32"):
+        run(
+            *(sys.executable, REPO / "benchmarks/engine_peers.py", "--json", where, *small),
+            *("--batches", size, "--repeats", "2", "--words", "5", "--vocabulary", "50"),
+        )
+    figures = json.loads(where.read_text())["figures"]
+    numbers = [f"{name} {kind}" for name in ("engine", "CTranslate2", "Marian")
+               for kind in ("fp32", "int8")]  # fmt: skip
+    assert [(row["system"], row["batch"]) for row in figures] == [
+        (name, size) for name in numbers for size in (1, 32)
+    ]
+    assert min(row["equal"] for row in figures if row["system"].endswith("fp32")) > 0.9
+    assert where.with_suffix(".png").exists()
+
+
+def test_a_transformer_in_marians_names(tmp_path: Path) -> None:
+    """Products from the right, vectors as rows; positions from 0, and a beginning of zeros."""
+    import marian_models
+
+    learned = ["--encoder-learned-pos", "--decoder-learned-pos"]
+    side = Side(["--arch", "transformer", *learned], Size(8, 12, 2, 1, 1, 50), positions=16)
+    words = side.task.target_dictionary
+    model = marian_models.like_marian(side.model, words)
+    assert model.decoder.embed_positions.weight[words.pad() + 1].tolist() == [0] * 4 + [1] * 4
+    assert not model.decoder.embed_tokens.weight[words.eos()].any()
+    flags = marian_models.export(model, words, tmp_path)
+    assert flags[1] == str(tmp_path / marian_models.MODEL)
+    arrays = np.load(flags[1])
+    layer = model.decoder.layers[0]
+    np.testing.assert_array_equal(arrays["decoder_l1_ffn_W1"], layer.fc1.weight.detach().T)
+    bias = layer.encoder_attn.k_proj.bias.detach()[None]
+    np.testing.assert_array_equal(arrays["decoder_l1_context_bk"], bias)
+    assert len(arrays.files) == 1 + 2 + (8 + 4 + 2 * 2) + (16 + 4 + 3 * 2)
 
 
 @pytest.mark.system
