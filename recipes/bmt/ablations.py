@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""Tables and pictures of ``ablations.sh``: Figures 5a and 5b of the BMT paper.
+"""Tables and pictures of ``ablations.sh`` and ``table1.sh``: Figures 5a, 5b and Table 1 of BMT.
 
     python recipes/bmt/ablations.py scale --dir runs/ablations-…     # losses over s
     python recipes/bmt/ablations.py output --dir runs/ablations-…    # learning curves
+    python recipes/bmt/ablations.py table1 --dir runs/table1-…       # learning curves
 
 Writes ``FIGURE.png``, ``.svg`` and ``.json`` (the data) and ``FIGURE.md`` there. Losses are the
 references' negative log-likelihood in nats per token, as in the paper; that of the training is the
@@ -19,6 +20,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.evaluation import plot_styles, plots, training_log
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_log import Curves
@@ -34,7 +36,7 @@ class Model:
     """Figures of one finished model.
 
     Attributes:
-        name: ``float``, a value of s, or a variant of the output.
+        name: ``float``, a value of s, a variant of the output, or a preset.
         updates: how many.
         train_loss, valid_loss: nats per token.
         bleu: sacrebleu's, of the test set.
@@ -74,21 +76,18 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
     Raises:
         DataError: there is none, or none but the float model.
     """
+    prefix = "" if figure == "table1" else f"{figure}-"
     folders = {
-        path.parent.name.removeprefix(f"{figure}-"): path.parent
-        for path in folder.glob(f"models/{figure}-*/scores.json")
+        path.parent.name.removeprefix(prefix): path.parent
+        for path in folder.glob(f"models/{prefix}*/scores.json")
     }
-    models = {
-        name: path for name, path in folders.items() if name in OUTPUTS or name.isdecimal()
-    }  # and no folder that was moved out of the way
+    order = {"output": OUTPUTS, "table1": tuple(PRESETS)}.get(figure)
+    if order is None:
+        order = ("float", *sorted(filter(str.isdecimal, folders), key=int))
+    models = {name: folders[name] for name in order if name in folders}
     if not models.keys() - {"float"}:
-        raise DataError(f"`{folder}` holds no finished model of `{figure}`; run ablations.sh.")
-    return {name: models[name] for name in sorted(models, key=_place)}
-
-
-def _place(name: str) -> tuple[int, int]:
-    """Return a model's sort key in the table: the float model first, then by s."""
-    return (len(OUTPUTS), int(name)) if name.isdecimal() else (OUTPUTS.index(name), 0)
+        raise DataError(f"`{folder}` holds no finished model of `{figure}`; run its recipe.")
+    return models
 
 
 def plot_scales(models: list[Model], output: Path) -> list[Path]:
@@ -144,6 +143,20 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
     ]
 
 
+def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Add what each preset has in 1 bit, as in Table 1."""
+    heading, *presets = table
+    kinds = ("weights", "activations")
+    switches = {
+        name: [" ".join(sorted(getattr(PRESETS[name], kind))) for kind in kinds]
+        for name, *_ in presets
+    }
+    return [
+        (heading[0], *(f"1-bit {kind}" for kind in kinds), *heading[1:]),
+        *((name, *switches[name], *cells) for name, *cells in presets),
+    ]
+
+
 def report(folder: Path, figure: str) -> str:
     """Write the picture and the table of a figure; returns the table for the terminal."""
     folders = finished(folder, figure)
@@ -153,7 +166,10 @@ def report(folder: Path, figure: str) -> str:
         plot_scales(models, output)
     else:
         plot_outputs(folders, models, output)
-    table = rows(models, "s" if figure == "scale" else "output projection")
+    headings = {"scale": "s", "output": "output projection", "table1": "row"}
+    table = rows(models, headings[figure])
+    if figure == "table1":
+        table = with_switches(table)
     with files.atomic_write(folder / f"{figure}.md") as file:
         file.write(markdown(table) + "\n")
     return aligned(table)
@@ -163,8 +179,8 @@ def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("figure", choices=("scale", "output"), help="5a or 5b")
-    parser.add_argument("--dir", type=Path, required=True, help="the folder of ablations.sh")
+    parser.add_argument("figure", choices=("scale", "output", "table1"))
+    parser.add_argument("--dir", type=Path, required=True, help="the folder of the recipe")
     args = parser.parse_args()
     try:
         print(report(args.dir, args.figure))

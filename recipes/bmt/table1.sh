@@ -77,7 +77,7 @@ main() {
             --bmt-preset "$preset"
     done
     dry && exit
-    python "$REPO/recipes/bmt/table1.py" --dir "$out"
+    python "$REPO/recipes/bmt/ablations.py" table1 --dir "$out"
 }
 
 # On one line: bash reads a script while it runs, and this one may be edited meanwhile.

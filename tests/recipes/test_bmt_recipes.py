@@ -14,6 +14,7 @@ import ablations
 import pytest
 import smoke_archives
 
+from fairseq_ext.binary.switches import PRESETS
 from tests.recipes.test_corpora import complete, names, prepare, read, talk
 from tests.recipes.test_recipes import RECIPES, bash, start
 from tests.support.harness import wait_for, write_lines
@@ -308,6 +309,17 @@ def test_values_of_s_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     for name in ("1024", "8", "float", "64"):
         finished_model(tmp_path / "models" / f"scale-{name}", {10: 1.0}, 1.0, 1.0)
     assert list(ablations.finished(tmp_path, "scale")) == ["float", "8", "64", "1024"]
+
+
+def test_rows_of_table_1_say_what_is_binarized(tmp_path: Path) -> None:
+    for name in ("bmt-6", "stage-float", "float", "xnor-base"):
+        finished_model(tmp_path / "models" / name, {10: 1.0}, 1.0, 20.5)
+    ablations.report(tmp_path, "table1")
+    lines = (tmp_path / "table1.md").read_text().splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| float", "| bmt-6", "| xnor-base"]
+    assert lines[2].startswith("| float |  |  | 10 |")
+    assert lines[3].split(" | ")[1] == " ".join(sorted(PRESETS["bmt-6"].weights))
+    assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
