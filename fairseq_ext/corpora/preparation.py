@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,7 @@ from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
 
 
+@dataclass
 class Preparation:
     """The preparation of one corpus in one folder.
 
@@ -51,23 +53,19 @@ class Preparation:
         subwords: of :data:`fairseq_ext.text.subwords.LEARNT`, for a corpus with merges.
     """
 
-    def __init__(
-        self,
-        name: str,
-        corpus: Corpus,
-        out: Path,
-        download: Path,
-        mirror: str | None,
-        workers: int,
-        subwords: str = "bpe",
-    ) -> None:
-        self.name, self.corpus, self.out = name, corpus, out
-        self.download, self.mirror, self.workers = download, mirror, workers
-        self._steps = Steps(out)
-        self._sides = (corpus.src, corpus.tgt)
-        self._kind, self._learner = subwords, LEARNT[subwords]
+    name: str
+    corpus: Corpus
+    out: Path
+    download: Path
+    mirror: str | None
+    workers: int
+    subwords: str = "bpe"
+
+    def __post_init__(self) -> None:
+        self._steps, self._learner = Steps(self.out), LEARNT[self.subwords]
+        self._sides = (self.corpus.src, self.corpus.tgt)
         self._libraries = {name: version(name) for name in ("sacremoses", self._learner.library)}
-        self.ready = out / ("bpe" if corpus.merges else "text")
+        self.ready = self.out / ("bpe" if self.corpus.merges else "text")
 
     def run(self) -> Report:
         """Prepare everything; returns the manifest, which is written too."""
@@ -80,13 +78,13 @@ class Preparation:
         test_names = [
             source.name for source in self.corpus.more_tests if source.name in text["splits"]
         ]
-        bpe = self._subwords(test_names) if self.corpus.merges else None
+        bpe = self._pieces(test_names) if self.corpus.merges else None
         self._save_pipeline()
         manifest = report.manifest(
             self.name, self.corpus, self._libraries, text, bpe, self._checksums(test_names)
         )
-        if self.corpus.merges and self._kind != "bpe":
-            manifest["subwords"] = self._kind
+        if self.corpus.merges and self.subwords != "bpe":
+            manifest["subwords"] = self.subwords
         content = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
         write_all(self.out, {"manifest.json": [content]})
         return manifest
@@ -256,7 +254,7 @@ class Preparation:
 
     # ---- from text to subwords -------------------------------------------------------------------
 
-    def _subwords(self, test_names: Sequence[str]) -> Report:
+    def _pieces(self, test_names: Sequence[str]) -> Report:
         """Make ``bpe/``: the merges or a model, and the pieces of the splits and further tests."""
         text, bpe = self.out / "text", self.out / "bpe"
         settings, codes = self._settings(), self._codes
@@ -264,7 +262,7 @@ class Preparation:
         def make() -> Report:
             with staged(bpe) as (stage,):
                 paths = [text / f"train.{side}" for side in self._sides]
-                learn(self._kind, paths, self.corpus.merges, stage)
+                learn(self.subwords, paths, self.corpus.merges, stage)
             return {"sha256": sha256(codes)}
 
         learnt = self._steps.run("merges", settings, [codes], make)
@@ -313,7 +311,7 @@ class Preparation:
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # which have steps of their own
         settings = {"corpus": protocol, "libraries": self._libraries}
-        return settings if self._kind == "bpe" else {**settings, "subwords": self._kind}
+        return settings if self.subwords == "bpe" else {**settings, "subwords": self.subwords}
 
 
 def _existing(paths: list[Path]) -> Iterator[Path]:

@@ -27,7 +27,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,42 +60,33 @@ IDENTIFIER = re.compile(r"#?\d+")
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
-@dataclass
-class Report:
-    """Counts of pairs by split, and by the reason to leave them out."""
-
-    read: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    splits: dict[str, int] = field(default_factory=dict)
-    key: str | None = None
-    leaks: dict[str, int] = field(default_factory=dict)
-
-
-def summary(report: Report, sizes: dict[str, dict[str, list[int]]], langs: tuple[str, str]) -> str:
+def summary(
+    report: dict[str, Any], sizes: dict[str, dict[str, Any]], langs: tuple[str, str]
+) -> str:
     """Return a table of the splits, and counts of dropped and of leaked pairs."""
+    key, dropped, leaks = report["key"], report["dropped"], report["leaks"]
     rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'types':>7} {'words/line':>11}"]
     for name, size in sizes.items():
-        (pairs,) = size["pairs"]
+        pairs = size["pairs"]
         for lang, words, types in zip(langs, size["words"], size["types"], strict=True):
             mean = words / max(1, pairs)
             rows.append(f"{name:6} {pairs:8} {lang:>6} {words:9} {types:7} {mean:11.1f}")
-    held = sum(count for name, count in report.splits.items() if name != "train")
-    if 4 * held > report.splits.get("train", 4 * held):
+    held = sum(count for name, count in report["splits"].items() if name != "train")
+    if 4 * held > report["splits"].get("train", 4 * held):
         rows.append(f"{held} pairs are not for training; with --valid and --test fewer")
-    rows.append(f"pairs read: {report.read}")
-    rows += [f"dropped, {reason}: {count}" for reason, count in report.dropped.items()]
-    if report.key == GROUPS:
+    rows.append(f"pairs read: {report['read']}")
+    rows += [f"dropped, {reason}: {count}" for reason, count in dropped.items()]
+    if key == GROUPS:
         rows.append(
-            f"split by {report.leaks['groups']} groups of near-duplicates, the largest of "
-            f"{report.leaks['largest']} pairs; none of them is in two splits"
+            f"split by {leaks['groups']} groups of near-duplicates, the largest of "
+            f"{leaks['largest']} pairs; none of them is in two splits"
         )
-    elif report.key:
-        other = SIDES[1 - SIDES.index(report.key)]
-        leaked_pairs = report.leaks["train"] - report.dropped.get(leak(other), 0)
+    elif key:
+        other = SIDES[1 - SIDES.index(key)]
         rows += [
-            f"split by the {report.key} sentence; none of them is in two splits",
-            f"kept in train, {leak(other)}: {leaked_pairs}",
-            f"{other} sentences in both valid and test: {report.leaks['valid and test']}",
+            f"split by the {key} sentence; none of them is in two splits",
+            f"kept in train, {leak(other)}: {leaks['train'] - dropped.get(leak(other), 0)}",
+            f"{other} sentences in both valid and test: {leaks['valid and test']}",
         ]
     return "\n".join(rows)
 
@@ -376,10 +367,14 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
     settings = job.settings
     langs = (settings.pipeline.src, settings.pipeline.tgt)
     sizes = job.sizes()
-    report = Report(read=job.read(), dropped=job.dropped())
-    report.splits = {name: size["pairs"][0] for name, size in sizes.items()}
-    if settings.as_split is None:
-        report.key, report.leaks = job.leaks()
+    key, leaks = job.leaks()
+    report = {
+        "read": job.read(),
+        "dropped": job.dropped(),
+        "splits": {name: size["pairs"] for name, size in sizes.items()},
+        "key": key,
+        "leaks": leaks,
+    }
     if settings.texts[0].name:
         described = [_described(text) for text in settings.texts]
         corpora = [
@@ -392,7 +387,7 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(sizes, zip(opened[::2], opened[1::2], strict=True), strict=True))
             job.write([pairs.get(name, ()) for name in SPLITS])
-        record = {**record, "report": vars(report)}
+        record = {**record, "report": report}
         record["sha256"] = {name: sha256(stage / name) for name in names}
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
         (stage / _manifest(settings)).write_text(text + "\n", encoding="utf-8")

@@ -435,15 +435,17 @@ class SplitJob:
         key = self.load("held.json")["key"]
         return key if key == GROUPS else SIDES[key]
 
-    def leaks(self) -> tuple[str, dict[str, int]]:
+    def leaks(self) -> tuple[str | None, dict[str, int]]:
         """Return the key side, and how many sentences of the other side are in two splits."""
-        if self._key() == GROUPS:
-            held = self.load("held.json")
+        if self.settings.as_split is not None:
+            return None, {}
+        held = self.load("held.json")
+        if held["key"] == GROUPS:
             return GROUPS, {name: held[name] for name in ("groups", "largest")}
         train = sum(self.load(name)["leaks"] for name in self.of_parts("fate"))
-        return self._key(), {"train": train, "valid and test": self.load("held.json")["leaks"]}
+        return self._key(), {"train": train, "valid and test": held["leaks"]}
 
-    def sizes(self) -> dict[str, dict[str, list[int]]]:
+    def sizes(self) -> dict[str, dict[str, Any]]:
         """Count, for each split that is written: pairs, and words and types of both sides."""
         reports = [self.load(name) for name in self.of_parts("fate")]
         pairs = np.sum([report["counts"][: len(SPLITS)] for report in reports], axis=0).tolist()
@@ -453,7 +455,7 @@ class SplitJob:
         splits = SPLITS if self.settings.as_split is None else (self.settings.as_split,)
         return {
             name: {
-                "pairs": [pairs[place]],
+                "pairs": pairs[place],
                 "words": words[2 * place : 2 * place + 2],
                 "types": types.tolist()[2 * place : 2 * place + 2],
             }

@@ -71,23 +71,25 @@ class Encode:
         """
         lines = Lines()
         languages = (self.pipeline.src, self.pipeline.tgt)
-        steps = [step(self.pipeline, side, self.words, self.version) for side in languages]
-        for number, pair in enumerate(chunk.pairs, chunk.first):
-            sides, fate = ["", ""], "not UTF-8"
-            if None not in pair:
-                sides = [encode(text) for encode, text in zip(steps, pair, strict=True)]
-                fate = why_dropped(*sides, self.limits)
-            if self.different and fate == KEPT and sides[0] == sides[1]:
+        to_source, to_target = (
+            step(self.pipeline, side, self.words, self.version) for side in languages
+        )
+        for number, (source, target) in enumerate(chunk.pairs, chunk.first):
+            first, second, fate = "", "", "not UTF-8"
+            if source is not None and target is not None:
+                first, second = to_source(source), to_target(target)
+                fate = why_dropped(first, second, self.limits)
+            if self.different and fate == KEPT and first == second:
                 fate = "both sides are the same"
             if fate != KEPT and self.must_keep:
                 raise DataError(
                     f"{self.must_keep}, sentence {number}: {fate}. Such a set is never shortened; "
                     "the archive is not the official one."
                 )
-            _add(lines.tally, fate, 1, *map(count, sides))
+            _add(lines.tally, fate, 1, count(first), count(second))
             if fate == KEPT:
-                lines.source.append(f"{self.tag} {sides[0]}" if self.tag else sides[0])
-                lines.target.append(sides[1])
+                lines.source.append(f"{self.tag} {first}" if self.tag else first)
+                lines.target.append(second)
         return lines
 
     def write(

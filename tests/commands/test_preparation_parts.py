@@ -193,6 +193,6 @@ def test_options_are_refused_before_any_work(plain: Path, tmp_path: Path) -> Non
     words = in_parts(plain, tmp_path)
     refused(run("fairseq-ext", *words, "--shard", "7/4", ok=False), "`--shard` must be I/N")
     done = run("fairseq-ext", *words, "--parts", str(tmp_path / "out"), ok=False)
-    refused(done, "`--parts` and `--out` are the same")
+    refused(done, "`--parts` and `--output` are the same")
     assert not (tmp_path / "parts").exists()
     assert not (tmp_path / "out").exists()

@@ -117,7 +117,7 @@ def test_parts_and_ranges_do_not_change_a_byte(
     assert (job.read(), job.leaks()) == (counts.read, (counts.key, counts.leaks))
     for name, size in job.sizes().items():
         words = [[w for pair in expected[name] for w in pair[side].split()] for side in (0, 1)]
-        assert size["pairs"] == [len(expected[name])]
+        assert size["pairs"] == len(expected[name])
         assert size["words"] == [len(words) for words in words]
         assert size["types"] == [len({*words}) for words in words]
 

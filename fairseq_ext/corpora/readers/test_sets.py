@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairseq_ext.corpora.readers import LONGEST, Segment, is_language
 from fairseq_ext.corpora.readers.xml_stream import elements, marked_text
-from fairseq_ext.text.reading import raw_lines
+from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 
 DOCUMENT = re.compile(r"<doc\b[^>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)", re.IGNORECASE)
@@ -35,8 +35,7 @@ def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
     document, count = "", 0
-    for number, line in enumerate(raw_lines(path), 1):
-        text = _utf8(line, path, number)
+    for text in _lines(path):
         if match := DOCUMENT.search(text):
             document = match[1]
         for match in SEGMENT.finditer(text):
@@ -83,11 +82,7 @@ def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     Raises:
         DataError: a file cannot be read, or one has more lines.
     """
-    texts = (
-        (_utf8(line, path, number) for number, line in enumerate(raw_lines(path), 1))
-        for path in paths
-    )
-    for number, (source, target) in enumerate(zip_longest(*texts), 1):
+    for number, (source, target) in enumerate(zip_longest(*map(_lines, paths)), 1):
         if source is None or target is None:
             longer = paths[source is None]
             raise DataError(
@@ -97,13 +92,8 @@ def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         yield Segment(source, target)
 
 
-def _utf8(line: bytes, path: Path, number: int) -> str:
-    try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError:
-        raise DataError(
-            f"`{path}`, line {number}: not UTF-8; convert it, for example with iconv."
-        ) from None
-    if len(text) > LONGEST:
-        raise DataError(f"`{path}`, line {number}: longer than {LONGEST:,} characters.")
-    return text.rstrip("\r\n")
+def _lines(path: Path) -> Iterator[str]:
+    for number, text in reading.lines(path):
+        if len(text) > LONGEST:
+            raise DataError(f"`{path}`, line {number}: longer than {LONGEST:,} characters.")
+        yield text
