@@ -1,7 +1,7 @@
 """The only entry point of this plugin into a process: :func:`register`.
 
-``--user-dir user_dir`` in a clone, ``--user-dir "$(fairseq-ext user-dir)"`` when installed, our own
-commands, and the processes that they start, all call it. Importing the package registers nothing.
+It is called by ``--user-dir user_dir`` in a clone, by ``--user-dir "$(fairseq-ext user-dir)"`` when
+installed, by our own commands, and in their processes. Importing the package registers nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which distributions provide the package ``fairseq``, and how to install the right one."""
+"""Find the distributions that provide the package ``fairseq``; say how to install the right one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INSTALL_FAIRSEQ = (
 
 
 def fairseq_distributions() -> list[str]:
-    """Names of the installed distributions that provide the package ``fairseq``, sorted.
+    """Return the sorted names of the installed distributions that provide ``fairseq``.
 
-    Every command asks this, and ``importlib.metadata.packages_distributions`` makes a path of every
-    installed file, which takes most of a second.
+    Every command calls this. ``importlib.metadata.packages_distributions`` would make a path of
+    every installed file, which takes most of a second.
     """
     providers = filter(_provides_fairseq, importlib.metadata.distributions())
     names = (distribution.metadata["Name"] for distribution in providers)
@@ -26,7 +26,7 @@ def fairseq_distributions() -> list[str]:
 
 
 def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
-    """By the list of its packages or, where that was not written, of its files."""
+    """Look in the list of its packages or, where there is none, of its files."""
     packages = (distribution.read_text("top_level.txt") or "").split()
     if packages:
         return "fairseq" in packages
@@ -48,5 +48,5 @@ def check_single_fairseq() -> None:
 
 
 def reinstall(names: Sequence[str]) -> str:
-    """The command that replaces the distributions ``names`` by the tested one."""
+    """Return the command that replaces the distributions ``names`` with the tested one."""
     return f"pip uninstall -y {' '.join(names)} && {INSTALL_FAIRSEQ}"

@@ -2,8 +2,8 @@
 
 fairseq is not maintained any more, torch and numpy have changed, and some of fairseq's commands
 accept options that do not work. Each row (:class:`~fairseq_ext.plugin.table.Patch`) has a kind,
-which is also the folder of its module: a ``repair`` of fairseq, ``security`` against files of
-strangers, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into one line.
+which is also the folder of its module: a ``repair`` of fairseq, ``security`` against untrusted
+files, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into one line.
 
 Rows are applied in order. If two rows wrap the same function, the later row is called first.
 ``fairseq-ext doctor --patches`` prints the rows of each function.
@@ -73,7 +73,7 @@ PATCHES: tuple[Patch, ...] = (
         for patch in importlib.import_module(f"fairseq_ext.{wing}.patches").PATCHES
     ),
     # 3. Checks, around all of fairseq's work and ours
-    *processes.PATCHES,  # inside `commands`, which removes folders that stayed empty
+    *processes.PATCHES,  # inside `commands`, which removes folders that stay empty
     *arguments.PATCHES,
     *shards.PATCHES,  # inside `commands`, which moves results only when they are complete
     *commands.PATCHES,
@@ -81,10 +81,10 @@ PATCHES: tuple[Patch, ...] = (
     *data.PATCHES,
     *checkpoints.PATCHES,
     *async_checkpoints.PATCHES,
-    *loading.PATCHES,  # outside the others: names the file in all errors that they do not expect
+    *loading.PATCHES,  # outside the others: names the file in errors that they do not expect
     *shell_commands.PATCHES,
     *divergence.PATCHES,
-    *interruption.PATCHES,  # outside all these: its message comes after their cleaning up
+    *interruption.PATCHES,  # outside all these: its message comes after they have cleaned up
     *checkpoints.TRAINERS,  # outside all others around loading and saving
     *hydra.PATCHES,  # outermost: calls all the others if they came too late
 )

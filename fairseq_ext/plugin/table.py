@@ -1,4 +1,4 @@
-"""The rows of the table of patches, how they are applied and how ``doctor`` shows them."""
+"""Define the rows of the table of patches, apply them, and show them for ``doctor``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 
 COMMANDS = "fairseq_cli."
-"""Modules of commands are patched only in a process that imports them, before or after the patches
-are applied (see :func:`complete`)."""
+"""Prefix of the modules of commands, which are patched only in a process that imports them, before
+or after the patches are applied (see :func:`complete`)."""
 
 
 KINDS = {"repairs": "repair", "security": "security", "features": "feature", "checks": "check"}
-"""Kinds of patches by the folders of this package that have them."""
+"""Kinds of patches by their folders in this package."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Layer:
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
     ``from … import``, name the module that *uses* it."""
     wrapper: Callable[[Any], Any]
-    """Takes the original, a function or a value, and returns its replacement. It must be a
-    function of a module: its qualified name shows whether it has already been applied."""
+    """A function that takes the original, a function or a value, and returns its replacement. It
+    must belong to a module: its qualified name shows whether it has already been applied."""
 
 
 def around(*targets: str) -> Callable[[Callable], Layer]:
@@ -65,15 +65,15 @@ class Patch:
     name: str
     """The short name that ``fairseq-ext doctor`` prints."""
     reason: str
-    """The problem that occurs without it."""
+    """The problem that occurs without the patch."""
     layers: tuple[Layer, ...] = ()
-    """Attributes that it wraps, most of them by functions with :func:`around`."""
+    """The wrapped attributes, most of them wrapped by functions with :func:`around`."""
     act: Callable[[], None] | None = None
-    """Anything else that it does, for instance filtering a warning."""
+    """Anything else that the patch does, for instance filtering a warning."""
 
     @property
     def kind(self) -> str:
-        """Say by the folder of its functions what it is; a wing's patches are features."""
+        """Return its kind, by the folder of its functions; a wing's patches are features."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 
@@ -121,7 +121,7 @@ def _fitting(patch: Patch) -> Iterator[None]:
 
 
 def _wrap_layers(patch: Patch, start: str = "") -> None:
-    """Wrap the patch's targets that begin with ``start``."""
+    """Wrap those functions of a patch whose dotted names begin with ``start``."""
     for layer in patch.layers:
         for target in layer.targets:
             if target.startswith(start):
@@ -146,7 +146,7 @@ def owners(target: str) -> Iterator[tuple[Any, str]]:
 
 
 def running(name: str) -> Iterator[Any]:
-    """The module of the command ``name`` if this process has loaded it, also as ``__main__``."""
+    """Yield the module of the command ``name`` if it is loaded, under its name or ``__main__``."""
     if name in sys.modules:
         yield sys.modules[name]
     main = sys.modules.get("__main__")
@@ -186,7 +186,7 @@ WIDTH = 110
 
 
 def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
-    """For each wrapped attribute of fairseq, its patches in the order in which they are called."""
+    """Map each wrapped attribute of fairseq to its patches, in the order of their calls."""
     targets: dict[str, list[Patch]] = {}
     for patch in patches:
         for layer in patch.layers:
@@ -196,7 +196,7 @@ def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
 
 
 def as_text(patches: Sequence[Patch]) -> str:
-    """The functions with their layers, the outermost first; then each patch with its reason."""
+    """List the functions with their layers, outermost first; then each patch with its reason."""
     lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
     targets = by_target(patches)
     for target, layers in targets.items():
@@ -211,7 +211,7 @@ def as_text(patches: Sequence[Patch]) -> str:
 
 
 def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
-    """The patches in the order in which they are applied."""
+    """List the patches in the order in which they are applied."""
     return [
         {
             "name": patch.name,

@@ -1,1 +1,1 @@
-"""Checks: errors of one line for a user's mistakes."""
+"""Checks that turn a user's mistakes into errors of one line."""

@@ -1,4 +1,4 @@
-"""Errors in command lines, before anything is loaded: missing, misspelt or unfitting options."""
+"""Report errors in command lines before anything is loaded: missing, misspelt, misfit options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_ext.utils.parsing import Parser
 
 
 def _keep_options_out_of_the_log() -> None:
-    """fairseq logs several hundred options before an error that our message says in one line."""
+    """Keep fairseq from logging several hundred options before our message of one line."""
     logging.getLogger("fairseq.dataclass.utils").addFilter(_is_not_about_composing)
 
 
@@ -48,7 +48,7 @@ def _parse_args_and_arch(
 
 @around("fairseq.options:add_preprocess_args")
 def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
-    """`fairseq-preprocess` parses its command line in its own way."""
+    """Print our messages in `fairseq-preprocess` too, which has a parser of its own."""
     parser.error = types.MethodType(Parser.error, parser)
     return original(parser)
 
@@ -74,7 +74,7 @@ def refuse_misfit(args: Namespace) -> None:
     """Refuse an architecture that is not made for the task.
 
     Raises:
-        ConfigError: it names both, and says how to fix it.
+        ConfigError: they do not fit; the message names both and the remedy.
     """
     from fairseq import models
     from fairseq.tasks import TASK_REGISTRY

@@ -1,6 +1,6 @@
-"""Load and save checkpoints: complete, and of the right architecture and dictionaries.
+"""Check that checkpoints are complete and have the right architecture and dictionaries.
 
-Checkpoints record dictionaries, see :mod:`fairseq_ext.checkpoints.dictionaries`.
+:mod:`fairseq_ext.checkpoints.dictionaries` says how a checkpoint records its dictionaries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Let a training start at update 0 from a file with weights only, ``{"model": …}``."""
+    """Let a training start at update 0 from a file with only weights, ``{"model": …}``."""
     if "optimizer_history" not in state and "best_loss" not in state:
         state = {**before_training(), **state}
     return original(state)
@@ -59,7 +59,7 @@ def _load_model_ensemble_and_task(
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """Check `--source-bos`, which fairseq-generate takes from the command line only."""
+    """Check `--source-bos`, which fairseq-generate takes only from the command line."""
     trained, requested = (
         bool(getattr(getattr(owner, attribute, None), "source_bos", False))
         for owner, attribute in ((cfg, "task"), (task, "cfg"))
@@ -73,7 +73,7 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
 
 
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
-    """The file that fairseq starts a training from, as it chooses it.
+    """Find the file from which fairseq would start a training, by fairseq's own rules.
 
     Args:
         cfg: the section ``checkpoint`` of its configuration.
@@ -113,7 +113,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
     except ValueError as error:
         if not str(error).startswith("--finetune-from-model"):
             raise
-        # It does not go with another option; what follows the colon is the configuration.
+        # Two options exclude each other; the whole configuration follows the colon.
         raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
     except RuntimeError as error:
         if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
@@ -169,14 +169,14 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Check that a training goes on with its schedule, as fairseq checks criterion and optimizer.
+    """Check that a resumed training keeps its schedule; fairseq checks criterion and optimizer.
 
-    The states of two schedules do not fit each other, or fit by chance.
+    The state of another schedule does not fit, or fits by chance.
     """
     if not storage.is_archive(filename):
         return
     state = storage.peek(filename)
-    if state.get("last_optimizer_state") is None:  # nothing but weights is taken from it
+    if state.get("last_optimizer_state") is None:  # fairseq takes only the weights from it
         return
     former, now = (layout.options(source, "lr_scheduler") for source in (state, {"cfg": cfg}))
     theirs, ours = former.get("_name") or former.get("lr_scheduler"), now.get("_name")
@@ -202,14 +202,14 @@ def _persistent_save(
 
 @around("fairseq.checkpoint_utils:_torch_persistent_save")
 def _save_once(original: Callable, obj: Any, f: Any) -> None:
-    """Save once. fairseq tries three times, and each attempt appends to the broken one before."""
+    """Save once; fairseq would try three times, each time appending to the broken attempt."""
     import torch
 
     torch.save(obj, f)
 
 
 def _only_for_trainers(original: Callable) -> Callable:
-    """Leave a trainer that is not fairseq's to fairseq: a program's own has other parts."""
+    """Make a check skip trainers that are not fairseq's, because these have other parts."""
     from fairseq.trainer import Trainer
 
     stock = inspect.unwrap(original)
@@ -247,7 +247,7 @@ def _save_dictionaries(
 def _require_dictionaries(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
-    """Check `fairseq-train` when it resumes or starts from another model."""
+    """Check the dictionaries against the checkpoint from which `fairseq-train` starts."""
     extra_state = original(self, filename, *rest, **options)
     if extra_state is not None:
         record = dictionaries.recorded({"extra_state": extra_state}, filename)
@@ -265,7 +265,7 @@ def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _load_state_dict(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
-    """Check wherever a model is loaded for a task: generation, validation, hubs, a teacher."""
+    """Check dictionaries where a task loads a model: generation, validation, hubs, a teacher."""
     rest = dict(state_dict)
     if entry := rest.pop(DICTIONARIES, None):
         compare(self, entry["record"], entry["file"])
@@ -277,7 +277,7 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
 
     Args:
         task: any task; tasks other than translation are not checked.
-        record: of the checkpoint; without one (None) there is a warning if ``warn``.
+        record: of the checkpoint; None gives a warning if ``warn``.
         path: the checkpoint's name.
 
     Raises:
@@ -303,7 +303,7 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
 
 
 def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
-    """The symbols of a translation task's dictionaries; None for another task."""
+    """Return the symbols of a translation task's dictionaries; None for another task."""
     from fairseq.tasks.translation import TranslationTask
 
     if not isinstance(task, TranslationTask):

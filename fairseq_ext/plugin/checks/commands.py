@@ -1,4 +1,4 @@
-"""Commands check their input, write all results or none, and give one message per error."""
+"""Make commands check their input, write all results or none, and give one message per error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 @around("fairseq.distributed.utils:call_main")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
-    # It has the module's name also under `python -m`.
+    # The spec has the module's name even under `python -m`.
     spec = inspect.unwrap(main).__globals__["__spec__"]
     command = spec.name if spec else ""
     _refuse_broken(cfg, command)
@@ -41,7 +41,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _check_input(cfg.interactive.input)
     with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
         if command == "fairseq_cli.train" and cfg.common.log_file is not None:
-            # fairseq opens it before it makes the `--save-dir` where it may be.
+            # fairseq opens the log before it makes `--save-dir`, where the log may be.
             Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
         return original(cfg, main, **options)
 
@@ -74,7 +74,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check options against models; this is the first call that has both."""
+    """Check options against the models, here because no earlier call has both."""
     from fairseq.models import FairseqLanguageModel
     from fairseq.tasks.translation import TranslationTask
 
@@ -105,7 +105,7 @@ def _make_batches(original: Callable) -> Callable:
 
 def _check_input(path: str) -> None:
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
-        # like files; in some locales, text that is not UTF-8 would become unknown words
+        # read strictly, as files are: in some locales, other text would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
         text.check_text(
@@ -144,7 +144,7 @@ def _require_language_models(paths: str) -> None:
 
 @around("fairseq_cli.generate:main")
 def _generate(original: Callable, cfg: Any) -> Any:
-    """`fairseq-generate`: with `--results-path`, old results stay until new ones are complete."""
+    """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete."""
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     if isinstance(cfg, Namespace):
@@ -162,7 +162,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """`fairseq-generate` names the ``text.json`` by which its translations become text."""
+    """Make `fairseq-generate` name the ``text.json`` with which its translations become text."""
     from fairseq.data.data_utils import infer_language_pair
 
     data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
@@ -179,7 +179,7 @@ def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
 
 @around("fairseq_cli.preprocess:main")
 def _preprocess(original: Callable, args: Namespace) -> None:
-    """`fairseq-preprocess`: check every input, then write all results or none."""
+    """Make `fairseq-preprocess` check every input, and write all results or none."""
     destdir = args.destdir
     manifest.read(Path(destdir))  # refuses a damaged manifest before the work
     _require_no_dictionary(args)
@@ -203,10 +203,10 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
-    """Copy ``text.json`` from beside the text to the data.
+    """Copy the ``text.json`` beside the text into the data folder.
 
     Raises:
-        DataError: it is damaged, or the folder has data of text that was made in another way.
+        DataError: it is damaged, or the folder has data from text with other steps.
     """
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
     pipe = pipeline.load(Path(prefix).parent) if prefix else None
@@ -222,7 +222,7 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
 
 
 def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
-    """A filter that writes ``new`` for ``old`` in log messages."""
+    """Make a filter that replaces ``old`` with ``new`` in log messages."""
 
     def rename(record: logging.LogRecord) -> bool:
         record.msg = str(record.msg).replace(old, new)
@@ -234,7 +234,7 @@ def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
 def _require_no_dictionary(args: Namespace) -> None:
     folder = Path(args.destdir)
     if any(not (folder / name).exists() for name in manifest.read(folder)):
-        return  # an earlier call was killed while it moved its files: they are written again
+        return  # an earlier call was killed while moving its files, so write them again
     joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
     sides = [(args.source_lang, joined or args.srcdict)]
     if not args.only_source:
@@ -249,7 +249,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse to replace a dictionary that belongs to data which stay in the folder."""
+    """Refuse to replace the dictionary of data that stay in the folder."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():
@@ -278,8 +278,8 @@ def _check_texts(args: Namespace) -> int:
             sentences += 2 * pairs
             if args.align_suffix:
                 aligned = f"{prefix}.{args.align_suffix}"
-                # fairseq passes over missing ones, but training cannot do without its own; of
-                # several sets to validate or to test it looks for none
+                # fairseq skips missing files, but training needs its own; fairseq does not check
+                # any of several validation or test sets
                 single = prefix in (args.validpref, args.testpref)
                 if split == "train" or (single and Path(aligned).exists()):
                     alignments.check(aligned, source, target, pairs)

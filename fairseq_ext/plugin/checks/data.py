@@ -1,4 +1,4 @@
-"""Checks of data folders, dictionaries, datasets and lengths when tasks read them."""
+"""Check data folders, dictionaries, datasets and lengths when tasks read them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _load_indexed_dataset(
     combine: bool = False,
     **options: Any,
 ) -> Any:
-    """Check data: the first process of a job reads all of it, the others compare sizes."""
+    """Check data: a job's first process reads all of it, the others compare sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None
@@ -102,9 +102,9 @@ def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **optio
 
 
 def _require_alignments(task: Any, split: str) -> None:
-    """Refuse a split whose alignments fairseq would do without, or run out of.
+    """Refuse a split whose alignments are missing or too few.
 
-    Those of a validation set may be missing: then its loss is that of the translation alone.
+    A validation set may lack them: its loss is then that of the translation alone.
     """
     cfg, dataset = task.cfg, task.datasets[split]
     alignments = getattr(dataset, "align_dataset", None)
@@ -141,7 +141,7 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Replaces fairseq's function, whose messages do not say which side is too long."""
+    """Filter in place of fairseq, whose messages do not say which side is too long."""
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     if len(skipped) == 0:
         return fitting
@@ -166,7 +166,7 @@ def _filter_indices_by_size(
 
 
 def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
-    """How long a sentence is and how long it may be, and what the user can do."""
+    """Say how long a sentence is and may be, and what the user can do."""
     from fairseq.tasks.translation import TranslationTask
 
     sizes = dataset.size(index)

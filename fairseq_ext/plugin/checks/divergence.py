@@ -1,8 +1,8 @@
-"""End a training that diverges with one line, and keep its last good checkpoint.
+"""End a diverging training with one line, and keep its last good checkpoint.
 
-fairseq checks the gradients of each update. It does not check a loss that is infinite although its
-gradients are finite, the loss on validation sets, and weights that an update has made infinite; it
-would even save these.
+fairseq checks the gradients of each update. It does not check an infinite loss with finite
+gradients, the loss on validation sets, or weights that an update has made infinite; it would even
+save such weights.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """With several processes, fairseq mistakes NaN for inconsistent gradients."""
+    """Report a NaN as such, because with several processes fairseq reports unequal gradients."""
     try:
         original(self, grad_norm)
     except FloatingPointError as error:
@@ -71,7 +71,7 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """The first parameter of the model, or of its moving average, that is not finite."""
+    """Return the first parameter of the model or its moving average that is not finite."""
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()
@@ -83,7 +83,7 @@ def _not_finite(trainer: Any) -> str | None:
 
 
 def _loss(logged: Mapping[str, Any] | None) -> float | None:
-    """The loss that a step has logged; None if the step was skipped, as after an overflow."""
+    """Return the loss that a step has logged; None if it was skipped, as after an overflow."""
     loss = (logged or {}).get("loss")
     return None if loss is None else float(loss)
 

@@ -1,13 +1,13 @@
-"""``fairseq-hydra-train`` works and refuses as ``fairseq-train`` does.
+"""Make ``fairseq-hydra-train`` work and refuse options like ``fairseq-train``.
 
-It imports ``common.user_dir``, and with it this plugin, from inside ``call_main``. Most checks
-stand around ``call_main``: refusals, locks, interruption, errors in one line. They would come too
-late, so the first function that is called after the import calls the patched ``call_main`` with the
-same configuration. When that training is over, the one that began without the checks is left.
+fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, inside ``call_main``. Most
+checks wrap ``call_main`` and would come too late: refusals, locks, interruption, errors in one
+line. So the first function that runs after the import calls the patched ``call_main`` with the same
+configuration. When that training is over, the call that began without the checks is abandoned.
 
-A named architecture is a set of defaults. fairseq-hydra-train applies them only to options that are
-still missing when the model's own defaults have been filled in, so it applies none: every named
-architecture would have the sizes of its model.
+A named architecture is a set of defaults. fairseq-hydra-train fills in the model's own defaults
+first, so none of the architecture's are left to apply: every named architecture would have the
+sizes of its model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 @around("fairseq_cli.train:add_defaults")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """The first function that training calls after it has imported the user directory."""
+    """Start the checked training; fairseq calls this first after importing the user directory."""
     hydra = next(running(HYDRA), None)
     if hydra is None or _patched_call.get():
         return original(cfg)
@@ -61,7 +61,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
 
 @around("fairseq_cli.hydra_train:_hydra_main")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
-    """Wraps the later jobs of a sweep, which begin with this plugin already loaded."""
+    """Check the later jobs of a sweep, which begin with this plugin already loaded."""
     fill_in_architecture(cfg)
     with _in_one_line():
         return original(cfg, **options)
@@ -73,7 +73,7 @@ def _is_no_crash(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Print errors in one line here, because Hydra would print a traceback."""
+    """Print errors in one line, because Hydra would print a traceback."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a training with one line that says how to continue it."""
+"""End a training at Ctrl-C or SIGTERM with one line that says how to continue it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @contextmanager
 def interrupts() -> Iterator[list[signal.Signals]]:
-    """Raise KeyboardInterrupt on either signal; yield the list of those received.
+    """Raise KeyboardInterrupt on either signal; yield the list of signals received.
 
-    A terminal and a launcher may both send a signal. Further signals are ignored while the first
-    one is handled, but only for a while: then some code may have caught the exception.
+    A terminal and a launcher may both send one. Further signals are ignored while the first one is
+    handled, but only for a while, since some code may have caught the exception.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
@@ -69,7 +69,7 @@ def interrupts() -> Iterator[list[signal.Signals]]:
 
 
 def leave_quietly() -> None:
-    """In a process started by the first one: end at a signal, once, without a message."""
+    """Make a process that the first one started end at a signal, once, without a message."""
 
     leaving = False
 
@@ -80,7 +80,7 @@ def leave_quietly() -> None:
         leaving = True
         exiting = not threading.main_thread().is_alive()  # in callbacks of `atexit`
         if exiting or sys.exc_info()[1] is not None:
-            os._exit(1)  # it ends already, and its report would not be read
+            os._exit(1)  # the process is already ending, and nobody would read its report
         raise KeyboardInterrupt  # torch.multiprocessing expects it
 
     for number in SIGNALS:
@@ -88,9 +88,9 @@ def leave_quietly() -> None:
 
 
 def _end(cfg: Any, number: signal.Signals) -> NoReturn:
-    """Print the message, end the job's other processes, and die of the signal, as shells expect."""
+    """Print the message, end the job's other processes, and die by the signal, as shells expect."""
     for handled in SIGNALS:
-        signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends it at once
+        signal.signal(handled, signal.SIG_DFL)  # a second Ctrl-C ends the process at once
     async_checkpoints.finish()
     if not cfg.distributed_training.distributed_rank:
         message = f"fairseq-ext: stopped by {number.name}. {_how_it_goes_on(cfg.checkpoint)}"
@@ -119,7 +119,7 @@ def _how_it_goes_on(checkpoint: Any) -> str:
 
 
 def last_checkpoint(checkpoint: Any) -> Path | None:
-    """The file that a run with this ``cfg.checkpoint`` would continue from, if there is one."""
+    """Find the file that a run with this ``cfg.checkpoint`` would continue from, or None."""
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None
 

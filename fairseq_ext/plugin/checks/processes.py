@@ -1,11 +1,11 @@
-"""The processes of a training: open files, one training per folder, and one line if one dies.
+"""Look after a training's processes: open files, one training per folder, one line if one dies.
 
 A running ``fairseq-train`` holds a lock on its ``--save-dir``; only its first process takes it, and
 commands that read are not affected. A file system without locks (see
 :mod:`fairseq_ext.utils.locks`) leaves the folder unprotected, with a warning.
 
-A killed process cannot print anything. The others notice that a connection was closed, or that no
-message came within the time limit of the process group of torch (30 minutes by default).
+A killed process cannot print anything. The others notice a closed connection, or a missing message
+after the time limit of torch's process group (30 minutes by default).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 ENOUGH = 4096
 LEAST = 64
-"""A tiny run with one process and one worker needs about 40."""
+"""Fewest open files for a training; a tiny run with one process and one worker needs about 40."""
 
 
 def allow_open_files() -> None:
@@ -54,14 +54,14 @@ def allow_open_files() -> None:
 
 
 LOCK = ".training.lock"
-"""Name of the lock's file; JSON with ``pid``, ``host`` and ``start`` while a training runs."""
+"""Name of the lock file, which has JSON with ``pid``, ``host`` and ``start`` during training."""
 
 _held = contextlib.ExitStack()  # the state of the process, because locks belong to it
 
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder; its file is removed in the end.
+    """Hold the lock on an existing folder in the block, and remove its file at the end.
 
     Raises:
         ConfigError: another process holds it.
@@ -85,7 +85,7 @@ def locked(folder: str | Path) -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """The process that holds the lock ``path``, according to the content of the file."""
+    """Name the process that holds the lock ``path``, according to the file's content."""
     try:
         owner = json.loads(path.read_text(encoding="utf-8"))
         return f"process {owner['pid']:d} on {owner['host']!s} (since {owner['start']!s})"

@@ -52,7 +52,7 @@ def refuse(cfg: Any) -> None:
 
 
 def _require_basics(cfg: Any) -> None:
-    """Options without a default, and numbers so small that training fails or ends at once."""
+    """Check options without a default, and numbers too small for a training to run."""
     optimization, dataset = cfg.optimization, cfg.dataset
     if cfg.optimizer is None:
         raise ConfigError("`--optimizer` is missing; give for example `--optimizer adam`.")
@@ -67,7 +67,7 @@ def _require_basics(cfg: Any) -> None:
         ("--distributed-world-size", cfg.distributed_training.distributed_world_size, 1),
         ("--seed", cfg.common.seed, 0),
     ):
-        if value is not None and not value >= lowest:  # NaN is not, either
+        if value is not None and not value >= lowest:  # refuses NaN, too
             raise ConfigError(f"`{option}` must be at least {lowest}, but is {value:g}.")
 
 
@@ -80,7 +80,7 @@ def require_batch_size(dataset: Any) -> None:
 
 
 def _require_packages(cfg: Any) -> None:
-    """Without these, fairseq trains on and writes nothing of what was asked, or ends in pages."""
+    """Refuse options whose package is missing, which fairseq ignores or meets with a traceback."""
     common, backend = cfg.common, cfg.distributed_training.ddp_backend
     for is_set, option, *packages in (
         (common.tpu and not common.bf16, "--tpu", "torch_xla"),
@@ -148,7 +148,7 @@ def _check_bleu(cfg: Any) -> None:
 
 
 def _check_model(cfg: Any) -> None:
-    """Refuse options of the model that end in an error of Python when it is built or trained."""
+    """Refuse options of the model that would end in a Python error when it is built or trained."""
     import torch
 
     model = cfg.model
@@ -184,7 +184,7 @@ def _check_model(cfg: Any) -> None:
 
 
 def _check_direction(checkpoint: Any) -> None:
-    """A wrong direction keeps the worst model as the best one."""
+    """Check which direction of a metric is better; the wrong one would keep the worst model."""
     metric, maximize = checkpoint.best_checkpoint_metric, checkpoint.maximize_best_checkpoint_metric
     if metric in HIGHER_IS_BETTER and not maximize:
         raise ConfigError(
@@ -199,16 +199,16 @@ def _check_direction(checkpoint: Any) -> None:
 
 
 class UnknownMetricError(ConfigError):
-    """A metric that validation does not measure, in every process of the job."""
+    """The error, in every process of the job, that validation does not measure a metric."""
 
 
 @around("fairseq_cli.train:validate")
 def _validate(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]
 ) -> Any:
-    """Save what is trained so far, because only the first validation shows what it measures.
+    """Save the training if the metric has a wrong name, which only the first validation shows.
 
-    A checkpoint that is there stays: it has the best value so far, which a wrong name cannot keep.
+    An existing checkpoint stays, because it has the best value, which a wrong name cannot keep.
     """
     from fairseq import checkpoint_utils
 
@@ -221,7 +221,7 @@ def _validate(
             checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
             async_checkpoints.WRITER.wait()
             last = last_checkpoint(cfg.checkpoint)
-        _meet()  # if another process ended first, this one would be stopped while it saves
+        _meet()  # if another process ended first, this one would be stopped while saving
         cure = f" With one of them, training continues from {last}." if last else ""
         raise ConfigError(f"{error}{cure}") from None
 

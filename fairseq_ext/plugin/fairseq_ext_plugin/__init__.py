@@ -1,6 +1,6 @@
-"""The folder for ``--user-dir``, as ``fairseq-ext user-dir`` prints it: it registers everything.
+"""Register everything: this is the folder for ``--user-dir`` that ``fairseq-ext user-dir`` prints.
 
-fairseq imports the folder as a top-level module, so its name must not be that of another one.
+fairseq imports the folder as a top-level module, so no other module may have its name.
 """
 
 from fairseq_ext import register

@@ -1,9 +1,9 @@
 """Checkpoints that are written while training goes on (``--write-checkpoints-asynchronously``).
 
 A thread calls fairseq's own ``save_checkpoint``, so that files are written, copied and removed in
-its order. The training waits only until the state stands in memory, as the bytes of the file. Each
-file is written under another name first, so a kill leaves the checkpoint before it; and a
-checkpoint is complete before the next one begins.
+its order. The training waits only until the bytes of the file are in memory. Each file is first
+written under another name, so a killed training keeps the checkpoint before it. A checkpoint is
+complete before the next one begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, save: Callable[[], Any]) -> None:
-        """Let ``save`` run until it calls :meth:`release` or ends; it then goes on by itself.
+        """Run ``save`` in the thread, and return when it calls :meth:`release` or ends.
 
         Raises:
             Exception: an error of this ``save`` so far, or of the one before.
@@ -57,7 +57,7 @@ class Writer:
             self.wait()
 
     def release(self) -> None:
-        """Note that the copy to save does not depend on the training any more."""
+        """Let the training go on: the state to save has been copied."""
         self._released.set()
 
     def wait(self) -> None:
@@ -79,18 +79,18 @@ WRITER = Writer()
 
 
 def finish() -> None:
-    """Wait for the last checkpoint when the process is ending for another reason; ignore errors."""
+    """Wait for the last checkpoint, ignoring errors: the process is already ending with one."""
     with contextlib.suppress(Exception):
         WRITER.wait()
 
 
 @around("fairseq_cli.train:add_defaults")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Let fairseq find the package iopath, without which it refuses the option."""
+    """Stand in for the package iopath, without which fairseq refuses the option."""
     original(cfg)
     asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
     if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
-        sys.modules["iopath"] = ModuleType("iopath")  # it is asked for, and never used
+        sys.modules["iopath"] = ModuleType("iopath")  # fairseq imports it, but never uses it
 
 
 @around("fairseq.checkpoint_utils:save_checkpoint")
@@ -125,7 +125,7 @@ def _write_bytes(original: Callable, obj: Any, f: Any) -> None:
 
 @around("fairseq.file_io:PathManager.async_close")
 def _async_close(original: Callable) -> bool:
-    """fairseq-train calls it at its end."""
+    """Wait for the last checkpoint at the end of training, where fairseq calls this."""
     WRITER.wait()
     return original()
 

@@ -12,7 +12,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def _add_option() -> None:
-    """Two fields more in fairseq's options of generation, for its commands and its YAML."""
+    """Add two fields to fairseq's options of generation, for its commands and its YAML."""
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.dataclass.initialize import hydra_init

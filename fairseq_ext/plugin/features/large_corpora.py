@@ -1,5 +1,4 @@
-"""The start of an epoch over millions of sentence pairs: the same batches, sooner and in less
-memory."""
+"""Start an epoch over millions of sentence pairs sooner and in less memory, with equal batches."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from fairseq_ext.plugin.table import Patch, around
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 PART = 1 << 18
 OPEN = 3
-"""Batches at a part's end that are made again: one that was full to a multiple of sentences, the
-rest, and what fairseq drops and the row "last batch" adds."""
+"""Number of batches at a part's end to make again: one cut to a multiple of sentences, the rest,
+and the sentences that fairseq drops and the row "last batch" adds."""
 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file")
 def read_ahead(original: Callable, path: str) -> None:
-    """Let the system read a file behind the command, which fairseq reads and throws away."""
+    """Let the system read a file in the background; fairseq would read it and discard the data."""
     if not hasattr(os, "posix_fadvise"):
         return original(path)
     with Path(path).open("rb") as file:
@@ -31,7 +30,7 @@ def read_ahead(original: Callable, path: str) -> None:
 
 @around(f"{PAIRS}.__init__")
 def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """``src_sizes`` and ``tgt_sizes`` are parts of ``sizes``, instead of copies."""
+    """Make ``src_sizes`` and ``tgt_sizes`` views of ``sizes`` instead of copies."""
     original(self, *args, **kwargs)
     if self.tgt_sizes is not None and self.buckets is None:
         self.src_sizes, self.tgt_sizes = self.sizes.T
@@ -48,7 +47,7 @@ def order_by_counting(original: Callable, self: Any) -> np.ndarray:
 
 @around(f"{PAIRS}.filter_indices_by_size")
 def look_before_filtering(original: Callable, self: Any, indices: Any, max_sizes: Any) -> Any:
-    """Where no sentence is too long, none has to be looked for."""
+    """Skip the search for sentences that are too long where the longest one fits."""
     limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
     sizes = (self.src_sizes, self.tgt_sizes)
     if max_sizes is not None and all(
@@ -63,10 +62,10 @@ def look_before_filtering(original: Callable, self: Any, indices: Any, max_sizes
 def batch_in_parts(
     original: Callable, self: Any, indices: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
-    """Count tokens of :data:`PART` sentences at a time, instead of all.
+    """Make batches of :data:`PART` sentences at a time, instead of all at once.
 
-    A batch depends on where it starts and on the sentences from there on. So all batches of a part
-    are those of the whole but the last few, which sentences of the next part may belong to.
+    A batch depends only on where it starts and on the sentences that follow. So the batches of a
+    part equal those of the whole, except the last few, which may also need the next part.
     """
     if self.buckets is not None:
         return original(self, indices, *args, **kwargs)
@@ -74,7 +73,7 @@ def batch_in_parts(
     start = 0
     while len(indices) - start > PART:
         part = original(self, indices[start : start + PART], *args, **kwargs)
-        if len(part) <= OPEN:  # sentences by the hundred thousand in one batch
+        if len(part) <= OPEN:  # a batch holds hundreds of thousands of sentences
             break
         batches += part[:-OPEN]
         start += sum(map(len, part[:-OPEN]))

@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 def refuse(cfg: Any) -> None:
-    """Refuse what does not go with ``--zero-sharding os``.
+    """Refuse options that do not go with ``--zero-sharding os``.
 
     Raises:
-        ConfigError: weights in one piece, which cannot be shared out, or another state than that
-            of one optimizer.
+        ConfigError: an option puts all weights into one tensor, which cannot be split, or keeps
+            other state than that of one optimizer.
     """
     common = cfg.common
     if cfg.distributed_training.zero_sharding != "os":

@@ -1,8 +1,8 @@
-"""Updates that take less time and memory, with the same numbers.
+"""Make updates take less time and memory, with the same results.
 
 The loss reads the model's features and computes the output layer itself, in chunks; Adam goes over
-each tensor once; dropout draws fewer random numbers; products are those of the faster library;
-memory is kept for the next update.
+each tensor once; dropout draws fewer random numbers; the faster library computes products; memory
+is kept for the next update.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-# torch.jit.script compiles fairseq's dropout with the names of this module
+# torch.jit.script looks up the names in fairseq's dropout in this module
 import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
@@ -32,10 +32,10 @@ READING_LOGITS = ("compute_loss", "compute_accuracy", "get_lprobs_and_target")
 
 
 def obstacle(criterion: Any, model: Any) -> str | None:
-    """Why the loss of ``model`` needs all logits at once, or None where chunks will do.
+    """Say why the loss of ``model`` needs all logits at once; None if chunks will do.
 
-    A criterion of ours says it with a method ``obstacle``, beside a ``compute_loss`` that can do
-    with features. One of another plugin that computes its own loss gets what it always got.
+    Our criterions have a method ``obstacle`` for it, and a ``compute_loss`` that reads features. A
+    criterion of another plugin that computes its own loss gets all logits, as in fairseq.
     """
     from fairseq_ext.training import chunked_output
 
@@ -122,7 +122,7 @@ def accuracy_in_chunks(
 
 
 def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Any, Tensor]:
-    """Output layer and targets, ``[B, T]``, without the prefix that the loss is to ignore."""
+    """Return output layer and targets, ``[B, T]``, without the prefix that the loss ignores."""
     from fairseq_ext.training import chunked_output
 
     features = net_output[0][:, self.ignore_prefix_size :]
@@ -142,9 +142,9 @@ def update_in_one_pass(
 
 @around("fairseq.trainer:Trainer._build_optimizer")
 def fold_factors(original: Callable, self: Any) -> None:
-    """Defer the factors only where the trainer passes them straight to fairseq's Adam.
+    """Leave the gradients' factors to Adam's step, if the trainer calls fairseq's Adam directly.
 
-    Its weights must be in fp32.
+    The weights must be in fp32.
     """
     from fairseq.optim.adam import Adam, FairseqAdam
     from fairseq.tasks import FairseqTask

@@ -1,4 +1,4 @@
-"""``left`` in the bar and the log of fairseq-train: how long the training still takes."""
+"""Add ``left`` to the bar and the log of fairseq-train: the time that the training still takes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from fairseq_ext.plugin.table import Patch, around
 
-PRIORITY = 2000  # above all of fairseq's: the last of the line
+PRIORITY = 2000  # higher than all of fairseq's, to stand last in the line
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
-    """From the beginning of ``train`` on; infinite where no option limits the training.
+    """Count the updates left when ``train`` begins; infinite if no option limits the training.
 
     Args:
         cfg: of fairseq-train.
@@ -23,7 +23,7 @@ def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
     max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
     left = max_update - done if max_update else math.inf
     if epochs:
-        # One for each epoch; the last one holds for all later epochs.
+        # One frequency for each epoch; the last one is for all later epochs.
         frequencies = cfg.optimization.update_freq
         freq = frequencies[min(epoch_itr.next_epoch_idx, len(frequencies)) - 1]
         per_epoch = math.ceil(len(epoch_itr) / freq)
@@ -33,7 +33,7 @@ def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Format a time as hours, minutes and seconds."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
@@ -59,7 +59,7 @@ def _train_step(original: Callable, self: Any, *args: Any, **options: Any) -> An
 
 
 def _left(trainer: Any) -> str:
-    """At the pace of this process so far, validation and saving included."""
+    """Estimate the time left by this process's pace so far, with validation and saving."""
     (began, first), done = trainer.began, trainer.get_num_updates()
     seconds = (time.monotonic() - began) / max(1, done - first)
     return clock(seconds * (trainer.last_update - done))

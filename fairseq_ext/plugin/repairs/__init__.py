@@ -1,1 +1,1 @@
-"""Repairs: what fairseq does wrong on today's Python, torch and numpy."""
+"""Repairs of fairseq's faults on today's Python, torch and numpy."""

@@ -1,4 +1,4 @@
-"""Batches and the binarized data that they are made of: complete, and ended with the process."""
+"""Make batches complete, read old binarized data, and end the thread with the process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairseq_ext.plugin.table import Layer, Patch, around
 
 @around("fairseq.data.data_utils:batch_by_size")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Add missing sentences as a last batch; only the end can be missing."""
+    """Add the sentences that fairseq drops at the end as a last batch."""
     if not isinstance(indices, np.ndarray):
         indices = np.fromiter(indices, dtype=np.int64, count=-1)
     if len(indices) == 0:  # fairseq would fail, as there is no last batch
@@ -31,7 +31,7 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fill the last group with empty batches, which fairseq skips as at the end of any epoch.
+    """Fill the last group with empty batches, which fairseq skips at the end of any epoch.
 
     ``--grouped-shuffling`` shuffles groups of one batch per process and drops an incomplete group.
     """
@@ -47,7 +47,7 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
     "fairseq.data.audio.raw_audio_dataset:get_buckets",
 )
 def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray:
-    """The lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
+    """Return the lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
     shares = np.linspace(0, 100, num_buckets + 1)[1:]
     return np.unique(np.percentile(sizes, shares, method="lower"))
 
@@ -61,14 +61,14 @@ USERS_OF_REMOVED_NAMES = (
 
 
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
-    """A copy of the module numpy with the removed names that fairseq uses."""
+    """Copy the module numpy, with the removed names that fairseq uses."""
     view = ModuleType("numpy")
     vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
     return view
 
 
 def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
-    """The byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
+    """Return the byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
 
     Args:
         sizes: tokens of each sentence.
@@ -80,7 +80,7 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
 
 @around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer")
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
-    """Add sizes in int64; fairseq uses int32 where parts of several workers were merged."""
+    """Add sizes in int64; fairseq uses int32 where it merges the parts of several workers."""
     index = original(cls, path, dtype)
     index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
     return index
@@ -88,14 +88,14 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Read sentences of the old layout from the file, instead of from a cache that is empty."""
+    """Read sentences of the old layout from the file instead of an empty cache."""
     layout = original(path)
     return "lazy" if layout == "cached" else layout
 
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.prefetch")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
-    """Let tasks such as online back-translation ask for a cache that need not be filled."""
+    """Let tasks such as online back-translation prefetch into a cache that nobody needs."""
     return None
 
 
@@ -112,14 +112,14 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
     "fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__",
 )
 def close_if_open(original: Callable, self: Any) -> None:
-    """Let the destructor of a data set do nothing if its file could not be opened."""
+    """Keep the destructor of a data set from failing if its file could not be opened."""
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
 
 
 @around("fairseq.data.data_utils:_find_extra_valid_paths")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
-    """Return names as `--valid-subset` takes them: ``valid1``, not ``valid1.de-en.de``."""
+    """Return the names for `--valid-subset`: ``valid1``, not ``valid1.de-en.de``."""
     return {name.partition(".")[0] for name in original(dataset_path)}
 
 
@@ -127,7 +127,7 @@ def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
-    """Take a ratio of -1, the default of `--upsample-primary`, as 1: no part is repeated."""
+    """Read the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated."""
     if not isinstance(sample_ratios, int):
         sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
     original(self, datasets, sample_ratios)
@@ -140,9 +140,9 @@ PATIENCE = 5.0
 def stop(thread: Callable[[], Any]) -> None:
     """End a ``BackgroundConsumer``, given a weak reference to it.
 
-    The thread ends after its next item when it has made as many items as it should, so this number
-    is set to 0, and the queue is emptied so that the thread does not wait. (Python keeps a running
-    thread alive, even if nobody uses its iterator any more.)
+    The thread ends when it has made a given number of items, so this number is set to 0. The queue
+    is emptied so that the thread does not wait. (Python keeps a running thread alive even if nobody
+    uses its iterator any more.)
     """
     consumer = thread()
     if consumer is None:

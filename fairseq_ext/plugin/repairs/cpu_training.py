@@ -1,4 +1,4 @@
-"""Training on CPUs: several processes (``torchrun``, Slurm or spawned), and low precision.
+"""Train on CPUs in several processes (``torchrun``, Slurm or spawned) and in low precision.
 
 fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
@@ -20,7 +20,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 @around("fairseq.distributed.utils:call_main")
 def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
-    """Undo ``--tpu``, which fairseq's ``--bf16`` implies also without the library for TPUs."""
+    """Undo ``--tpu``, which fairseq's ``--bf16`` implies even without the library for TPUs."""
     if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
         for group in (cfg.common, cfg.distributed_training, cfg.task):
             if getattr(group, "tpu", False):
@@ -54,7 +54,7 @@ def join_processes(training: Any) -> None:
     ``--distributed-world-size`` asks for processes to be spawned on this machine.
 
     Raises:
-        ConfigError: the job of Slurm has another number of processes.
+        ConfigError: the Slurm job has another number of processes.
     """
     if training.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
@@ -77,10 +77,10 @@ def join_processes(training: Any) -> None:
 
 
 def require_one_job(training: Any) -> None:
-    """Refuse processes of ``torchrun`` that would each train alone, in one folder.
+    """Refuse processes of ``torchrun`` that would each train alone, but in one folder.
 
-    fairseq's number of processes is that of the machine's GPUs unless it is told another one. If
-    that is 1, it does not look at what ``torchrun`` says.
+    fairseq takes the number of GPUs for that of processes unless it is told another one. If that is
+    1, it ignores ``torchrun``.
 
     Raises:
         ConfigError: there are several processes, but one is asked for.
@@ -95,7 +95,7 @@ def require_one_job(training: Any) -> None:
 
 
 def _first_host_of_slurm() -> str | None:
-    """The host of rank 0 if ``srun`` has started several processes, else None; as in fairseq."""
+    """Return the host of rank 0, as fairseq does, if ``srun`` has started several processes."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
     if nodes is None or int(os.environ.get("SLURM_NTASKS", 1)) == 1:
         return None
@@ -120,7 +120,7 @@ def _join_slurm(training: Any, host: str) -> None:
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Run one spawned process, in which this plugin must be registered first."""
+    """Register this plugin in a spawned process, then run its part of the training."""
     from fairseq_ext.plugin import register
 
     register()
@@ -175,7 +175,7 @@ def gather_on_cpu(
 
 @around("fairseq.distributed.utils:_broadcast_object_slow")
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Send the object by pickle, as all data between the ranks of a job are sent.
+    """Send an object by pickle, like all data between the ranks of a job.
 
     Rank 0 has already loaded it safely from a checkpoint. ``weights_only`` would refuse the
     configuration objects in it.

@@ -1,9 +1,9 @@
-"""The encoder layers of fairseq 0.12.2, which store their weights twice.
+"""Repair the encoder layers of fairseq 0.12.2, which store their weights twice.
 
-The second copy is for torch's fused layer (“BetterTransformer”). The copies are parameters without
-a gradient, so models, optimizers and checkpoints grow, and other versions of fairseq refuse the
-files. After loading, the fused layer is used instead of the layer's own attention: a Linformer
-would silently translate with ordinary attention.
+The second copy is for torch's fused layer (“BetterTransformer”). Its parameters have no gradient,
+so models, optimizers and checkpoints grow, and other versions of fairseq refuse the files. After
+loading, fairseq uses the fused layer instead of the layer's own attention: a Linformer would
+silently translate with ordinary attention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = tuple(
 
 @around(f"{LAYER}.__init__")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Build the layer without copies; making them is the last step, and fails without biases."""
+    """Build the layer without copies, whose making is the last step and fails without biases."""
     try:
         original(self, *args, **options)
     except AttributeError:

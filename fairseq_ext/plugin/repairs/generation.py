@@ -1,7 +1,7 @@
-"""Diverse beam search, and BLEU of validation by the target language.
+"""Repair diverse beam search, and choose the tokenizer for validation BLEU by target language.
 
 fairseq scores every language with sacrebleu's tokenizer ``13a``, which takes a Japanese or Chinese
-sentence for one word: BLEU is 0 throughout, and ``--best-checkpoint-metric bleu`` keeps any
+sentence for one word: BLEU is always 0, and ``--best-checkpoint-metric bleu`` keeps an arbitrary
 checkpoint.
 """
 
@@ -26,9 +26,9 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the sentences of a batch by their rows, as the overlap of groups is stored."""
+    """Number the sentences of a batch by rows, in the order in which group overlap is stored."""
     if original_batch_idxs is not None:
-        if step == 0:  # all sentences of the batch are there
+        if step == 0:  # the batch still has all its sentences
             self.sentences = original_batch_idxs
         matches = original_batch_idxs.unsqueeze(1).eq(self.sentences)
         original_batch_idxs = matches.int().argmax(1)
@@ -47,7 +47,7 @@ def score_by_language(
     tokenizer = tokenizer_for(self.cfg.target_lang)
     if self.cfg.eval_tokenized_bleu or tokenizer == USUAL:
         return original(self, generator, sample, model)
-    corpus_bleu = sacrebleu.corpus_bleu  # which fairseq looks up in each call
+    corpus_bleu = sacrebleu.corpus_bleu  # fairseq looks this name up in each call
     sacrebleu.corpus_bleu = functools.partial(corpus_bleu, tokenize=tokenizer)
     try:
         return original(self, generator, sample, model)

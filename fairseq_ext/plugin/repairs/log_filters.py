@@ -1,4 +1,4 @@
-"""Remove noise: warnings about fairseq's own code, and repeated lines in its log.
+"""Remove noise from the log: warnings about fairseq's own code, and repeated lines.
 
 Each warning is filtered by its exact text, so that all others are still shown.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from fairseq_ext.plugin.table import Layer, Patch
 
 HARMLESS = (
-    # fairseq composes its configuration by the interface of hydra 1.0, which still works.
+    # fairseq composes its configuration with the interface of hydra 1.0, which still works.
     (r"hydra.experimental.initialize() is no longer experimental", UserWarning),
     (r"hydra.experimental.compose() is no longer experimental", UserWarning),
     ("\nThe version_base parameter is not specified.", UserWarning),
@@ -30,7 +30,7 @@ HARMLESS = (
     # Old names in torch.amp that still work.
     ("`torch.cuda.amp.autocast(args...)` is deprecated", FutureWarning),
     ("`torch.cuda.amp.GradScaler(args...)` is deprecated", FutureWarning),
-    # An option of DistributedDataParallel with a new name; it does not matter for fairseq's models.
+    # A renamed option of DistributedDataParallel; it does not matter for fairseq's models.
     ("`broadcast_buffers` is deprecated", FutureWarning),
     # The decoder's causal mask has floats, its padding mask booleans; torch converts them.
     ("Support for mismatched key_padding_mask and attn_mask is deprecated", UserWarning),
@@ -66,13 +66,13 @@ def _log_file_once(progress_bar: Callable) -> Callable:
 
 
 def _say_once(original: Callable) -> Callable:
-    """Say once of each log that it cannot be written; logging would do so for each line."""
+    """Say only once that a log cannot be written; logging would say it for each line."""
     reported: set[object] = set()
 
     def handleError(self: Any, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         silent = not logging.raiseExceptions or sys.stderr is None
-        if silent or not isinstance(error, OSError):  # or a fault in the code that logs
+        if silent or not isinstance(error, OSError):  # another error is a fault of the caller
             original(self, record)
         elif (name := getattr(getattr(self, "stream", None), "name", self)) not in reported:
             reported.add(name)

@@ -13,7 +13,7 @@ from fairseq_ext.plugin.table import Patch, around
 
 @around("fairseq.nan_detector:NanDetector.add_hooks")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
-    """Check the gradients of a layer's outputs by hooks on these tensors."""
+    """Check the gradients of a layer's outputs with hooks on the tensors."""
     if self.forward:
         self.fhooks.append(module.register_forward_hook(self.fhook_fn))
     if self.backward:

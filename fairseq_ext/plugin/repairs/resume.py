@@ -1,9 +1,9 @@
-"""Exact resume: a killed run continues to the same weights as an uninterrupted one.
+"""Resume exactly: a killed run continues to the same weights as an uninterrupted one.
 
 These must survive a kill at any moment:
 
 1. the composition of batches, which fairseq fixes in the first epoch and then reuses, and which of
-   them have been read, whatever `--update-freq` and number of processes come after;
+   them have been read, even if `--update-freq` or the number of processes changes;
 2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
@@ -35,9 +35,9 @@ PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSc
 
 
 def compose_as_in_first_epoch(original: Callable) -> Callable:
-    """When resuming, compose batches as in the first epoch, whose iterator fairseq reuses.
+    """Make a resumed run compose its batches as in the first epoch, as an uninterrupted run does.
 
-    Tasks with iterators of their own, or batches of each epoch, resume exactly without it.
+    Tasks with their own iterators, or with new batches each epoch, resume exactly without this.
     """
     from fairseq.tasks import FairseqTask
 
@@ -62,7 +62,7 @@ def compose_as_in_first_epoch(original: Callable) -> Callable:
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Set the shuffling of a reused sampler, which would keep that of its first epoch."""
+    """Set the shuffling of a reused sampler, which would otherwise keep its first epoch's."""
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
@@ -76,10 +76,10 @@ def group_what_is_left(
     chunk_size: int,
     skip_remainder_batch: bool = False,
 ) -> None:
-    """Group the batches that are left of an epoch, whatever `--update-freq` came before.
+    """Group the remaining batches of an epoch correctly after a change of `--update-freq`.
 
     fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
-    one if the batches that came before were grouped otherwise.
+    group if earlier batches were grouped by another one.
     """
     from fairseq.data.iterators import CountingIterator, _chunk_iterator
 
@@ -101,15 +101,15 @@ def group_what_is_left(
 
 @around("fairseq.data.iterators:EpochBatchIterator.state_dict")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
-    """Store by how many processes the batches of an epoch are shared out."""
+    """Store how many processes share the batches of an epoch."""
     return {**original(self), "processes": self.num_shards}
 
 
 @around("fairseq.data.iterators:EpochBatchIterator.load_state_dict")
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
-    """Continue an epoch where it was, also on another number of processes.
+    """Continue an epoch where it stopped, even with another number of processes.
 
-    Each process counts its own batches, and takes every N-th one of all.
+    Each process counts its own batches, and takes every N-th batch.
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
@@ -128,12 +128,12 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def training_commands() -> Iterator[ModuleType]:
-    """The loaded module of ``fairseq-train`` or of ``python -m fairseq_cli.train``."""
+    """Yield the loaded module of ``fairseq-train`` or of ``python -m fairseq_cli.train``."""
     return running("fairseq_cli.train")
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """``best`` (None before the first validation) and ``num_runs`` without improvement since."""
+    """Return ``best`` (None before any validation) and ``num_runs`` without improvement since."""
     for command in training_commands():
         counter = command.should_stop_early
         return {
@@ -152,15 +152,15 @@ def save_early_stopping(
 
 
 def aim(cfg: Any) -> str:
-    """Return what ``cfg.checkpoint`` takes for best, for instance ``lowest loss``."""
+    """Return which value ``cfg.checkpoint`` takes for best, for instance ``lowest loss``."""
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
 
 def _former_aim(cfg: Any, trainer: Any) -> str:
-    """Return the aim of a checkpoint that does not store it, by the options of its run."""
+    """Return the aim of a checkpoint that does not store it, from the options of its run."""
     path, _ = start(cfg, trainer)
-    if not storage.is_archive(path):  # another process has read it for all
+    if not storage.is_archive(path):  # another process has read the file for all
         return aim(cfg)
     former = layout.options(storage.peek(path), "checkpoint")
     is_complete = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
@@ -171,15 +171,15 @@ def _former_aim(cfg: Any, trainer: Any) -> str:
 def restore_validation(
     original: Callable, cfg: Any, trainer: Any, **options: Any
 ) -> tuple[Any, Any]:
-    """Restore the state of validation, of which fairseq restores only the best value.
+    """Restore the whole state of validation; fairseq restores only the best value.
 
-    Values of another metric are forgotten, because those to come cannot be compared with them.
+    Values of another metric are forgotten, because new values cannot be compared with them.
     """
     from fairseq import checkpoint_utils
 
     counters = [command.should_stop_early for command in training_commands()]
     for keeper in (checkpoint_utils.save_checkpoint, *counters):
-        for name in ("best", "num_runs"):  # of another training in this process
+        for name in ("best", "num_runs"):  # left by another training in this process
             vars(keeper).pop(name, None)
     extra_state, iterator = original(cfg, trainer, **options)
     begins = trainer.get_num_updates() == 0  # for instance with `--finetune-from-model`
@@ -229,7 +229,7 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 # 3. Files
 
 TEMPORARY = ".tmp"
-"""fairseq writes a checkpoint under this suffix and then renames it; we do the same for copies."""
+"""Suffix under which fairseq writes a checkpoint before renaming it; we do so for copies, too."""
 
 
 @contextlib.contextmanager
@@ -259,7 +259,7 @@ def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory")
 def sweep_directory(original: Callable, save_dir: str) -> None:
-    """Remove temporary files of killed runs, at the start of the first process."""
+    """Remove temporary files of killed runs when the first process starts."""
     original(save_dir)
     for leftover in Path(save_dir).glob(f"*.pt{TEMPORARY}"):
         logger.info(f"removing {leftover}, left by a killed run")
@@ -268,10 +268,10 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 
 @around("fairseq.checkpoint_utils:save_checkpoint")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
-    """Keep a checkpoint among the best as long as there are fewer than may be kept.
+    """Keep every checkpoint as one of the best until the number to keep is reached.
 
-    fairseq compares it with the worst of those, however many there are. So while one is missing,
-    the worst is infinitely bad.
+    fairseq compares it with the worst kept one, however few there are. So until then the worst one
+    counts as infinitely bad.
     """
     from fairseq import checkpoint_utils
 
@@ -294,7 +294,7 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
 def save_interval_at_end(
     original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
 ) -> Any:
-    """Write the checkpoint of `--save-interval-updates` at the end of an epoch, too.
+    """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
     It is written before all others: a training killed in between resumes from the former
     `checkpoint_last.pt` and writes it again.
@@ -329,7 +329,7 @@ def save_interval_at_end(
 
 
 def why_finished(trainer: Any, next_epoch: int) -> str | None:
-    """The reason why a resumed run has nothing left to do, or None.
+    """Say why a resumed run has nothing left to do; None if it has.
 
     Args:
         trainer: fairseq's trainer after loading.
@@ -364,7 +364,7 @@ def skip_if_finished(
 
 @around("fairseq.checkpoint_utils:load_checkpoint")
 def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
-    """Say that a run has finished; :func:`skip_if_finished` prevents another update."""
+    """Log that a run has finished; :func:`skip_if_finished` prevents another update."""
     extra_state, iterator = original(cfg, trainer, **options)
     reason = why_finished(trainer, iterator.next_epoch_idx)
     if extra_state is not None and reason is not None:

@@ -1,4 +1,4 @@
-"""`fairseq-generate --num-shards N --shard-id I`, which fairseq accepts and ignores.
+"""Make `fairseq-generate --num-shards N --shard-id I` work; fairseq accepts and ignores it.
 
 The batches are the same as without shards, and shard I takes every N-th of them. So each sentence
 is in one shard, with exactly the same scores as without shards.
@@ -27,7 +27,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
         raise ConfigError(
             "`--num-shards` and `--distributed-world-size` both split the set; give one."
         )
-    # fairseq-generate needs no more of them
+    # fairseq-generate needs no other settings of distributed training
     distributed.distributed_world_size, distributed.distributed_rank = count, shard
     try:
         return original(cfg)
@@ -57,13 +57,13 @@ def require_shard(count: int, shard: int) -> None:
 
 
 def _after_no_batches(error: ZeroDivisionError) -> bool:
-    """Whether fairseq divided by zero when it computed the speed of no batches."""
+    """Whether fairseq divided by zero because an empty shard has no speed."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code.co_name == "_main"
 
 
 def _name_by_shard(results: Path, count: int, shard: int) -> None:
-    """Write `generate-test.1-of-2.txt`, so that shards can share a folder."""
+    """Name the results `generate-test.1-of-2.txt`, so that shards can share a folder."""
     for path in results.glob("generate-*.txt"):
         path.replace(path.with_name(f"{path.stem}.{shard}-of-{count}.txt"))
 

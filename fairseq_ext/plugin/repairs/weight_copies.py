@@ -1,18 +1,18 @@
-"""Copies of the weights: float32 ones of half precision, and moving averages.
+"""Save and restore copies of the weights: in float32 with half precision, and moving averages.
 
-In half precision the optimizer updates a float32 copy of the weights, but fairseq saves only their
-half-precision version.
+In half precision the optimizer updates a float32 copy of the weights, but fairseq saves only the
+half-precision weights.
 
 With ``--store-ema`` fairseq averages the whole state of a model. Integers in it, such as the stage
 of a binary model or the counters of a batch norm, cannot be averaged. fairseq also leaves the
 version numbers of modules out of the averaged state. When it loads this state, it takes the model
 for a very old one, which had no final layer norm, so the average of any pre-norm Transformer loses
-its final layer norms. Tied weights are averaged under each of their names, in place: under two
+its final layer norms. Tied weights are averaged in place once for each of their names: with two
 names, their decay is squared.
 
 A checkpoint of fairseq does not store how many updates have passed since the average was last
-brought up to date (``--ema-update-freq``). And fairseq deletes the weights of a checkpoint without
-an average before it would begin one at them.
+brought up to date (``--ema-update-freq``). With a checkpoint that has no average, fairseq deletes
+the weights before an average could start from them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def copy_whole_numbers(
 def keep_versions(
     original: Callable, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Add the version numbers of modules to the state from which the average is loaded."""
+    """Add the modules' version numbers, which fairseq leaves out, to an average to be loaded."""
     state = self.model.state_dict()
     versions = {name: value for name, value in state.items() if "version" in name}
     original(self, {**versions, **state_dict}, *args, **kwargs)
@@ -101,7 +101,7 @@ def keep_versions(
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Show each tensor of the average under the first of its names alone."""
+    """Average each tied tensor once, by hiding all of its names but the first."""
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     first: dict[Any, str] = {}
     for name, average in averages.items():
@@ -115,7 +115,7 @@ def average_once(
 def count_all_updates(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Count from the first update of the run, not from the one at which it was resumed."""
+    """Count updates from the first one of the run, not from the one where it was resumed."""
     if updates is not None:
         self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
     original(self, new_model, updates)
@@ -125,7 +125,7 @@ def count_all_updates(
 def begin_at_weights(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
-    """Let the weights of a checkpoint without an average stand for one while it is loaded."""
+    """Start the average from the weights of a checkpoint that has no average."""
     from fairseq import checkpoint_utils
 
     if not self.cfg.ema.store_ema:

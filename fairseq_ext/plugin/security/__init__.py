@@ -1,1 +1,1 @@
-"""Security: nothing from a file is evaluated, imported or unpickled beyond data."""
+"""Security: nothing in a file is evaluated or imported, and only data are unpickled."""

@@ -1,4 +1,4 @@
-"""Read strings that fairseq would evaluate as literals, so that none of them can run code.
+"""Read the strings that fairseq would pass to ``eval()`` as literals, so that none can run code.
 
 fairseq calls ``eval()`` on strings of options and of saved configurations in some 40 places of its
 models, criterions, optimizers and data sets. A checkpoint whose option ``decoder_attention`` is
@@ -29,14 +29,14 @@ PACKAGES = ("fairseq", "fairseq_cli")
 
 
 def covers(name: str) -> bool:
-    """Whether a module of this name gets :func:`literal` as its ``eval``."""
+    """Whether the module ``name`` gets :func:`literal` as its ``eval``."""
     return name.partition(".")[0] in PACKAGES
 
 
 class LiteralLoader(Loader):
-    """A module's own loader; the module has :func:`literal` as its ``eval`` from the start.
+    """A module's own loader, which also sets :func:`literal` as its ``eval`` from the start.
 
-    A command's module gets the rows of the table that wrap its functions, too, at the end.
+    The functions of a command's module are patched after it has been loaded.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -47,7 +47,7 @@ class LiteralLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Place :func:`literal`, run the module's code, then patch a command's functions."""
+        """Set :func:`literal`, run the module's code, then patch a command's functions."""
         module.eval = literal  # type: ignore[attr-defined]
         self._loader.exec_module(module)
         if module.__name__.startswith(COMMANDS):
@@ -62,12 +62,12 @@ class LiteralLoader(Loader):
 
 
 class LiteralFinder(MetaPathFinder):
-    """Finds modules of fairseq like the other finders, and gives them a :class:`LiteralLoader`."""
+    """A finder that finds fairseq's modules by the others, with a :class:`LiteralLoader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module of fairseq, or None for other modules."""
+        """Return the spec of a module of fairseq, or None for other modules."""
         if not covers(fullname):
             return None
         for finder in sys.meta_path:
@@ -83,7 +83,7 @@ class LiteralFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Give :func:`literal` to every module of fairseq, imported now or later; once per process."""
+    """Give :func:`literal` to all modules of fairseq, imported now or later, once per process."""
     if not any(isinstance(finder, LiteralFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, LiteralFinder())
     for module in imported():
@@ -91,7 +91,7 @@ def install() -> None:
 
 
 def imported() -> Iterator[ModuleType]:
-    """The modules of fairseq in this process, also that of ``python -m fairseq_cli.train``."""
+    """Yield fairseq's modules in this process, also that of ``python -m fairseq_cli.train``."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""

@@ -1,13 +1,13 @@
-"""Read checkpoints safely and each once, and check what they name before anything is built from it.
+"""Read each checkpoint safely and once, and check its names before anything is built from them.
 
-fairseq reads checkpoints by :mod:`fairseq_ext.checkpoints.storage`. ``torch.load`` of torch 2.6 and
-later refuses every class it does not know (``weights_only``); the few that checkpoints of fairseq
-have are allowed for everybody else who calls it.
+fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. ``torch.load`` of torch 2.6
+and later refuses every class it does not know (``weights_only``). Other code may call it too, so
+the few classes in fairseq's checkpoints are allowed.
 
 A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must fit
 the command before fairseq builds anything from it. Any later error that a made-up configuration
-causes becomes one message that names the file. A saved ``user_dir`` is ignored, as in fairseq, and
-other paths in a configuration are read, as in fairseq.
+causes becomes one message that names the file. Like fairseq, the plugin ignores a saved
+``user_dir`` and reads other paths in a configuration.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def _allow_classes() -> None:
 
 
 def _load_nothing_but_data() -> None:
-    """Set variables that torch reads at every ``torch.load``, also in child processes."""
+    """Set the variables that make every ``torch.load`` read only data, also in child processes."""
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 
 def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
-    """A copy of the module torch with our ``load``, for fairseq's ``load_checkpoint_to_cpu``."""
+    """Copy the module torch, with our ``load``, for fairseq's ``load_checkpoint_to_cpu``."""
 
     def load(file: IO[bytes], map_location: Any = None) -> dict[str, Any]:
         return storage.load(file.name)
@@ -52,7 +52,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check what every reader of checkpoints calls; give fairseq a file also for a bundle."""
+    """Check a checkpoint whoever reads it, and let a bundle pass for a file."""
     from fairseq.file_io import PathManager
 
     with about(path):
@@ -96,7 +96,7 @@ def _one_by_one(
 
 @contextmanager
 def _named(cfg: Any) -> Iterator[None]:
-    """In errors about literals in the block, name the option of the configuration."""
+    """Name the configuration's option in the block's errors about literals."""
     try:
         yield
     except LiteralError as error:
@@ -119,7 +119,7 @@ def _continued(original: Callable, cfg: Any, trainer: Any, **options: Any) -> An
 
 @around("fairseq_cli.validate:main")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
-    """Check the criterion, because `fairseq-validate` builds the one that the file names."""
+    """Check the criterion that the file names, because `fairseq-validate` builds it."""
     from fairseq.criterions import CRITERION_REGISTRY
 
     path = cfg.common_eval.path
@@ -148,7 +148,7 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
 
 @around("fairseq.distributed.utils:call_main")
 def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """In errors about literals, name the option of the command line."""
+    """Name the command line's option in errors about literals."""
     try:
         return original(cfg, main, **options)
     except LiteralError as error:
@@ -161,7 +161,7 @@ def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -
 
 @around("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__")
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
-    # A URL is fetched by fairseq itself; no codes at all have a message of their own.
+    # fairseq itself fetches a URL, and missing codes have a message of their own.
     path = str(cfg.bpe_codes or "")
     if path and "://" not in path:
         check_merges(Path(path))
