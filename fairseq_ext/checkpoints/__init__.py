@@ -1,16 +1,16 @@
-"""Checkpoints: the only room that knows what such a file looks like.
+"""Checkpoints: the only package that knows the format of these files.
 
 A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 
-- :mod:`~fairseq_ext.checkpoints.safe_load`: the list of all that is checked when a file is read;
+- :mod:`~fairseq_ext.checkpoints.safe_load`: all checks of a file that is read, in order;
 - :mod:`~fairseq_ext.checkpoints.registry_checks`: the classes, options and sizes of fairseq's
-  models that it may name;
+  models that a file may name;
 - :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
 - :mod:`~fairseq_ext.checkpoints.languages`: the languages that its model translates between;
-- :mod:`~fairseq_ext.checkpoints.published`: what models that others have published need;
-- :mod:`~fairseq_ext.checkpoints.describe`: the size and history of one;
-- :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several.
+- :mod:`~fairseq_ext.checkpoints.published`: models that fairseq's authors have published;
+- :mod:`~fairseq_ext.checkpoints.describe`: the size and history of a checkpoint;
+- :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several checkpoints.
 
 A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`:
 

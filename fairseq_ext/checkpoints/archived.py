@@ -1,8 +1,8 @@
 """Bundles as one file, ``NAME.zip`` or ``NAME.tar.zst``: a folder ``NAME`` with a bundle's files.
 
-Such a file is written whole or not at all, and the same bundle gives the same bytes. To be used it
-is unpacked once, into the user's cache folder, under its checksum: that of the bytes which are
-unpacked, whatever happens to the file meanwhile.
+An archive is written whole or not at all, and equal bundles give equal bytes. Before its first use
+it is unpacked into a folder of the user's cache, named by the checksum of the very bytes that are
+unpacked, even if the file changes meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairseq_ext.utils.file_versions import Version, version
 
 SUFFIXES = (".zip", ".tar.zst")
 OTHERS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".7z")
-"""Endings of archives that are not written; a folder of such a name would mislead."""
+"""Endings of archives that are not written; a folder with such a name would mislead."""
 # An archive may unpack to this many times its size, plus this many bytes.
 MOST_TIMES, SPARE = 100, 64 << 20
 LEVEL = 10  # of zstd
@@ -39,10 +39,10 @@ def suffix(path: str | Path) -> str:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse the name of an archive of a kind that is not written.
+    """Refuse a name with the ending of an archive that cannot be written.
 
     Raises:
-        ConfigError: such a name.
+        ConfigError: the name has such an ending.
     """
     for other in OTHERS:
         if path.name.lower().endswith(other):
@@ -76,7 +76,7 @@ def write(folder: Path, path: Path, first: str) -> None:
                         name
                     )  # dated 1980, so that equal files give equal bytes
                     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
-                    entry.file_size = file_path.stat().st_size  # above 2 GB it needs other headers
+                    entry.file_size = file_path.stat().st_size  # above 2 GB the headers differ
                     with file_path.open("rb") as file, archive.open(entry, "w") as member:
                         shutil.copyfileobj(file, member, 1 << 20)
             return
@@ -119,7 +119,7 @@ def _unpacked(path: Path, former: Version, manifest: str, check: Check) -> Path 
     if suffix(path) == ".zip" and not _zip_has(path, manifest):
         return None
     checksum = files.sha256(path)
-    if version(path) != former:  # must not be remembered as the folder of this version
+    if version(path) != former:  # or this folder would be remembered for the former version
         raise CheckpointError(f"{path} was written to while it was read; run the command again.")
     folder = _cache(path) / checksum
     home = _inside(folder, manifest)
@@ -127,7 +127,7 @@ def _unpacked(path: Path, former: Version, manifest: str, check: Check) -> Path 
         with suppress(CheckpointError):
             check(home)
             return home
-        shutil.rmtree(folder, ignore_errors=True)  # damaged since; the archive is there
+        shutil.rmtree(folder, ignore_errors=True)  # it was damaged later; unpack it again
     try:
         with files.whole_folder(folder) as stage, _copy(path, checksum, stage.parent) as content:
             safe_extract(path, stage, MOST_TIMES * former.size + SPARE, content=content)

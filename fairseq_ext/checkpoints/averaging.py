@@ -1,8 +1,8 @@
 """The mean of several checkpoints' weights, summed in float64, one checkpoint in memory at a time.
 
 The mean of the last checkpoints usually translates better than each of them (Vaswani et al.
-2017, section 6.1 average 5 or 20). Parameters are averaged; integer and boolean buffers, which
-count or index something, are the last checkpoint's.
+2017, section 6.1 average 5 or 20). Parameters are averaged. Integer and boolean buffers, which
+count or index something, are taken from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN = 4  # names shown in a message
 
 
 def last_epochs(folder: str | Path, count: int) -> list[Path]:
-    """The last ``count`` of ``checkpointN.pt``, oldest first.
+    """Return the last ``count`` of ``checkpointN.pt``, oldest first.
 
     Raises:
         CheckpointError: the folder holds fewer.
@@ -33,7 +33,7 @@ def last_epochs(folder: str | Path, count: int) -> list[Path]:
 
 
 def last_updates(folder: str | Path, count: int) -> list[Path]:
-    """The last ``count`` of ``checkpoint_EPOCH_UPDATE.pt`` (``--save-interval-updates``).
+    """Return the last ``count`` of ``checkpoint_EPOCH_UPDATE.pt`` (``--save-interval-updates``).
 
     Raises:
         CheckpointError: the folder holds fewer.
@@ -42,9 +42,10 @@ def last_updates(folder: str | Path, count: int) -> list[Path]:
 
 
 def best(folder: str | Path, count: int) -> list[Path]:
-    """The best ``count`` of ``checkpoint.best_METRIC_VALUE.pt`` (``--keep-best-checkpoints``).
+    """Return the best ``count`` of ``checkpoint.best_METRIC_VALUE.pt``.
 
-    ``--maximize-best-checkpoint-metric`` of the run decides whether higher is better.
+    They come from ``--keep-best-checkpoints``; ``--maximize-best-checkpoint-metric`` of the run
+    decides whether higher is better.
 
     Raises:
         CheckpointError: the folder holds fewer.
@@ -60,7 +61,7 @@ def average_checkpoints(
     paths: Sequence[str | Path],
     load: Callable[[str | Path], dict[str, Any]] = storage.load,
 ) -> dict[str, Any]:
-    """The last checkpoint with averaged weights and without optimizer state.
+    """Average checkpoints: return the last one with mean weights and without optimizer state.
 
     Every floating-point entry becomes the mean over all checkpoints, summed in float64 and
     rounded once to its own type. Entries that share memory in every checkpoint (tied

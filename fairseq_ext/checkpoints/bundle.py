@@ -2,19 +2,19 @@
 
 ==========================  ======================================================================
 ``bundle.json``             format, version, languages, architecture, numbers, the search's
-                            defaults, where it comes from, and SHA-256 of the files that are used
+                            defaults, its origin, and SHA-256 of the files that are used
 ``config.json``             options of model and task, as JSON; which weights are tied
 ``model.safetensors``       weights, by their names in the state dict; see
                             :mod:`fairseq_ext.engine.tensors`
-``program.json``            what the engine computes of them, which needs no torch then
-                            (:mod:`fairseq_ext.model.program_file`); missing where it cannot
-``dict.LANGUAGE.txt``       dictionaries; so the folder is also the DATA of fairseq's commands
+``program.json``            what the engine computes from the weights, without torch
+                            (:mod:`fairseq_ext.model.program_file`), if it can run the model
+``dict.LANGUAGE.txt``       dictionaries, so the folder is also the DATA of fairseq's commands
 ``text.json``               how text becomes tokens, with the files that it names
 ``shortlist.txt``           if asked for: target tokens that a sentence may need
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are fp32 or bf16, or matrices are int8, or binary ones are bits. The folder may be packed
+Weights are fp32 or bf16; or matrices are int8; or binary weights are bits. The folder may be packed
 into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted wherever the folder is.
 Nothing in a bundle is unpickled or evaluated. Version 1 had no program; its bits are not read.
 """
@@ -46,19 +46,19 @@ MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
 FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
-"""The numbers of a bundle whose binary weights take one bit each: all others are in fp32, or the
-embeddings and the output projection in int8."""
+"""Kinds of bundles whose binary weights take one bit each; with the second one the embeddings and
+the output projection are int8, and all other weights are fp32."""
 KINDS = (*NUMBERS, BITS, BITS_INT8)
 ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
-"""Numbers in which the engine computes with each of these."""
+"""The numbers in which the engine computes with each kind of bundle."""
 CONSTANT = "program."
-"""How the names of tensors begin that belong to the program, and to no state dict."""
+"""Prefix of the names of tensors that belong to the program and not to the state dict."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
-"""Size of a latent weight in levels: what binarizes to the level it is kept with, by binarizer."""
+"""Size of a latent weight that binarizes to its stored level, in levels, by binarizer."""
 LARGEST = 1 << 24  # bytes of a JSON file
 WIDEST_BEAM = 100
-"""Beam that a bundle may have by default: memory and time grow with it, and a file is not its
-user's decision."""
+"""Widest default beam that a bundle may set: memory and time grow with the beam, and its user has
+not chosen it."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -131,18 +131,18 @@ def _check(folder: Path) -> None:
 
 
 def home(path: str | Path) -> Path:
-    """Return the folder of a bundle or of a checkpoint's file; ``text.json`` is there."""
+    """Return the folder of a bundle or of a checkpoint's file, where ``text.json`` belongs."""
     return _folder(path) or Path(path).parent
 
 
 def as_file(path: str | Path) -> Path:
-    """Return a bundle's ``bundle.json``, which has all checksums; a checkpoint's own path."""
+    """Return the file that identifies a model: a bundle's ``bundle.json``, or the checkpoint."""
     folder = _folder(path)
     return Path(path) if folder is None else folder / MANIFEST
 
 
 def has_program(path: str | Path) -> bool:
-    """Whether a path is a bundle that the engine runs."""
+    """Whether a path is a bundle with a program for the engine."""
     return is_bundle(path) and PROGRAM in read(path).files
 
 
@@ -187,7 +187,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Read a bundle whose files the block checks and then reads, in which nothing may change.
+    """Read a bundle, and make sure that no file changes while the block checks and reads it.
 
     Raises:
         CheckpointError: it cannot be used, or a file was replaced or written to meanwhile.
@@ -202,7 +202,7 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def _are_sums(listed: Any, words: list[str]) -> bool:
-    """Whether ``listed`` maps file names, the required ones included, to SHA-256 sums."""
+    """Whether ``listed`` maps file names, among them all required ones, to SHA-256 sums."""
     return (
         isinstance(listed, dict)
         and {CONFIG, WEIGHTS, *words} <= listed.keys()
@@ -234,7 +234,7 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
 
     Args:
         path: of the bundle.
-        checksums: check them, which reads all files.
+        checksums: whether to check them, which reads all files.
 
     Raises:
         CheckpointError: a file is missing or damaged, or they do not fit each other.
@@ -278,7 +278,7 @@ def _symbols(folder: Path, language: str) -> list[str]:
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
-    """The state dictionary, in fp32; weights kept as bits are as large as their bound."""
+    """Read the state dict in fp32; weights that are stored as bits get the size of their bound."""
     import torch
 
     tensors = Tensors(path)
@@ -296,7 +296,7 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 
 
 def _latent(name: str, tensors: Tensors, binary: Any) -> np.ndarray:
-    """Weights ``[N, K]`` that binarize to the signs and levels that are kept."""
+    """Return weights ``[N, K]`` that binarize to the stored signs and levels."""
     bits, levels = tensors.signs(name)
     inputs, size = binary["inputs"][name], LATENT[binary["binarizer"]] * levels
     if type(inputs) is not int or -(-inputs // 8) != bits.shape[1]:

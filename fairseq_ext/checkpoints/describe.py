@@ -1,4 +1,4 @@
-"""Size and history of a checkpoint or bundle; of a bundle without torch."""
+"""Read the size and history of a checkpoint or bundle; a bundle needs no torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fairseq_ext.engine.tensors import BITS, Tensors
 from fairseq_ext.utils.errors import CheckpointError
 
 BOOKKEEPING = ("version", "_float_tensor")
-"""Names with which fairseq's own buffers end, which are no parameters."""
+"""Endings of the names of fairseq's own buffers, which are not parameters."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Size and history of a checkpoint.
+    """The size and history of a checkpoint.
 
     Attributes:
         architecture: its name in fairseq.
-        parameters: numbers in floating-point tensors; a tied one counts once.
-        tensor_bytes: of all tensors of the model as they are on disk, without optimizer state.
-        updates: of training.
+        parameters: numbers in floating-point tensors; a tied tensor counts once.
+        tensor_bytes: size of all tensors of the model on disk, without optimizer state.
+        updates: number of updates in training.
     """
 
     architecture: str
@@ -33,7 +33,7 @@ class Weights:
 
 
 def read_weights(path: str | Path) -> Weights:
-    """Size and history of a checkpoint or bundle.
+    """Read the size and history of a checkpoint or bundle.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -66,7 +66,7 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Numbers in floating-point weights; a bit counts as one."""
+    """Count the numbers in floating-point weights; a bit counts as one number."""
     inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():

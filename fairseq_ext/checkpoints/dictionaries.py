@@ -1,10 +1,10 @@
-"""The dictionaries of a model: kept in its checkpoints, and compared with those of the data.
+"""Keep a model's dictionaries in its checkpoints, and compare them with those of the data.
 
 A model knows words by their numbers alone. With a dictionary of the same size in another order it
-still runs, and translates into other words. So a checkpoint keeps the words of both dictionaries
-in their order, in ``extra_state``: all of them, since only the words themselves can say where two
-dictionaries differ and what stood there. 37,000 subwords take some 0.3 MB, beside 250 MB and more
-of such a model; if both dictionaries are equal, one copy is stored.
+still runs, but translates into other words. So ``extra_state`` of a checkpoint keeps all words of
+both dictionaries in their order: only the words themselves can show where two dictionaries differ.
+37,000 subwords take some 0.3 MB, while such a model takes 250 MB and more. Two equal dictionaries
+are stored once.
 
 Nothing here needs fairseq or torch.
 """
@@ -23,11 +23,11 @@ from fairseq_ext.utils.files import require_file
 SIDES = ("source", "target")
 OVERWRITES = " #fairseq:overwrite"  # the end of an entry that replaces an earlier one
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-"""Symbols of fairseq's own, which come before the first line of a file."""
+"""fairseq's special symbols, which come before those of a dictionary's first line."""
 
 
 def symbols(path: str | Path) -> list[str]:
-    """Return the symbols of a ``dict.LANGUAGE.txt``, in order; those of fairseq's own come first.
+    """Return fairseq's special symbols, followed by those of a ``dict.LANGUAGE.txt``, in order.
 
     Raises:
         DataError: the file is missing or not UTF-8.
@@ -46,14 +46,14 @@ def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
     """Return the record that a checkpoint keeps: the symbols of each side, one per line.
 
     Args:
-        source, target: ``Dictionary.symbols``; none holds a line break.
+        source, target: ``Dictionary.symbols``, none with a line break.
     """
     first = "\n".join(source)
     return {"source": first, "target": first if target == source else "\n".join(target)}
 
 
 def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] | None:
-    """Return the record in a checkpoint; None without one (of fairseq without the plugin).
+    """Return the record in a checkpoint, or None: fairseq without the plugin stores none.
 
     Raises:
         CheckpointError: the record is not of the form that :func:`record` returns.
@@ -67,7 +67,7 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """Say in which line two dictionaries, given by their symbols, first differ; None if nowhere."""
+    """Say in which line two lists of symbols first differ; None if they are equal."""
     special = len(SPECIAL)
     for index, (our, their) in enumerate(zip_longest(ours, theirs)):
         if our != their:

@@ -1,7 +1,7 @@
-"""Published models of many languages as models of one pair, with symbols around its sentences.
+"""Use published models of many languages as models of one pair, by symbols around its sentences.
 
 Three tasks of fairseq tell a model its languages in three ways. Each becomes options of the task
-``translation_ext``, so that translation, training, bundles and the engine know only that one:
+``translation_ext``, the only task that translation, training, bundles and the engine need to know:
 
 ==================================  ================================================================
 ``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's, by
@@ -26,7 +26,7 @@ EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_b
 PAIRS = "multilingual_translation"
 STYLES = {"multilingual": "__{}__", "mbart": "[{}]"}
 SPECIFICATIONS = {"main": "", "mono_dae": "_dae", "mined": "_mined"}
-"""Kinds of training data by which language tokens may differ, and the ends of their names."""
+"""Kinds of training data with their own language tokens, and the endings of these tokens."""
 MASK = "<mask>"
 LISTS = ("ML50_langs.txt", "langs.txt", "lang_dict.txt", "language_pairs.txt")
 TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
@@ -35,14 +35,14 @@ TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
 
 @dataclass
 class Plan:
-    """A model as one of a single pair.
+    """The options and weights with which a model of many languages translates one pair.
 
     Attributes:
         src, tgt: languages.
-        symbols: what the dictionaries must end with, unless they have it.
+        symbols: symbols to add to the end of the dictionaries if they are missing there.
         task: options of ``translation_ext``; none where the checkpoint's own task stays.
         model: options of the model that change.
-        weights: how the names of the pair's weights begin.
+        weights: prefix of the names of the pair's weights.
     """
 
     src: str
@@ -62,9 +62,9 @@ def plan(
     """Plan how a published model translates between two languages.
 
     Args:
-        folder: of the model, with lists of languages where its options name some.
+        folder: of the model, with the lists of languages that its options name.
         settings: options of its task.
-        dictionaries: languages that have one; "" for one of all languages.
+        dictionaries: languages that have a dictionary; "" for one of all languages.
         languages: source and target that are asked for; None for those of the training.
 
     Raises:
@@ -110,7 +110,7 @@ def plan(
             own[option] = str(own.get(option, option == "left_pad_source")) == "True"
         result.task |= {"_name": "translation_ext", "source_lang": src, "target_lang": tgt, **own}
         arch = str(settings.get("arch") or "")
-        if arch.startswith(("mbart", "bart")):  # a Transformer, without heads of a classifier
+        if arch.startswith(("mbart", "bart")):  # a Transformer, once its classifier is left out
             result.model = {"arch": "transformer"}
         elif arch.startswith("multilingual_"):
             result.model = {"arch": arch.removeprefix("multilingual_")}
@@ -148,7 +148,7 @@ def _add_tokens(
 
 
 def _languages(folder: Path, settings: Mapping[str, Any]) -> list[str]:
-    """The languages of ``translation_multi_simple_epoch``, in the order of their tokens."""
+    """Return the languages of ``translation_multi_simple_epoch``, in the order of their tokens."""
     langs = settings.get("langs")
     if langs:
         return _split(langs)
@@ -173,7 +173,7 @@ def _pairs(folder: Path, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _split(value: Any) -> list[str]:
-    """The words of a list, or of a text with commas or white space between."""
+    """Return the words of a list, or of a text in which commas or white space separate them."""
     words: Iterable[Any] = (
         value.replace(",", " ").split() if isinstance(value, str) else value or ()
     )
@@ -184,7 +184,7 @@ def _require_language(folder: Path, option: str, code: str | None, codes: Sequen
     """Refuse a language that a model does not have, or that has to be given.
 
     Raises:
-        ConfigError: naming what is near it, or the first languages.
+        ConfigError: the message names similar languages, or the first ones.
     """
     if code in codes or (code is not None and not codes):
         return

@@ -7,7 +7,7 @@ A checkpoint is a dictionary:
   ``_name`` says what is registered with fairseq; older checkpoints have one flat ``args`` instead;
 - ``extra_state``: the position in the data (``train_iterator``), meters, the best loss, and our
   additions :data:`DICTIONARIES`, :data:`EARLY_STOPPING` and :data:`AVERAGED`;
-- ``optimizer_history``, ``last_optimizer_state``, ``task_state``, ``criterion``: of the training.
+- ``optimizer_history``, ``last_optimizer_state``, ``task_state``, ``criterion``: training state.
 
 Nothing here needs fairseq or torch.
 """
@@ -23,23 +23,23 @@ from typing import Any
 DICTIONARIES = "dictionaries"
 """In ``extra_state``: see :mod:`fairseq_ext.checkpoints.dictionaries`."""
 EARLY_STOPPING = "early_stopping"
-"""In ``extra_state``: how often validation has failed to improve, and in what."""
+"""In ``extra_state``: how often validation has not improved, and by which metric."""
 AVERAGED = "averaged"
-"""In ``extra_state``: the names of the checkpoints of which this one is the mean."""
+"""In ``extra_state``: the names of the checkpoints that were averaged into this one."""
 BINARY_STAGE = "binary_stage.current"
 """In ``model``: the stage of a binarized model, see :mod:`fairseq_ext.binary.stages`."""
 
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
-# Those parts of a configuration that are read.
+# The parts of a configuration that are read.
 _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
-    """The options of one part (``model``, ``task`` …) of a configuration, in whichever form.
+    """Return the options of one part (``model``, ``task`` …) of a configuration of any form.
 
     Args:
-        cfg: a dictionary, or of OmegaConf.
-        part: its options may be a dictionary, of OmegaConf or a ``Namespace``.
+        cfg: a dictionary, or OmegaConf's.
+        part: name of the part, which may be a dictionary, OmegaConf's or a ``Namespace``.
 
     Returns:
         A dictionary, empty where there is no such part.
@@ -54,18 +54,18 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parts of a checkpoint's configuration; those of the older form are all its ``args``."""
+    """Return a checkpoint's configuration by parts; in the older form each part is its ``args``."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
 
 def options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """The options of one part of the run that wrote a checkpoint."""
+    """Return one part of the options of the run that wrote a checkpoint."""
     return section(configuration(checkpoint), part)
 
 
 def architecture(checkpoint: Mapping[str, Any]) -> str:
-    """The name of the architecture a checkpoint was trained with, or `unknown`."""
+    """Return the name of the architecture that a checkpoint was trained with, or `unknown`."""
     model = options(checkpoint, "model")
     return str(model.get("arch") or model.get("_name") or "unknown")
 
@@ -73,10 +73,10 @@ def architecture(checkpoint: Mapping[str, Any]) -> str:
 def with_model(
     checkpoint: Mapping[str, Any], model: Mapping[str, Any], **changed: Any
 ) -> dict[str, Any]:
-    """A checkpoint with other weights, and other values of some options of the model.
+    """Return a checkpoint with other weights and other values of some options of the model.
 
     Args:
-        checkpoint: of the form with ``cfg``.
+        checkpoint: in the form with ``cfg``.
         model: the new weights, by name.
         changed: the options.
     """
@@ -87,12 +87,12 @@ def with_model(
 def with_options(
     checkpoint: Mapping[str, Any], task: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A checkpoint with another task and other values of some options of the model.
+    """Return a checkpoint with another task and other values of some options of the model.
 
     Args:
-        checkpoint: of either form.
-        task: all options of the task, its name as ``_name``.
-        model: options of the model that change; its architecture as ``arch``.
+        checkpoint: in either form.
+        task: all options of the task, with its name as ``_name``.
+        model: options of the model that change, with its architecture as ``arch``.
     """
     args = checkpoint.get("args")
     if args:
@@ -109,17 +109,17 @@ def with_options(
 
 
 def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """``extra_state``, empty where there is none."""
+    """Return ``extra_state``, empty where there is none."""
     return checkpoint.get("extra_state") or {}
 
 
 def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Where in the data the run is: ``epoch`` and ``iterations_in_epoch``."""
+    """Return where in the data the run is: ``epoch`` and ``iterations_in_epoch``."""
     return extra_state(checkpoint).get("train_iterator") or {}
 
 
 def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
-    """How many updates the model was trained for; None where the checkpoint does not say."""
+    """Return how many updates the model was trained for; None where the checkpoint does not say."""
     history = checkpoint.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
 
@@ -129,7 +129,7 @@ PLAIN_LOSS = {"_name": "cross_entropy", "sentence_avg": False}
 
 
 def before_training() -> dict[str, Any]:
-    """Return the rest of a checkpoint, beside weights and options: the state of update 0."""
+    """Return the state of update 0: all of a checkpoint but weights and options."""
     start = {
         "criterion_name": "none",
         "optimizer_name": "none",
@@ -146,9 +146,9 @@ def before_training() -> dict[str, Any]:
 
 
 def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of all in a checkpoint but its numbers: weights, averages and the optimizer's state.
+    """Copy a checkpoint without its weights, averages and optimizer state.
 
-    Of the optimizer it says whether there is a state: an empty dictionary, or None.
+    The optimizer's state becomes an empty dictionary, or stays None if there is none.
     """
     small = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
     small["extra_state"] = _without_averages(extra_state(checkpoint))
@@ -158,9 +158,9 @@ def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """A checkpoint without what fits its weights only as they were trained.
+    """Return a checkpoint without the parts that fit only its own weights.
 
-    That is the optimizer's state, and a second, exponentially averaged copy of the model.
+    These are the optimizer's state and a second, exponentially averaged copy of the model.
     """
     result = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
     result["extra_state"] = _without_averages(extra_state(checkpoint))
@@ -172,7 +172,7 @@ def _without_averages(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory(weight: Any) -> tuple[Any, ...]:
-    """Return where a tensor's numbers are and how they are read: equal for tied weights.
+    """Return a key of a tensor's place in memory and its layout, which tied weights share.
 
     Callers leave out weights without elements: all of these have address 0.
     """
@@ -180,7 +180,7 @@ def memory(weight: Any) -> tuple[Any, ...]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on a state that does not fit to one line: two names of each kind."""
+    """Shorten torch's report on a misfit state dict to one line: two names of each kind."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

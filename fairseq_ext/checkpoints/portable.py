@@ -1,4 +1,4 @@
-"""The shippable part of a trained model: its options without paths, and each weight once."""
+"""Take from a trained model what can be shipped: its options without paths, each weight once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ties(state: dict[str, Tensor]) -> dict[str, str]:
 
 
 def model_settings(cfg: Any) -> dict[str, Any]:
-    """Return the options of a model that its architecture has."""
+    """Return the options of a model that belong to its architecture."""
     values = _plain(cfg)
     name = values.get("arch") or values["_name"]
     model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
@@ -53,5 +53,5 @@ def _plain(cfg: Any) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Keep these names only: no paths or names of the machine that trained the model."""
+    """Keep only these options, to leave out paths and names of the machine that trained."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}

@@ -1,9 +1,9 @@
-"""Trained models in the layouts in which fairseq's authors publish them.
+"""Use trained models in the layouts in which fairseq's authors publish them.
 
-An archive or folder has ``model.pt`` or ``model1.pt`` … (which vote), dictionaries and the files of
-the subwords, but does not say how text becomes tokens. :func:`prepare` makes a folder of such a
-model in the user's cache that looks like that of a run: links to the checkpoints, dictionaries,
-``text.json`` and :data:`MARK`, with options of the task that replace those in the checkpoint.
+An archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and the files
+of the subwords, but does not say how text becomes tokens. :func:`prepare` makes a folder for it in
+the user's cache that looks like that of a run: links to the checkpoints, dictionaries,
+``text.json``, and :data:`MARK` with task options that replace those in the checkpoint.
 Nothing in a model's folder is run, and nothing is written into it.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MARK = "published.json"
-"""Marks a folder that :func:`prepare` has made: the options of the task, if they change."""
+"""File in each folder that :func:`prepare` has made: the task's options, if they change."""
 MIRROR = "FAIRSEQ_EXT_PUBLISHED"
-"""Environment variable: where archives are, instead of their server."""
+"""Environment variable with a folder or address to take archives from, not their server."""
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
-"""Checkpoints of the folder of a run; the first that is there is its model."""
+"""Checkpoints in the folder of a run; the first that exists is its model."""
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip")
 MOST_TIMES = 100  # an archive may unpack to this many times its size
 _VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class Text(NamedTuple):
-    """How a published model's text becomes tokens, in the words of fairseq's hub interface."""
+    """How a published model's text becomes tokens, in the terms of fairseq's hub interface."""
 
     tokenizer: str
     bpe: str
@@ -112,11 +112,11 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Make a published model ready; return its checkpoints, which vote, or none for other paths.
+    """Prepare a published model and return its checkpoints, an ensemble; none for other paths.
 
     Args:
         path: an archive, a folder, or one of the checkpoints in it.
-        src, tgt: languages, which a model of many needs; None for those of the training.
+        src, tgt: languages, needed by a model of many; None for those of the training.
 
     Raises:
         CheckpointError: an archive that is damaged or unsafe.
@@ -160,7 +160,7 @@ def resolved(path: Path) -> Path:
 
 
 def _voters(folder: Path) -> list[Path]:
-    """The checkpoints of a published folder; none in another folder."""
+    """Return the checkpoints of a published folder; none in another folder."""
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))
@@ -171,7 +171,7 @@ def _voters(folder: Path) -> list[Path]:
 
 
 def _dictionaries(folder: Path) -> dict[str, Path]:
-    """The dictionaries of a folder by their languages; "" is a dictionary of all languages."""
+    """Return the dictionaries of a folder by language; "" stands for all languages."""
     named = {match[1]: path for path in sorted(folder.glob("dict.*.txt"))
              if (match := _DICTIONARY.fullmatch(path.name))}  # fmt: skip
     shared = [folder / name for name in ("dict.txt", "dictionary.txt")]
@@ -182,7 +182,7 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
 
 
 def _unpacked(path: Path) -> Path | None:
-    """Unpack a published archive, once; a checkpoint's own folder if it is no archive."""
+    """Unpack a published archive once, and return its folder; a checkpoint's own folder else."""
     if not path.name.endswith(ARCHIVES):
         return path.parent
     status = path.stat()
@@ -227,7 +227,7 @@ def _prepared(
     for link, voter in zip(links, voters, strict=True):
         with suppress(FileExistsError):
             link.symlink_to(voter.absolute())
-    # storage adapts what it reads by this module; both need torch, which a bundle does not
+    # storage imports this module, and both need torch, which a bundle does not
     from fairseq_ext.checkpoints import safe_load, storage
 
     settings = layout.options(storage.peek(links[0]), "task")
@@ -271,7 +271,7 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """The steps of a published model, and what says so.
+    """Return the text steps of a published model, and where they are known from.
 
     Raises:
         ConfigError: the file of the subwords that its name asks for is missing.
@@ -296,7 +296,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 
 def _name(path: Path) -> str | None:
-    """The published name that a folder or archive goes by, itself or as its archive is called."""
+    """Return the published name of a folder or archive: its own, or that of its archive."""
     for name, (address, _) in NAMES.items():
         archive = address.rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
@@ -306,7 +306,7 @@ def _name(path: Path) -> str | None:
 
 
 def _subwords(folder: Path) -> tuple[str, list[Path]]:
-    """The kind and the files of the subwords that lie in a folder."""
+    """Find the subwords of a folder: their kind and their files."""
     pair = [folder / "encoder.json", folder / "vocab.bpe"]
     if all(path.is_file() for path in pair):
         return "byte-level", pair
@@ -320,14 +320,14 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """A checkpoint of a folder that :func:`prepare` has made, with the options of its task.
+    """Put the task options of a folder that :func:`prepare` has made into its checkpoint.
 
     Args:
         checkpoint: with or without its weights.
-        path: of the checkpoint; those elsewhere stay as they are.
+        path: of the checkpoint; checkpoints elsewhere are returned unchanged.
     """
     mark = Path(path).parent / MARK
-    if not os.path.isfile(mark):  # noqa: PTH113  # of any text, also one that is no path
+    if not os.path.isfile(mark):  # noqa: PTH113  # the text need not be a valid path
         return dict(checkpoint)
     changes = json.loads(mark.read_text(encoding="utf-8"))
     changed = dict(checkpoint)

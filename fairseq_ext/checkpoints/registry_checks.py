@@ -1,8 +1,8 @@
-"""Check that what a checkpoint names is registered with fairseq, fits the command and is no larger.
+"""Check the names and sizes in a checkpoint against fairseq's registries, the command and the file.
 
 A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must be
-of the kind that the command needs before fairseq builds anything from it. fairseq is imported by
-the functions that ask its registries.
+of the kind that the command needs before fairseq builds anything from it. Only the functions that
+ask fairseq's registries import it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 MOST_POSITIONS = 1_000_000
 MOST_TABLE_BYTES = 512 << 20  # of sines and cosines, a row for each position
-SPARE_PARAMETERS = 10_000_000  # what a model may have beyond eight times the file's numbers
+SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file's numbers
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check the names in the old form of a configuration, which fairseq takes for its own files.
+    """Check the names in the old form of a configuration; fairseq trusts such files as its own.
 
     Args:
         path: for the message.
-        args: of a checkpoint; None in one of the new form.
+        args: of a checkpoint; None if it has the new form.
 
     Raises:
         CheckpointError: a name is not registered.
@@ -52,7 +52,7 @@ def require_registered(path: str | Path, args: Any) -> None:
 
 
 def unknown(path: str | Path, kind: str, name: Any) -> CheckpointError:
-    """The error for a file that names something that is not registered with fairseq."""
+    """Make the error for a file that names something that is not registered with fairseq."""
     return CheckpointError(
         f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` must "
         "be the folder of the code that it was trained with."
@@ -60,7 +60,7 @@ def unknown(path: str | Path, kind: str, name: Any) -> CheckpointError:
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
-    """Check the architecture and the task of a configuration against what is to be done.
+    """Check that the architecture and the task of a configuration fit the command.
 
     Args:
         cfg: the checkpoint's configuration.
@@ -78,7 +78,7 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
     kind = task if isinstance(task, type) else type(task)
     if task is None:
         kind = _registered_task(cfg, path)
-    elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # built of other pieces
+    elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # of other classes
     for family, needed, described in (
         (TranslationTask, FairseqEncoderDecoderModel, "an encoder and a decoder"),
         (LanguageModelingTask, FairseqLanguageModel, "a decoder alone"),
@@ -117,12 +117,12 @@ def _registered_task(cfg: Any, path: str | Path) -> type:
 def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
     """Check that a checkpoint is of a translation task and an architecture for it.
 
-    Packed files are left to their own reader, and what cannot be read to the loading that follows.
+    Packed files and files that cannot be read pass: their readers report faults.
 
     Args:
         path: of the checkpoint.
         src, tgt: the languages that it is to translate; None for its own. Data may have other names
-            for them, so that only the reverse direction is refused.
+            for them, so only the reverse direction is refused.
 
     Raises:
         CheckpointError: see above, or the file cannot be read.
@@ -148,15 +148,15 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
         )
 
 
-# Sizes of a model that is to be built
+# Sizes of a model to be built
 
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """While the block builds models, refuse what the state's numbers could not fill.
+    """While the block builds models, refuse parameters far beyond the numbers in the state.
 
-    A configuration of a few bytes may ask for a billion layers. Parameters are counted as modules
-    get them, before they are initialized, which is when their memory would be taken.
+    A configuration of a few bytes may ask for a billion layers. Parameters are counted when modules
+    get them, before their initialization takes the memory.
 
     Raises:
         CheckpointError: in the block. The message is the end of a sentence about the file.
@@ -185,14 +185,14 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
         settings: a model's options, and those that they refer to; sections may be nested.
 
     Raises:
-        CheckpointError: there are above a million, too many for the width of the model, or what
-            fairseq would make a number of. The message is the end of a sentence.
+        CheckpointError: a number is above a million or too large for the width of the model, or
+            a value is not a whole number. The message is the end of a sentence.
     """
 
     def largest(end: str) -> tuple[int, str]:
         numbers = [(0, "")]
         for name, value in _options(settings):
-            refers = isinstance(value, str) and "${" in value  # to another option, seen by itself
+            refers = isinstance(value, str) and "${" in value  # to an option that is also checked
             named = name.endswith(end) and not name.endswith("ffn_embed_dim")
             if not named or value is None or refers:
                 continue
@@ -212,7 +212,7 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
 
 
 def option_of(settings: Any, text: str) -> str:
-    """The name of the option whose value is ``text``, for a message; `an option` if there is none.
+    """Return the name of the option with value ``text`` for a message, or else `an option`.
 
     Args:
         settings: nested dictionaries and ``Namespace``, plain and finite.
@@ -222,7 +222,7 @@ def option_of(settings: Any, text: str) -> str:
 
 
 def _options(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names and values of all sections."""
+    """Yield the names and values of the options in all sections."""
     todo: list[Any] = [settings]
     while todo:
         part = todo.pop()

@@ -1,11 +1,11 @@
-"""Read a checkpoint of unknown origin: undamaged, plain data only, and nothing in it is run.
+"""Read a checkpoint of unknown origin without running anything in it.
 
 :func:`read` opens the file once and checks, in this order:
 
 1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
    or a series of pickles as torch wrote it before 1.6, which has no checksums;
 2. the checksum of each part, which torch itself never compares;
-3. its pickle calls only what checkpoints of fairseq call, with arguments as they have them
+3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of their kinds
    (:func:`forbidden_call`); torch's safe loading would also call ``torch.Tensor(10**9)``;
 4. unpickling makes tensors, plain values and ``argparse.Namespace``; numpy's numbers are made by
    stand-ins (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
@@ -13,10 +13,10 @@
 6. everything is plain data, finite, and no larger than the file (:func:`require_plain`);
 7. the configuration has nothing for hydra to import or for OmegaConf to look up
    (:func:`require_inert`);
-8. there are numbers where fairseq takes over numbers (:func:`require_numbers`).
+8. there are numbers wherever fairseq expects them (:func:`require_numbers`).
 
-:mod:`fairseq_ext.checkpoints.registry_checks` checks what would be built from it. Nothing here
-imports fairseq.
+:mod:`fairseq_ext.checkpoints.registry_checks` checks the model and task that a checkpoint names.
+Nothing here imports fairseq.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ ADVICE = "Do not use this file unless you know who made it."
 ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
 MOST_ENTRIES = 2_000_000  # of all containers, each counted as often as it is referred to
 DEEPEST = 50
-SPARE_BYTES = 64 << 20  # what tensors may claim beyond four times the file
-# What torch before 1.6 wrote first: the pickle of a fixed number. Four more pickles follow it.
+SPARE_BYTES = 64 << 20  # bytes that tensors may claim beyond four times the file
+# Files of torch before 1.6 begin with this pickle of a fixed number. Four more pickles follow.
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 LEGACY_PICKLES = 5
 METERS = "train_meters"
-"""In ``extra_state`` of checkpoints until 2019: objects that nothing reads any more."""
+"""In ``extra_state`` of checkpoints until 2019: objects that nobody reads any more."""
 HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
 
-# What unpickling and torch's own checks raise on damaged data.
+# The errors that unpickling and torch's own checks raise on damaged data.
 _UNREADABLE = (
     *(RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError),
     *(ArithmeticError, MemoryError, struct.error),
@@ -112,7 +112,7 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
         size: bytes that it may stand for.
 
     Raises:
-        CheckpointError: it is not what a checkpoint has.
+        CheckpointError: it has contents that no checkpoint has.
     """
     with about(path):
         require_plain(state, size)
@@ -122,10 +122,10 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
 
 
 def require_checkpoint_file(path: str | Path) -> Path:
-    """The path, if it is a file that can be opened.
+    """Return the path, after checking that it is a file that can be opened.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: it is not such a file.
     """
     try:
         return require_file(path, "checkpoint")
@@ -134,7 +134,7 @@ def require_checkpoint_file(path: str | Path) -> Path:
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
-    """Unpickle an open archive; by its descriptor, since the name may be another file's by now."""
+    """Unpickle an open archive by its descriptor, since its name may belong to another file now."""
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     try:
         with _allowed_classes():
@@ -159,7 +159,7 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
 def about(path: str | Path) -> Iterator[None]:
     """Turn unexpected errors in the block into one message that names the file.
 
-    Errors of ours about it get its name; other errors of ours, and of the system, stay as they are.
+    Our errors about the file get its name; our other errors, and the system's, stay unchanged.
     """
     try:
         yield
@@ -172,7 +172,7 @@ def about(path: str | Path) -> Iterator[None]:
         raise CheckpointError(f"{path} {str(error).rstrip('.')}. {ADVICE}") from error
     except (FairseqExtError, OSError):
         raise
-    except Exception as error:  # anything that a made-up configuration leads to
+    except Exception as error:  # a made-up configuration can cause any error
         reason = (str(error).strip() or "no reason given").splitlines()[0]
         raise CheckpointError(
             f"{path} cannot be used here ({type(error).__name__}: {reason:.200}). Check that it "
@@ -217,7 +217,7 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
 
 
 def _require_memory(path: Path, size: int) -> None:
-    """Refuse a file of torch before 1.6, which cannot be mapped, that is larger than the memory."""
+    """Refuse a file of torch before 1.6 larger than memory, because it cannot be mapped."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise CheckpointError(
@@ -252,7 +252,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
 
 
 def _foreign(path: Path, start: bytes) -> str:
-    """Say what a file is that is not a zip archive, by its first bytes."""
+    """Say by its first bytes what kind of file this is, if it is not a zip archive."""
     if start.lstrip()[:1] == b"<":
         return (
             f"{path} is a web page, not a checkpoint: a download link gave an error page. "
@@ -269,7 +269,7 @@ def _foreign(path: Path, start: bytes) -> str:
 
 
 def _forbidden(path: Path, reason: str) -> CheckpointError:
-    """The error for a refused object, in one sentence instead of torch's page of advice."""
+    """Make the error for a refused object: one sentence, not torch's page of advice."""
     name = re.search(r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason)
     refused = f"the object `{name[1]:.80}`" if name else "an object"
     return CheckpointError(
@@ -299,7 +299,7 @@ _PUSHED = {
     **dict.fromkeys(("NONE", "NEWFALSE", "NEWTRUE", "EMPTY_DICT", "EMPTY_SET"), _VALUE),
     **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"), _VALUE),
 }
-_POPPED = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}  # below is the object that they change
+_POPPED = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}  # below lies the object that they change
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -308,11 +308,11 @@ class _Name(str):
 
 
 def forbidden_call(content: bytes | IO[bytes]) -> str | None:
-    """The name of the first call in a pickle that no checkpoint of fairseq has, or None.
+    """Return the name of the first call in a pickle that no checkpoint of fairseq makes, or None.
 
     Args:
-        content: the pickle, or a file that is read to the pickle's end. Where it is damaged the
-            search ends, because torch, which reads on from the same start, does not get further.
+        content: the pickle, or a file that is read to the pickle's end. The search ends at damage,
+            where torch, which reads from the same start, also stops.
     """
     stack: list[Any] = []
     marks: list[int] = []
@@ -349,7 +349,7 @@ def forbidden_call(content: bytes | IO[bytes]) -> str | None:
             elif name in ("BINGET", "LONG_BINGET"):
                 stack.append(memo[argument])
             elif name not in ("PROTO", "STOP"):
-                return name  # of an instruction, which torch.save does not use
+                return name  # an instruction that torch.save does not use
     except (ValueError, LookupError):
         pass
     return None
@@ -395,10 +395,10 @@ class NumberKind:
 
 
 class NumberArray(np.ndarray):
-    """A stand-in for ``numpy.ndarray`` that holds numbers only; it is pickled as an array again.
+    """A stand-in for ``numpy.ndarray`` that holds only numbers, and is pickled as a plain array.
 
     Raises:
-        UnpicklingError: it is called, or gets something else than numbers.
+        UnpicklingError: it is called, or gets anything but numbers.
     """
 
     def __new__(cls, *arguments: object) -> NumberArray:
@@ -419,7 +419,7 @@ class Meter:
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
-    """An empty array, which gets its numbers by :meth:`NumberArray.__setstate__`.
+    """Create an empty array, which :meth:`NumberArray.__setstate__` fills with numbers.
 
     Raises:
         UnpicklingError: the array is of another class.
@@ -430,7 +430,7 @@ def reconstruct(kind: object, *shape: object) -> NumberArray:
 
 
 def scalar(kind: object, data: object) -> np.generic:
-    """A number of numpy's.
+    """Make a numpy scalar.
 
     Raises:
         UnpicklingError: the data are not a number.
@@ -451,10 +451,10 @@ CLASSES: list[Any] = [
     *zip(_MAKERS, (f"numpy.{name}" for name in _NUMPY), strict=True),
     *((Meter, name) for name in _METERS),
 ]
-"""Classes that stock fairseq stores beside tensors and plain values, for ``torch.load``.
+"""Classes for ``torch.load`` that stock fairseq stores beside tensors and plain values.
 
-``argparse.Namespace`` holds the options of legacy architectures; numpy's arrays are the n-gram
-counts of ``--eval-bleu``, kept by the meters; numpy 1 has ``core``, 2 has ``_core``. The list is as
+``argparse.Namespace`` holds the options of legacy architectures. The meters keep numpy arrays with
+the n-gram counts of ``--eval-bleu``; numpy 1 has ``core``, numpy 2 has ``_core``. The list is as
 short as real checkpoints allow.
 """
 
@@ -465,7 +465,7 @@ def allow_classes() -> None:
 
 
 def _allowed_classes() -> Any:
-    """Allow them within a ``with`` block; classes that were allowed before stay allowed."""
+    """Allow :data:`CLASSES` within a ``with`` block; classes allowed before stay allowed."""
     allowed = torch.serialization.get_safe_globals()
     missing = [entry for entry in CLASSES if entry not in allowed]
     return torch.serialization.safe_globals(missing) if missing else nullcontext()
@@ -477,9 +477,9 @@ def _allowed_classes() -> Any:
 def require_plain(value: Any, file_bytes: int) -> None:
     """Check that a loaded value is plain data, finite, and no larger than its file.
 
-    torch's safe loading lets through what does harm when it is traversed later: parts that contain
-    themselves or each other (a few hundred bytes that stand for 2^40 entries), and a tensor of one
-    number that claims to be 10^12.
+    torch's safe loading accepts data that do harm when they are traversed later: parts that contain
+    themselves or each other (a few hundred bytes can stand for 2^40 entries), and a tensor of one
+    number that claims to have 10^12.
 
     Args:
         value: nested dictionaries, lists, tuples, sets and ``Namespace`` of numbers, strings,
@@ -505,10 +505,10 @@ def require_plain(value: Any, file_bytes: int) -> None:
 
 
 def parts(value: Any) -> list[Any]:
-    """The values directly inside a container, attributes and keys included; none in a leaf."""
+    """Return the values directly inside a container, with attributes and keys; none for a leaf."""
     if isinstance(value, Namespace):
         value = vars(value)
-    if isinstance(value, dict):  # by its class: an attribute of a file may stand for a method
+    if isinstance(value, dict):  # by class, since attributes from the file may hide methods
         return [*dict.keys(value), *dict.values(value), *getattr(value, "__dict__", {}).values()]
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]
@@ -518,7 +518,7 @@ def parts(value: Any) -> list[Any]:
 
 
 def _bytes(value: Any) -> int:
-    """Bytes of a tensor's or array's numbers, 0 for other plain data."""
+    """Return the bytes of a tensor's or array's numbers, 0 for other plain data."""
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise CheckpointError("has a tensor of a kind that no model of fairseq saves")
@@ -537,14 +537,14 @@ def _bytes(value: Any) -> int:
 def require_inert(settings: Any) -> None:
     """Check that a saved configuration has nothing for hydra or OmegaConf to run or to look up.
 
-    A text may refer to one other option, but not to a whole section or list: a dozen sections that
-    refer twice to the next one each would be thousands.
+    A text may refer to one other option, but not to a whole section or list: if each of a dozen
+    sections referred to the next one twice, they would become thousands.
 
     Args:
-        settings: after :func:`require_plain`; the options that it refers to are in it.
+        settings: checked by :func:`require_plain`, with all options that texts in it refer to.
 
     Raises:
-        CheckpointError: a text or key to be resolved. The message is the end of a sentence.
+        CheckpointError: it has a text or key to be resolved. The message is the end of a sentence.
     """
     sections: dict[int, dict[str, Any]] = {}
     todo = [settings]
@@ -567,7 +567,7 @@ def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any
         if isinstance(settings, list | tuple):
             return False
         if not isinstance(settings, Mapping):
-            return True  # it refers to nothing
+            return True  # the text refers to nothing
         if id(settings) not in sections:
             sections[id(settings)] = {str(key): value for key, value in settings.items()}
         settings = sections[id(settings)].get(name)
@@ -575,10 +575,10 @@ def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
-    """Check the numbers that fairseq takes over from a checkpoint without looking at them.
+    """Check the numbers that fairseq takes from a checkpoint without checking them.
 
     Raises:
-        CheckpointError: something else is there. The message is the end of a sentence.
+        CheckpointError: one is not a number. The message is the end of a sentence.
     """
     position = layout.position(state)
     for name in ("epoch", "iterations_in_epoch"):

@@ -1,8 +1,8 @@
-"""Checkpoint files: read safely and once, saved whole.
+"""Read checkpoint files safely and only once, and save them whole.
 
-A command asks for the options of a checkpoint before and after fairseq loads it. So :func:`peek`
-keeps the weights that it has read for the next :func:`load`, and both keep all but the weights for
-the next :func:`peek`: no version of a file is read twice. Nothing here imports fairseq.
+A command asks for the options of a checkpoint before and after fairseq loads it. So that no version
+of a file is read twice, :func:`peek` keeps its weights for the next :func:`load`, and both keep
+everything else for the next :func:`peek`. Nothing here imports fairseq.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a file starts as torch's checkpoints do."""
+    """Whether a file starts like torch's checkpoints."""
     return head(path, len(safe_load.LEGACY)).startswith((b"PK", safe_load.LEGACY))
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether :func:`load` is for a path: a file of torch's, or a bundle."""
+    """Whether :func:`load` can read a path: a file of torch's, or a bundle."""
     return bundle.is_bundle(path) or is_archive(path)
 
 
@@ -44,7 +44,7 @@ def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def peek(path: str | Path) -> Mapping[str, Any]:
-    """A checkpoint without its weights (:func:`~fairseq_ext.checkpoints.layout.without_weights`).
+    """Read a checkpoint without weights (:func:`~fairseq_ext.checkpoints.layout.without_weights`).
 
     Raises:
         CheckpointError: as for :func:`load`.
@@ -57,9 +57,9 @@ def peek(path: str | Path) -> Mapping[str, Any]:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint or a bundle safely, as :mod:`~fairseq_ext.checkpoints.safe_load` says.
+    """Read a checkpoint or a bundle by the rules of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
-    Its tensors are mapped from the file where it has them as they are, and live on the CPU.
+    Tensors that the file stores unchanged are mapped from it; all of them live on the CPU.
 
     Raises:
         CheckpointError: the file is missing, damaged, not a checkpoint, or has contents that no
@@ -83,12 +83,12 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 
 def _version(path: str | Path) -> tuple[Any, ...]:
-    """The identity of a file, or of each file of a bundle, as long as nobody writes to it."""
+    """Return a key of a file, or of a bundle's files, that changes when anyone writes to them."""
     paths = [Path(path)]
     if bundle.is_bundle(path):
         paths = sorted(bundle.home(path).iterdir())
     versions: list[Any] = []
     for file in paths:
-        with suppress(OSError, ValueError):  # the reader says that it is missing, or no path
+        with suppress(OSError, ValueError):  # the reader reports a missing file or invalid path
             versions.append((str(file), file_versions.version(file)))
     return tuple(versions)
