@@ -53,7 +53,7 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 class Levels(NamedTuple):
-    """The magnitude of binarized numbers, and where their gradient passes.
+    """The magnitude of binarized numbers, and the inputs for which their gradient passes.
 
     Attributes:
         level: ``|x_b|``, with size 1 in the dimension that a product sums over.

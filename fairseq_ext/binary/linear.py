@@ -167,7 +167,7 @@ class BinaryLinear(nn.Linear):
         dropout: nn.Module | None = None,
         bits: Bits | None = None,
     ) -> Tensor:
-        """``[..., K]`` to ``[..., N]``.
+        """Map ``x``, ``[..., K]``, to ``[..., N]``.
 
         Args:
             x: the input.

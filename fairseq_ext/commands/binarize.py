@@ -1,4 +1,4 @@
-"""``fairseq-ext binarize``: a corpus of tokens in shards, one for each epoch."""
+"""``fairseq-ext binarize``: binarize a corpus of tokens in shards, one shard for each epoch."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class TestSentences:
             self._matches[sentence] = Match(sentence, kind, line)
 
     def _may_match(self, hashes: WordHashes) -> np.ndarray:
-        """Return True for each sentence with enough runs of words that a test sentence has too."""
+        """Return True for each sentence that shares enough runs of words with test sentences."""
         lengths = hashes.lengths
         edits = (lengths >= REACH.one_word).astype(np.int64)
         edits += lengths >= REACH.two_words

@@ -45,7 +45,7 @@ class Rules:
     mnemonics: str = "strip"
 
     def apply(self, source: str, target: str) -> tuple[tuple[str, str], str]:
-        """Return both texts by these rules, and why the pair is left out, or ""."""
+        """Clean both texts by these rules; also return why the pair is left out, or ""."""
         pair = (source, target)
         tags = [Counter(TAG.findall(text)) for text in pair]
         if any(tags):

@@ -103,11 +103,11 @@ class SplitJob:
     partitions: int
 
     def of_parts(self, stage: str) -> list[str]:
-        """Return the names of a stage's reports, one for each part; each is written last."""
+        """Return the names of a stage's reports, one per part, which show that a part is done."""
         return [f"{stage}-{part.number:06d}.json" for part in self.parts]
 
     def of_ranges(self, stage: str) -> list[str]:
-        """Return the names of a stage's reports, one for each range; each is written last."""
+        """Return the names of a stage's reports, one per range, which show that a range is done."""
         return [f"{stage}-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
@@ -192,7 +192,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose the sentences of test and valid, and one pair of each.
+        """Choose the sentences of test and valid, and one pair for each sentence.
 
         Raises:
             DataError: fewer distinct key sentences than ``valid + test + 1``.
@@ -490,7 +490,7 @@ class SplitJob:
 
 
 def leak(side: str) -> str:
-    """Name the fault of a pair of train whose sentence on this side is held out too."""
+    """Name the fault of a training pair whose sentence on this side is also in valid or test."""
     return f"{side} sentence also in valid or test"
 
 

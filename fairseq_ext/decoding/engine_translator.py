@@ -195,7 +195,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Places of sentences of about equal length, of at most ``max_tokens`` tokens together."""
+    """Yield batches of sentence indexes: similar lengths, at most ``max_tokens`` tokens in all."""
     batch: list[int] = []
     tokens = 0
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):

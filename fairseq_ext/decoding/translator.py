@@ -251,7 +251,7 @@ class Translator:
 
 
 def _flags(search: Search) -> list[str]:
-    """The search as flags of fairseq-interactive.
+    """Write the search options as flags of fairseq-interactive.
 
     Raises:
         ConfigError: a number out of range.

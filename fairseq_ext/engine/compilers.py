@@ -1,4 +1,4 @@
-"""Programs of trained models: fairseq's Transformer, and what is built like it.
+"""Write the engine's programs for trained models: fairseq's Transformer, and models built like it.
 
 A wing whose models the engine runs has an ``engine.py``, which adds to the tables below what its
 models and layers compute.

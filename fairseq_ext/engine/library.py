@@ -385,7 +385,7 @@ def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
 
 
 def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists: the numbers, int32; where each list begins and the last ends, int64."""
+    """Concatenate lists into int32 numbers; also return where each begins and the last ends."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]

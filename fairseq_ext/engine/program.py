@@ -70,7 +70,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """Shape of a register: columns, phase, and in :attr:`Phase.SLOTS` rows of a sentence."""
+    """The shape of a register; only in :attr:`Phase.SLOTS` does it have rows for each sentence."""
 
     width: int
     phase: Phase

@@ -71,7 +71,7 @@ def require_no_additions(model: nn.Module) -> None:
 
 
 def _method(module: nn.Module, name: str) -> Any:
-    """Return the function that a call ends in; activation checkpoints only wrap it."""
+    """Return the function that a method runs, without a wrapper for activation checkpointing."""
     if name == "forward" and hasattr(module, "precheckpoint_forward"):
         name = "precheckpoint_forward"
     method = getattr(module, name, None)

@@ -120,7 +120,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Result:
-    """The comparison.
+    """The result of comparing systems on one test set.
 
     Attributes:
         systems: one row each, in the order given.
@@ -165,7 +165,7 @@ class Result:
 
 
 def parse_systems(arguments: Sequence[str]) -> list[System]:
-    """Systems from the values of ``--system``; ``table:FILE`` stands for all of a table.
+    """Parse the values of ``--system``; ``table:FILE`` stands for every system in a table.
 
     Raises:
         ConfigError: as for :func:`parse_system`.

@@ -144,7 +144,7 @@ class Variances:
         return 2 * float(stdtr(self.freedom, -_bisect(reaches, 0.0, high)))
 
     def detectable(self) -> float:
-        """Find the smallest difference that is below 0.05 in four of five repetitions."""
+        """Find the smallest difference that would reach p < 0.05 in four of five repetitions."""
         draw = np.random.default_rng(1)
         spread = math.sqrt(self.shared + self.weight * self.seeds)
         seeds = self.seeds * draw.chisquare(self.freedom, DRAWS) / self.freedom

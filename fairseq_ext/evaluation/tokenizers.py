@@ -1,4 +1,4 @@
-"""Tokenizers of BLEU and units of length, by the language of a text or by its looks."""
+"""Choose BLEU's tokenizer and the unit of length from the language of a text or its characters."""
 
 from __future__ import annotations
 

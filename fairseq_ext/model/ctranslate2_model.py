@@ -14,7 +14,7 @@ TOOL = "CTranslate2"
 
 
 def write(stock: StockTransformer, folder: Path) -> None:
-    """Write ``model.bin`` and what belongs to it.
+    """Write ``model.bin`` and the files beside it.
 
     Args:
         stock: the model.

@@ -134,7 +134,7 @@ def load(path: Path, data: Path, tool: str) -> StockTransformer:
 
 
 def _require_stock(model: BaseFairseqModel, architecture: str, require: Require) -> None:
-    """Refuse a model with layers that are not torch's or fairseq's, or with further weights."""
+    """Refuse a model that has layers or weights other than those of fairseq's Transformer."""
     sides = (getattr(model, "encoder", None), getattr(model, "decoder", None))
     is_transformer = isinstance(sides[0], TransformerEncoderBase) and isinstance(
         sides[1], TransformerDecoderBase

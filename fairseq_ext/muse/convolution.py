@@ -25,7 +25,7 @@ MANY_TAPS = 8
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """The number of taps before the position itself; equation (6), or all but one if causal."""
+    """Return how many taps lie left of a position: all but one if causal, else as in (6)."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 
@@ -45,9 +45,10 @@ def band(weights: Tensor, left: int) -> Tensor:
 
 
 class _Band(torch.autograd.Function):
-    """:func:`band`, by writing rows of length ``T + K`` and reading rows of length ``T + K - 1``.
+    """The function :func:`band` with its gradient.
 
-    So each row is one column further to the right than the row above it.
+    It writes rows of length ``T + K`` and reads rows of length ``T + K - 1``, so that each row is
+    one column further to the right than the row above it.
     """
 
     @staticmethod

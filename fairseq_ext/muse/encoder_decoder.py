@@ -58,7 +58,7 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
 
 
 class BlockDropout(FairseqDropout):
-    """fairseq's dropout, faster on the CPU; ``--retain-dropout-modules`` knows it by the block."""
+    """fairseq's dropout, faster on the CPU; ``--retain-dropout-modules`` takes the block's name."""
 
     def __init__(self, p: float) -> None:
         super().__init__(p, module_name=ParallelBlock.__name__)

@@ -84,7 +84,7 @@ class SeparateProjections(nn.Module):
 
 
 class FusedProjections(nn.Module):
-    """``W_Enc`` and ``W_Dec``: one product for all first matrices, and one for all last ones.
+    """The fused ``W_Enc`` and ``W_Dec``: one product for all branches' inputs, one for all outputs.
 
     The biases of the last matrices are stored separately, so that separating them is exact. If a
     branch needs its own input or output because of dropout, its product is computed separately.

@@ -266,7 +266,7 @@ async def _left(request: Request) -> None:
 def build(
     pairs: Pairs, limits: Limits, keys: Sequence[str], *, batch_size: int, max_tokens: int
 ) -> Measured:
-    """The application.
+    """Build the web application that answers requests for translations.
 
     Args:
         pairs: the models.

@@ -59,10 +59,10 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return fairseq-generate's note on the ``text.json`` of the first folder that has one.
+    """Return the line in which fairseq-generate names the ``text.json`` that its text is made by.
 
     Args:
-        folders: of the checkpoint, and of the data.
+        folders: of the checkpoint, and of the data; the first with a ``text.json`` counts.
         src, tgt: languages.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)

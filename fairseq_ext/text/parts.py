@@ -42,7 +42,7 @@ class Part:
 
 
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
-    """Read texts once, and cut them into parts; none has lines of two files.
+    """Read texts once, and cut each into parts.
 
     Returns:
         The parts, and of each file what the manifest says: name, size, lines, SHA-256.

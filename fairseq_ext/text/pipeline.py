@@ -110,7 +110,7 @@ class Pipeline:
         return lambda line: pieces(words(line))
 
     def joiner(self) -> Step:
-        """Return the function from a line of tokens to words."""
+        """Return the function that joins the subwords of a line to words."""
         if self.subwords == "none":
             return cleaning.unescape_controls
         return subwords.load(self.subwords, self.files).decode

@@ -79,9 +79,9 @@ def multiply(optimizer: Optimizer, factor: float | Tensor) -> None:
 
 
 def clip(optimizer: Optimizer, largest: float) -> Tensor:
-    """The norm of all gradients, a scalar; one above ``largest`` is left to the step to clip.
+    """Return the norm of all gradients, a scalar; the next step clips it to ``largest``.
 
-    As fairseq does it, with ``largest`` 0 for no clipping (:func:`is_folded`).
+    fairseq's rule, with ``largest`` 0 for no clipping (:func:`is_folded`).
     """
     gradients = [weight.grad for weight in _weights(optimizer) if weight.grad is not None]
     if not gradients:

@@ -193,7 +193,7 @@ class _Gradients:
         self.of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
 
     def add(self, place: slice, grad_logits: Tensor) -> None:
-        """The chunk at ``place``, of which ``grad_logits``, ``[R, V]``, is ``∂L/∂z``."""
+        """Add the gradients of the chunk at ``place`` from ``∂L/∂z``, ``[R, V]``."""
         h, weight, _ = self.output.of_words(place)
         rounded = grad_logits.to(weight.dtype)
         if self.of_features is not None:

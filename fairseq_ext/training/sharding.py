@@ -14,23 +14,23 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """An optimizer whose state is shared out, with all that fairseq asks of one.
+    """An optimizer that splits its state among processes, with the methods that fairseq calls.
 
-    The state that :meth:`state_dict` gives is whole, and in the form of the optimizer inside, so
-    that a checkpoint does not show by how many processes it was written.
+    :meth:`state_dict` returns the whole state in the form of the optimizer inside, so that a
+    checkpoint does not depend on how many processes wrote it.
     """
 
     disable_mem_eff_fp16_loading_hack = True
-    """The state stays float32 where the weights are not; fairseq need not repair that."""
+    """Keep fairseq from casting the state: it is float32 even where the weights are not."""
 
     def __getattr__(self, name: str) -> Any:
-        """The abilities of the optimizer inside: ``supports_step_with_scale`` and the like."""
+        """Return an ability of the optimizer inside, such as ``supports_step_with_scale``."""
         if name.startswith("supports"):
             return getattr(self.optim, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def broadcast_global_state_dict(self, state: Any) -> dict[str, Any]:
-        """The whole state, which the first process has read from a checkpoint, in each process."""
+        """Send the whole state from the first process, which read the checkpoint, to all others."""
         from fairseq.distributed import utils
 
         return utils.broadcast_object(state, src_rank=0, group=self.process_group)
@@ -41,7 +41,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state, where ``consolidate_state_dict`` has just brought it.
+        """Return the whole state in the process for which ``consolidate_state_dict`` collected it.
 
         It is not kept: the next checkpoint collects it again.
         """

@@ -32,7 +32,7 @@ class Version(NamedTuple):
     attributes: tuple[int, ...]
 
     def has_content_of(self, other: Version) -> bool:
-        """Whether nobody has written to the file between two looks at it."""
+        """Whether both versions have one content: nobody wrote to the file between them."""
         if self[:4] != other[:4]:
             return False
         return self.changed == other.changed or self.attributes != other.attributes

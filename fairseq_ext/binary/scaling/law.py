@@ -244,7 +244,7 @@ def _search(x: Array, y: Array, target: Array, starts: Sequence[Array]) -> Optim
 def _jacobian_intervals(
     theta: Array, jacobian: Array, deviation: float, freedom: int
 ) -> dict[str, Interval]:
-    """``θ ± t s √diag((JᵀJ)⁻¹)``; α's is that of ``log α``, transformed."""
+    """Return ``θ ± t s √diag((JᵀJ)⁻¹)``; α's interval is transformed from that of ``log α``."""
     inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
     return _named(theta - half, theta + half)

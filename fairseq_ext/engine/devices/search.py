@@ -46,7 +46,7 @@ def advance(
 
 
 def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
-    """Store the hypotheses ``[B, W]`` before a step: their newest tokens and their sums."""
+    """Store the newest tokens and total scores ``[B, W]`` of all hypotheses before a step."""
     step, line = state["step"], state["line"]
     rows = torch.arange(line.size(1), device=line.device).view(1, -1, 1)
     line.index_copy_(2, step, rows.expand(len(line), -1, 1))

@@ -1,4 +1,4 @@
-"""COMET in a Python that has it: a request in a line of JSON, its answer in another.
+"""Serve COMET from a Python that has it: requests and answers are lines of JSON.
 
     python comet_worker.py MODEL BATCH_SIZE PROGRESS
 
