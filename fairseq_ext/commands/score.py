@@ -118,12 +118,10 @@ def print_scores(request: Request) -> int:
     tokenizer = request.tokenizer.choose(undoings, references, reference)
     if undoing is not None:
         paths = (request.generated, reference, request.tokenized_ref)
-        scores = score.score_generated(*paths, undoing, tokenizer)
+        scores = score.score_generated(*paths, undoing, tokenizer, request.split_compounds)
     else:
         paths = (reference, request.hyp, request.tokenized_ref, request.tokenized_hyp)
-        scores = score.score_files(*paths, tokenizer)
-    if request.split_compounds:
-        scores.append(_compound_score(request, undoing))
+        scores = score.score_files(*paths, tokenizer, request.split_compounds)
     segments = {}
     if request.metrics.metric:
         segments = _neural_scores(request, reference, source, undoing)
@@ -156,13 +154,3 @@ def _neural_scores(
             scores = metric.segments(*texts)
             results[label] = (neural.score(label, scores, metric.signature), scores)
     return results
-
-
-def _compound_score(request: Request, undoing: Undoing | None) -> Score:
-    from fairseq_ext.evaluation import outputs, score
-
-    if undoing is not None:
-        tokens = undoing.words(outputs.best_hypotheses(outputs.read_generated(request.generated)))
-    else:
-        tokens = outputs.read_lines(request.tokenized_hyp)
-    return score.compound_bleu(tokens, outputs.read_lines(request.tokenized_ref))

@@ -243,18 +243,20 @@ def _overlap_section(result: Result) -> list[str]:
         return []
     parts = ["## Sentences of the training text", overlap_note(result, result.overlap)]
     if result.overlap.scores:
-        heading, *body = overlap_rows(result, result.overlap)
-        named = [(tables.verbatim(name), *cells) for name, *cells in body]
-        parts.append(tables.markdown([heading, *named]))
+        parts.append(_named_table(overlap_rows(result, result.overlap)))
     return parts
+
+
+def _named_table(table: list[list[str]]) -> str:
+    """Format rows whose first cells are the names of systems, which may be any text."""
+    heading, *body = table
+    named = [(tables.verbatim(name), *cells) for name, *cells in body]
+    return tables.markdown([[*map(tables.verbatim, heading)], *named])
 
 
 def as_markdown(result: Result) -> str:
     """Table and notes, for a page."""
-    heading, *body = rows(result)
-    named = [(tables.verbatim(name), *cells) for name, *cells in body]
-    table = tables.markdown([[*map(tables.verbatim, heading)], *named])
-    return f"{table}\n\n{_listed(notes(result))}"
+    return f"{_named_table(rows(result))}\n\n{_listed(notes(result))}"
 
 
 def _listed(lines: Sequence[str]) -> str:
@@ -265,12 +267,10 @@ def _differences_section(result: Result, picture: Path) -> list[str]:
     """Parts of the page on differences; none where there is one system."""
     if not _comparisons(result):
         return []
-    heading, *body = differences(result)
-    named = [(tables.verbatim(name), *cells) for name, *cells in body]
     return [
         f"## Differences to {tables.verbatim(result.baseline)}",
         f"![Differences with 95% intervals]({quote(picture.name)})",
-        tables.markdown([heading, *named]),
+        _named_table(differences(result)),
         _listed(difference_notes(result)),
     ]
 

@@ -14,16 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext import text
 from fairseq_ext.evaluation import legends, plots
-from fairseq_ext.evaluation.outputs import (
-    Sentence,
-    best_hypotheses,
-    read_generated,
-    read_lines,
-)
+from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
 from fairseq_ext.evaluation.plot_styles import Look, looks
-from fairseq_ext.evaluation.score import tokenized_bleu
+from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
 from fairseq_ext.evaluation.tokenizers import USUAL, build_bleu, count_units, is_spaceless
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -117,10 +111,7 @@ def score_by_length(
     Raises:
         DataError: unreadable or incomplete files, or systems that translated different sources.
     """
-    text.check_text(reference, empty_lines=True, max_tokens=None)
-    references = read_lines(reference)
-    if not references:
-        raise DataError(f"`{reference}` is empty; there is nothing to score.")
+    references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
     undo = dict.fromkeys(systems, Undoing.by_language(None)) | dict(undoing or {})
     lengths, unit = source_lengths(outputs, undo)

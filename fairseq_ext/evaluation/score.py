@@ -112,8 +112,11 @@ def score_files(
     tokenized_reference: str | Path | None = None,
     tokenized_hypothesis: str | Path | None = None,
     tokenizer: str = "13a",
+    compounds: bool = False,
 ) -> list[Score]:
     """Score plain text files: detokenized ones, and tokenized ones where given.
+
+    With ``compounds``, these are scored with split compounds too: see :func:`split_compounds`.
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, or the
@@ -123,7 +126,8 @@ def score_files(
     require_text(hypotheses, hypothesis, references)
     scores = sacre_scores(hypotheses, references, tokenizer)
     if tokenized_reference and tokenized_hypothesis:
-        scores.append(tokenized_bleu(*_paired(tokenized_hypothesis, tokenized_reference)))
+        tokens = _paired(tokenized_hypothesis, tokenized_reference)
+        scores += _token_scores(*tokens, compounds)
     return scores
 
 
@@ -133,6 +137,7 @@ def score_generated(
     tokenized_reference: str | Path | None = None,
     undoing: Undoing | None = None,
     tokenizer: str = "13a",
+    compounds: bool = False,
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
@@ -146,6 +151,7 @@ def score_generated(
         tokenized_reference: the reference as tokens, without subword pieces.
         undoing: how the hypotheses become text; None where only subwords are to be joined.
         tokenizer: of sacrebleu, for BLEU of text.
+        compounds: score tokens with split compounds too; see :func:`split_compounds`.
 
     Raises:
         DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
@@ -165,8 +171,15 @@ def score_generated(
             sentence.target for sentence in sentences if sentence.target is not None
         )
     if len(token_references) == len(tokens):
-        scores.append(tokenized_bleu(tokens, token_references))
+        scores += _token_scores(tokens, token_references, compounds)
     return scores
+
+
+def _token_scores(
+    hypotheses: Sequence[str], references: Sequence[str], compounds: bool
+) -> list[Score]:
+    scores = [tokenized_bleu(hypotheses, references)]
+    return [*scores, compound_bleu(hypotheses, references)] if compounds else scores
 
 
 def as_table(scores: Sequence[Score]) -> str:
