@@ -16,6 +16,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+import tables
 import torch
 
 from fairseq_ext.utils import files
@@ -136,14 +137,7 @@ def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, 
 
 def report(title: str, rows: list[dict[str, object]], destination: Path | None) -> None:
     """Print a table of :func:`compare` rows (with ``what`` and ``peer``), write it as JSON."""
-    width = max(len(str(row["what"])) for row in rows)
-    print(f"\n{title}")
-    print(f"{'':{width}}  {'ours ms':>9} {'peer ms':>9} {'ratio':>7} {'quartiles':>13}  peer")
-    for row in rows:
-        print(
-            f"{row['what']:{width}}  {row['ours_ms']:9.1f} {row['peer_ms']:9.1f} "
-            f"{row['ratio']:6.2f}x {row['ratio_low']:6.2f}-{row['ratio_high']:.2f}  {row['peer']}"
-        )
+    print(tables.markdown({"title": title, "rows": rows}))
     if destination is not None:
         save(destination, title=title, rows=rows)
 

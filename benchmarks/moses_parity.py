@@ -10,22 +10,20 @@ Needs Perl and a clone of github.com/moses-smt/mosesdecoder; a file's ending is 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fairseq_ext.text import moses
+from fairseq_ext.text import moses, reading
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 
 
 def lines_of(path: Path) -> list[str]:
     """The lines of a text, also of a compressed one."""
-    read = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return read.decode("utf-8").removesuffix("\n").split("\n")
+    return [line for _, line in reading.lines(path)]
 
 
 def language_of(path: Path) -> str:
