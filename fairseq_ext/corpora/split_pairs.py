@@ -26,7 +26,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,10 @@ from typing import Any
 from fairseq_ext.corpora import SPLITS, corpus_list, pair_texts, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.splitting import GROUPS, Settings, SplitJob, leak
+from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import READ, suggest_pieces
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import staged, writers
 from fairseq_ext.utils import files, locks, ray_workers, shared_folder
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
@@ -176,8 +175,8 @@ def _require_used(options: PairOptions) -> None:
             raise ConfigError(f"`{option}` goes with {partner}, which is missing; leave it out.")
 
 
-def _settings(options: PairOptions) -> Settings:
-    """Return the settings that the options ask for.
+def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
+    """Return the texts that the options name, once they are known to go together.
 
     Raises:
         ConfigError: options that do not go together.
@@ -197,20 +196,7 @@ def _settings(options: PairOptions) -> Settings:
     texts = _texts(options)
     if options.as_split is not None and any(text.weight != 1 for text in texts):
         raise ConfigError("`--as` writes every pair once; leave the weights of the corpora out.")
-    return Settings(
-        texts=texts,
-        pipeline=Pipeline(
-            *langs, clean=True, tokenize=options.tokenize, lowercase=options.lowercase
-        ),
-        max_words=options.max_words,
-        rules=tuple(options.rule),
-        valid=options.valid,
-        test=options.test,
-        key=options.key,
-        salt=options.salt,
-        strict=options.strict,
-        as_split=options.as_split,
-    )
+    return texts
 
 
 def run(options: PairOptions) -> str:
@@ -219,13 +205,13 @@ def run(options: PairOptions) -> str:
     Raises:
         DataError: an option or input that cannot be used; nothing has been written then.
     """
-    settings = _settings(options)
-    _check_folder(options.out, settings)
+    texts = _checked_texts(options)
+    _check_folder(options, texts)
     if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; each has a manifest of its own.")
-    record = _record(options, settings)
+    record = _record(options, texts)
     if not options.overwrite:
-        _keep_others(options.out, settings, record)
+        _keep_others(options, record)
     with _folder(options) as folder:
         if options.ray is not None:
             paths: dict[str, Any] = {
@@ -235,48 +221,50 @@ def run(options: PairOptions) -> str:
             }
             alone = replace(options, **paths, ray=None, workers=1)
             ray_workers.run(options.ray, work_on_ray, argparse.Namespace(options=alone), cpu=True)
-        job, missing = _work(options, settings, record, folder)
+        job, missing = _work(options, texts, record, folder)
         if missing:
             done_count = len(job.parts) - len(missing)
             return (
                 f"{folder}: {done_count:,} of {len(job.parts):,} parts are there; the shard that "
                 "finds none missing writes the corpus."
             )
-        return _write(options.out, job, record)
+        return _write(job, record)
 
 
-def _check_folder(out: Path, settings: Settings) -> None:
+def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
     """Refuse to write over the texts, or a split beside others that were made otherwise.
 
     Raises:
         DataError: that is what would happen.
     """
-    text_pipeline = settings.pipeline
-    splits = SPLITS if settings.as_split is None else (settings.as_split,)
     written = [
-        out / f"{split}.{lang}"
-        for split in splits
-        for lang in (text_pipeline.src, text_pipeline.tgt)
+        path for lang in (options.src_lang, options.tgt_lang) for path in _files(options, lang)
     ]
-    files.keep_inputs([path for text in settings.texts for path in text.files], written)
-    former = pipeline.load(out) if settings.as_split is not None else None
-    if former is not None and not pipeline.same(former, text_pipeline):
+    files.keep_inputs([path for text in texts for path in text.files], written)
+    former = pipeline.load(options.out) if options.as_split is not None else None
+    steps = text_pipeline(options)
+    if former is not None and not pipeline.same(former, steps):
         raise DataError(
-            f"{out / pipeline.FILE} says that its text was made otherwise ({former.describe()}) "
-            f"than this split would be ({text_pipeline.describe()}). Choose another folder."
+            f"{options.out / pipeline.FILE} says that its text was made otherwise "
+            f"({former.describe()}) than this split would be ({steps.describe()}). Choose another "
+            "folder."
         )
 
 
-def _keep_others(out: Path, settings: Settings, record: dict[str, Any]) -> None:
+def _files(options: PairOptions, language: str) -> list[Path]:
+    """List the files of a language that are written."""
+    splits = SPLITS if options.as_split is None else (options.as_split,)
+    return [options.out / f"{split}.{language}" for split in splits]
+
+
+def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
     """Refuse to write over a corpus that other options or inputs have made.
 
     Raises:
         DataError: there is one in ``out``.
     """
-    manifest = out / _manifest(settings)
-    splits = SPLITS if settings.as_split is None else (settings.as_split,)
-    split_paths = [out / f"{split}.{settings.pipeline.src}" for split in splits]
-    if not any(path.exists() for path in split_paths):
+    manifest = options.out / _manifest(options)
+    if not any(path.exists() for path in _files(options, options.src_lang)):
         return
     try:
         former = json.loads(manifest.read_text(encoding="utf-8"))
@@ -285,27 +273,27 @@ def _keep_others(out: Path, settings: Settings, record: dict[str, Any]) -> None:
         former_record = {}
     if former_record != json.loads(json.dumps(record, default=str)):
         raise DataError(
-            f"{out} has a corpus already, made of other text or with other options; choose another "
-            "--out, or give --overwrite."
+            f"{options.out} has a corpus already, made of other text or with other options; choose "
+            "another --output, or give --overwrite."
         )
 
 
-def _manifest(settings: Settings) -> str:
-    return "manifest.json" if settings.as_split is None else f"manifest.{settings.as_split}.json"
+def _manifest(options: PairOptions) -> str:
+    return "manifest.json" if options.as_split is None else f"manifest.{options.as_split}.json"
 
 
 def work_on_ray(args: argparse.Namespace) -> int:
     """Do one Ray worker's share of the work, in a folder that all workers share."""
-    settings = _settings(args.options)
-    _work(args.options, settings, _record(args.options, settings), args.options.parts)
+    texts = _checked_texts(args.options)
+    _work(args.options, texts, _record(args.options, texts), args.options.parts)
     return 0
 
 
-def _record(options: PairOptions, settings: Settings) -> dict[str, Any]:
+def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
     """Return the manifest's record of the options and the inputs."""
     recorded = {name: value for name, value in vars(options).items() if name not in ELSEWHERE}
     recorded = {name: value for name, value in recorded.items() if LATER.get(name, ...) != value}
-    inputs = [(text.name, path) for text in settings.texts for path in text.files]
+    inputs = [(text.name, path) for text in texts for path in text.files]
     names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
     if len({*names}) < len(names):  # `en/corpus.txt` and `de/corpus.txt`
         names = [f"{text}/{path}".removeprefix("/") if text else str(path) for text, path in inputs]
@@ -335,7 +323,7 @@ def _folder(options: PairOptions) -> Iterator[Path]:
 
 
 def _work(
-    options: PairOptions, settings: Settings, record: dict[str, Any], folder: Path
+    options: PairOptions, texts: tuple[Text, ...], record: dict[str, Any], folder: Path
 ) -> tuple[SplitJob, list[str]]:
     """Do this worker's share; returns the job, and the parts that other shards have not done."""
     part_lines = options.part_lines or splitting.PART_LINES
@@ -347,9 +335,9 @@ def _work(
     ]
     job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
     if options.corpora is not None:
-        job_record["corpora"] = [_described(text) for text in settings.texts]
+        job_record["corpora"] = [_described(text) for text in texts]
     with splitting.shared(folder).joined_job(json.loads(json.dumps(job_record))):
-        job = splitting.prepare(settings, folder, part_lines)
+        job = splitting.prepare(options, texts, folder, part_lines)
         workers = (
             len(os.sched_getaffinity(0)) if options.workers is None else max(1, options.workers)
         )
@@ -362,10 +350,10 @@ def _described(text: Text) -> dict[str, Any]:
     return {**named, "columns": list(text.columns), "member": text.member, "swap": text.swap}
 
 
-def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
+def _write(job: SplitJob, record: dict[str, Any]) -> str:
     """Write all splits, ``text.json`` and the manifest; returns the summary."""
-    settings = job.settings
-    langs = (settings.pipeline.src, settings.pipeline.tgt)
+    options, texts = job.options, job.texts
+    langs = (options.src_lang, options.tgt_lang)
     sizes = job.sizes()
     key, leaks = job.leaks()
     report = {
@@ -375,23 +363,23 @@ def _write(out: Path, job: SplitJob, record: dict[str, Any]) -> str:
         "key": key,
         "leaks": leaks,
     }
-    if settings.texts[0].name:
-        described = [_described(text) for text in settings.texts]
+    if texts[0].name:
+        described = [_described(text) for text in texts]
         corpora = [
             {**entry, **counts} for entry, counts in zip(described, job.of_texts(), strict=True)
         ]
         record = {**record, "corpora": corpora}
     names = [f"{name}.{lang}" for name in sizes for lang in langs]
     hints = []
-    with staged(out) as (stage,):
+    with staged(options.out) as (stage,):
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(sizes, zip(opened[::2], opened[1::2], strict=True), strict=True))
             job.write([pairs.get(name, ()) for name in SPLITS])
         record = {**record, "report": report}
         record["sha256"] = {name: sha256(stage / name) for name in names}
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
-        (stage / _manifest(settings)).write_text(text + "\n", encoding="utf-8")
-        settings.pipeline.save(stage)
+        (stage / _manifest(options)).write_text(text + "\n", encoding="utf-8")
+        text_pipeline(options).save(stage)
         for lang in langs:
             first = stage / f"{next(iter(sizes))}.{lang}"
             with first.open(encoding="utf-8", newline="\n") as file:

@@ -30,7 +30,7 @@ from typing import IO, Any
 import numpy as np
 
 from fairseq_ext.corpora import SPLITS, fingerprints, near_duplicates, pair_texts, rules
-from fairseq_ext.corpora.command_lines import SIDES
+from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.fingerprints import as_array, fingerprint, normalized
 from fairseq_ext.corpora.near_duplicates import WordHashes
 from fairseq_ext.corpora.pair_texts import PairPart, Text
@@ -57,33 +57,15 @@ HELD = np.dtype(
 )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How pairs are cleaned, filtered and split.
-
-    Attributes:
-        texts: where they come from; of repeated pairs the first is kept.
-        pipeline: from text to words.
-        max_words: most words on either side; None for any number.
-        rules: of :mod:`fairseq_ext.corpora.rules`, by which pairs are left out.
-        valid, test: sentences held out.
-        key: side that decides, ``source``, ``target``, or ``auto``: the one that repeats more;
-            or ``groups``: whole groups of near-duplicates of both sides are held out.
-        salt: hashed with each sentence; another salt gives another split.
-        strict: also drop from train the pairs whose other side is held out.
-        as_split: do not split, keep repeats: all pairs are this split.
-    """
-
-    texts: tuple[Text, ...]
-    pipeline: Pipeline
-    max_words: int | None = None
-    rules: tuple[str, ...] = ()
-    valid: int = 1000
-    test: int = 1000
-    key: str = "auto"
-    salt: str = "1"
-    strict: bool = True
-    as_split: str | None = None
+def text_pipeline(options: PairOptions) -> Pipeline:
+    """Return the steps from text to words."""
+    return Pipeline(
+        options.src_lang,
+        options.tgt_lang,
+        clean=True,
+        tokenize=options.tokenize,
+        lowercase=options.lowercase,
+    )
 
 
 @dataclass(frozen=True)
@@ -91,13 +73,15 @@ class SplitJob:
     """A split of some texts, computed in stages; can be sent to another process.
 
     Attributes:
-        settings: what becomes of the pairs.
+        options: what becomes of the pairs.
+        texts: where they come from; of repeated pairs the first is kept.
         folder: where the files of the stages are.
         parts: of all texts.
         partitions: ranges of fingerprints.
     """
 
-    settings: Settings
+    options: PairOptions
+    texts: tuple[Text, ...]
     folder: Path
     parts: tuple[PairPart, ...]
     partitions: int
@@ -127,15 +111,15 @@ class SplitJob:
     def clean(self, name: str) -> None:
         """Clean one part; keep what no rule leaves out, with its fingerprints."""
         part = self.parts[_number(name)]
-        settings = self.settings
-        langs = (settings.pipeline.src, settings.pipeline.tgt)
-        steps = [step(settings.pipeline, lang) for lang in langs]
-        checks = rules.checks(settings.rules, langs, settings.max_words)
+        options, pipeline = self.options, text_pipeline(self.options)
+        langs = (pipeline.src, pipeline.tgt)
+        steps = [step(pipeline, lang) for lang in langs]
+        checks = rules.checks(tuple(options.rule), langs, options.max_words)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped: dict[str, list[int]] = {}
         line_count = read = 0
         with atomic_write(self.beside(name, "tsv")) as out:
-            for pair in pair_texts.read(settings.texts[part.text], part):
+            for pair in pair_texts.read(self.texts[part.text], part):
                 read += 1
                 source, target = (do(sentence) for do, sentence in zip(steps, pair, strict=True))
                 if (reason := rules.why_left_out(source, target, checks)) is not None:
@@ -144,11 +128,11 @@ class SplitJob:
                 line = f"{source}\t{target}"
                 out.write(f"{line}\n")
                 line_count += 1
-                if settings.as_split is None:
+                if options.as_split is None:
                     texts = (normalized(source), normalized(target), line)
                     for row, text in zip(hashes, texts, strict=True):
-                        row += fingerprint(settings.salt, text)
-        if settings.as_split is None:
+                        row += fingerprint(options.salt, text)
+        if options.as_split is None:
             rows = [as_array(row) for row in hashes]
             orders = [np.argsort(row, kind="stable") for row in rows]
             ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
@@ -169,7 +153,7 @@ class SplitJob:
             pieces[0].append(np.array(hashes[PAIR, span]))
             pieces[1].append(np.full(span.stop - span.start, number, np.uint32))
             pieces[2].append(np.array(lines[PAIR, span]))
-            if self.settings.key == "auto":
+            if self.options.key == "auto":
                 for side, arrays in enumerate(distinct):
                     arrays.append(
                         np.unique(hashes[side, fingerprints.within(hashes[side], *bounds)])
@@ -185,8 +169,8 @@ class SplitJob:
     @property
     def key(self) -> int:
         """The side by which pairs are split, 0 or 1; known once all repeats are counted."""
-        if self.settings.key != "auto":
-            return SIDES.index(self.settings.key)
+        if self.options.key != "auto":
+            return SIDES.index(self.options.key)
         counts = [self.load(name)["distinct"] for name in self.of_ranges("repeat")]
         source, target = map(sum, zip(*counts, strict=True))
         return int(target < source)
@@ -197,22 +181,22 @@ class SplitJob:
         Raises:
             DataError: fewer distinct key sentences than ``valid + test + 1``.
         """
-        if self.settings.key == GROUPS:
+        if self.options.key == GROUPS:
             self._hold_groups(name)
             return
-        settings, key = self.settings, self.key
-        held_count = settings.valid + settings.test
+        options, key = self.options, self.key
+        held_count = options.valid + options.test
         order = self._smallest(key, held_count + 1)
         if len(order) <= held_count:
             raise DataError(
-                f"--valid {settings.valid} and --test {settings.test} together need more than "
+                f"--valid {options.valid} and --test {options.test} together need more than "
                 f"{held_count} distinct {SIDES[key]} sentences, but there are {len(order)}; ask "
                 "for fewer."
             )
         best = np.empty(0, HELD)
         for number in range(len(self.parts) if held_count else 0):
             best = _best(np.concatenate([best, self._heads(number, key, order[held_count - 1])]))
-        test = best["key"] <= order[settings.test - 1] if settings.test else best["key"] < b""
+        test = best["key"] <= order[options.test - 1] if options.test else best["key"] < b""
         leaks = np.intersect1d(best["other"][test], best["other"][~test])
         fingerprints.save(self.beside(name, "npy"), best)
         fingerprints.save(self.beside(name, "test.npy"), test)
@@ -224,7 +208,7 @@ class SplitJob:
         Raises:
             DataError: there are too few small groups.
         """
-        settings = self.settings
+        options = self.options
         places: list[np.ndarray] = []  # part and line of each pair
         sides: tuple[list[WordHashes], list[WordHashes]] = ([], [])
         for number, clean in enumerate(self.of_parts("clean")):
@@ -242,13 +226,13 @@ class SplitJob:
             for number in range(count):
                 groups.join(near_duplicates.links(hashes, number, count))
         numbers = groups.numbers()
-        test = near_duplicates.draw_groups(numbers, settings.test, f"{settings.salt} test")
+        test = near_duplicates.draw_groups(numbers, options.test, f"{options.salt} test")
         valid = near_duplicates.draw_groups(
-            numbers, settings.valid, f"{settings.salt} valid", exclude=test
+            numbers, options.valid, f"{options.salt} valid", exclude=test
         )
-        if test.sum() < settings.test or valid.sum() < settings.valid or (test | valid).all():
+        if test.sum() < options.test or valid.sum() < options.valid or (test | valid).all():
             raise DataError(
-                f"--valid {settings.valid} and --test {settings.test} are more than the small "
+                f"--valid {options.valid} and --test {options.test} are more than the small "
                 f"groups of near-duplicates among {rows.shape[1]} pairs give; ask for fewer, or "
                 "split by sentences (`--key auto`)."
             )
@@ -285,8 +269,8 @@ class SplitJob:
         clean = self.of_parts("clean")[number]
         pair_count = self.load(clean)["kept"]
         report: dict[str, Any] = {"first": {}, "leaks": 0}
-        if self.settings.as_split is not None:
-            fates = np.full(pair_count, SPLITS.index(self.settings.as_split), np.uint8)
+        if self.options.as_split is not None:
+            fates = np.full(pair_count, SPLITS.index(self.options.as_split), np.uint8)
         else:
             fates, report["leaks"] = self._fates(number, clean, pair_count)
             for fate in (REPEATED, FURTHER, LEAKED):
@@ -320,7 +304,7 @@ class SplitJob:
         other_sides = np.unique(best["other"])
         leaked[lines[1 - key, fingerprints.where(hashes[1 - key], other_sides)]] = True
         leaked &= ~(held | repeated)
-        if self.settings.strict:
+        if self.options.strict:
             fates[leaked] = LEAKED
         fates[held] = FURTHER
         fates[repeated] = REPEATED
@@ -342,7 +326,7 @@ class SplitJob:
 
         The end of a pair's fingerprint, which decides nothing else, chooses the share.
         """
-        weight = self.settings.texts[self.parts[number].text].weight
+        weight = self.texts[self.parts[number].text].weight
         copies = np.ones(len(fates), np.uint8)
         if weight == 1:
             return copies
@@ -391,7 +375,7 @@ class SplitJob:
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
         """Return each stage's files and the method that makes one; a stage needs those before."""
         yield self.of_parts("clean"), self.clean
-        if self.settings.as_split is None:
+        if self.options.as_split is None:
             yield self.of_ranges("repeat"), self.repeat
             yield ["held.json"], self.hold
         yield self.of_parts("fate"), self.decide
@@ -412,7 +396,7 @@ class SplitJob:
         counts: dict[str, int] = {}
         first: dict[str, tuple[float, ...]] = {}
         late = {}
-        if self.settings.as_split is None and (key := self._key()) != GROUPS:
+        if self.options.as_split is None and (key := self._key()) != GROUPS:
             late = {FURTHER: FURTHER_REASON, LEAKED: leak(SIDES[1 - SIDES.index(key)])}
 
         def add(reason: str, count: int, *place: float) -> None:
@@ -437,7 +421,7 @@ class SplitJob:
 
     def leaks(self) -> tuple[str | None, dict[str, int]]:
         """Return the key side, and how many sentences of the other side are in two splits."""
-        if self.settings.as_split is not None:
+        if self.options.as_split is not None:
             return None, {}
         held = self.load("held.json")
         if held["key"] == GROUPS:
@@ -452,7 +436,7 @@ class SplitJob:
         pairs[0] = sum(report["copies"] for report in reports)
         words = np.sum([report["words"] for report in reports], axis=0).tolist()
         types = np.sum([self.load(name)["types"] for name in self.of_ranges("types")], axis=0)
-        splits = SPLITS if self.settings.as_split is None else (self.settings.as_split,)
+        splits = SPLITS if self.options.as_split is None else (self.options.as_split,)
         return {
             name: {
                 "pairs": pairs[place],
@@ -465,7 +449,7 @@ class SplitJob:
 
     def of_texts(self) -> list[dict[str, int]]:
         """Count, for each text: pairs read, and lines that are written of it as train."""
-        counts = [{"read": 0, "train": 0} for _ in self.settings.texts]
+        counts = [{"read": 0, "train": 0} for _ in self.texts]
         for part, clean, fate in zip(
             self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
         ):
@@ -494,18 +478,24 @@ def leak(side: str) -> str:
     return f"{side} sentence also in valid or test"
 
 
-def prepare(settings: Settings, folder: Path, part_lines: int, range_size: int = RANGE) -> SplitJob:
+def prepare(
+    options: PairOptions,
+    texts: tuple[Text, ...],
+    folder: Path,
+    part_lines: int,
+    range_size: int = RANGE,
+) -> SplitJob:
     """Unpack and cut the texts, in a folder that exists; the first worker does it for all."""
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
-        for number, text in enumerate(settings.texts)
+        for number, text in enumerate(texts)
         for place, path in enumerate(text.files)
         if pair_texts.is_packed(text, path)
     }
     shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
-    parts = pair_texts.cut_texts(settings.texts, folder, part_lines)
+    parts = pair_texts.cut_texts(texts, folder, part_lines)
     total = sum(part.lines for part in parts)
-    return SplitJob(settings, folder, tuple(parts), max(1, math.ceil(total / range_size)))
+    return SplitJob(options, texts, folder, tuple(parts), max(1, math.ceil(total / range_size)))
 
 
 def shared(folder: Path) -> SharedFolder:

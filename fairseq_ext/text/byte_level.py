@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -148,7 +148,7 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(lines_of(texts), trainer)
+    tokenizer.train_from_iterator((line for path in texts for _, line in lines(path)), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     ids = model["vocab"]
     ids["<|endoftext|>"] = len(ids)
@@ -157,9 +157,3 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
         merges.write("#version: 0.2\n")
         merges.writelines(f"{first} {second}\n" for first, second in model["merges"])
     return len(ids)
-
-
-def lines_of(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines of all texts, one after the other."""
-    for path in paths:
-        yield from (line for _, line in lines(path))

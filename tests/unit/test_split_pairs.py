@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.corpora import SPLITS, pair_texts, splitting
+from fairseq_ext.corpora.command_lines import PairOptions
 from fairseq_ext.corpora.fingerprints import normalized
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.splitting import Settings, SplitJob
+from fairseq_ext.corpora.splitting import SplitJob
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
@@ -55,10 +56,9 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
     """Run all stages of a job in parts of ``size`` pairs and in ``ranges`` ranges."""
     source, target = ([pair[side] for pair in pairs] for side in (0, 1))
     files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
-    plain = Pipeline("es", "en", clean=True)
-    settings = Settings(**{"texts": (Text("pairs", files),), "pipeline": plain, **how})
+    options = PairOptions("es", "en", folder / "out", **how)
     (folder / "job").mkdir()
-    job = splitting.prepare(settings, folder / "job", size, ranges)
+    job = splitting.prepare(options, (Text("pairs", files),), folder / "job", size, ranges)
     assert splitting.work(job, 1) == []
     return job
 
