@@ -238,6 +238,7 @@ def help_of(script: Path) -> str:
 def patches_page() -> list[str]:
     """The table of patches: what is changed in fairseq, and why."""
     from fairseq_ext.plugin import patches
+    from fairseq_ext.plugin.checks import ignored_options
     from fairseq_ext.plugin.table import by_target
 
     rows = [(patch.name, patch.kind, patch.reason) for patch in patches.PATCHES]
@@ -249,13 +250,35 @@ def patches_page() -> list[str]:
     lines += ["## By function", ""]
     lines += ["The patches around each function of fairseq, the outermost first.", ""]
     targets = by_target(patches.PATCHES)
-    return lines + table(
+    lines += table(
         ("function", "patches"),
         (
             (f"`{target}`", ", ".join(patch.name for patch in rows_of_target))
             for target, rows_of_target in targets.items()
         ),
     )
+    lines += ["## Options without effect", ""]
+    lines += ["Taken by a command that does not read them; it then says so, and goes on.", ""]
+    lines += table(
+        ("command", "options"),
+        (
+            (f"`fairseq-{command}`", ", ".join(map(as_option, sorted(names))))
+            for command, names in ignored_options.IGNORED.items()
+        ),
+    )
+    lines += ["Read only beside another option:", ""]
+    return lines + table(
+        ("option", "only with"),
+        (
+            (as_option(name), " or ".join(map(as_option, others)))
+            for name, others in ignored_options.ONLY_WITH.items()
+        ),
+    )
+
+
+def as_option(name: str) -> str:
+    """The option that a parser stores under a name, as code."""
+    return f"`--{name.replace('_', '-')}`"
 
 
 def corpora_page() -> list[str]:

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from fairseq_ext.plugin.checks.ignored_options import name_ignored
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import Parser
@@ -42,6 +43,8 @@ def _parse_args_and_arch(
             "`--arch` is missing; give for example `--arch gru_attention`, or one of those "
             "that `--help` lists."
         ) from error
+    if not rest and "input_args" not in options:
+        name_ignored(parser)
     refuse_misfit(parsed[0] if isinstance(parsed, tuple) else parsed)
     return parsed
 

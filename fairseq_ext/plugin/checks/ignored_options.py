@@ -1,0 +1,130 @@
+"""Name options of fairseq's commands that are given and not read.
+
+fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
+fairseq-preprocess `--fp16`. Other options are read only beside another one. :data:`IGNORED` and
+:data:`ONLY_WITH` list both kinds; ``tests/unit/test_ignored_options.py`` compares them with the
+parsers and with fairseq's code, so that an option of another fairseq cannot be missed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+PRECISION = (
+    *("fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "min_loss_scale"),
+    *("threshold_loss_scale", "fp16_no_flatten_grads", "on_cpu_convert_precision"),
+    *("memory_efficient_bf16", "memory_efficient_fp16", "amp_batch_retries", "amp_init_scale"),
+    *("amp_scale_window", "bf16", "amp"),
+)
+LOGS = (
+    *("log_file", "aim_repo", "aim_run_hash", "wandb_project", "azureml_logging"),
+    *("profile", "reset_logging", "suppress_crashes", "quantization_config_path"),
+    *("empty_cache_freq", "all_gather_list_size"),
+)
+TRAINING = (
+    *PRECISION,
+    *LOGS,
+    *("criterion", "optimizer", "lr_scheduler"),
+    *("valid_subset", "combine_valid_subsets", "ignore_unused_valid_subsets"),
+    *("validate_interval", "validate_interval_updates", "validate_after_updates"),
+    *("fixed_validation_seed", "disable_validation", "max_tokens_valid", "max_valid_steps"),
+    *("curriculum", "grouped_shuffling", "update_epoch_batch_itr", "update_ordered_indices_seed"),
+    *("ddp_backend", "ddp_comm_hook", "bucket_cap_mb", "fix_batches_to_gpus"),
+    *("find_unused_parameters", "gradient_as_bucket_view", "fast_stat_sync", "heartbeat_timeout"),
+    *("broadcast_buffers", "slowmo_momentum", "slowmo_base_algorithm", "localsgd_frequency"),
+    *("nprocs_per_node", "pipeline_chunks", "pipeline_checkpoint", "zero_sharding"),
+    *("no_reshard_after_forward", "fp32_reduce_scatter", "cpu_offload", "use_sharded_state"),
+    *("not_fsdp_flatten_parameters", "restore_file", "continue_once", "finetune_from_model"),
+    *("reset_dataloader", "reset_lr_scheduler", "reset_meters", "reset_optimizer"),
+    *("optimizer_overrides", "save_interval", "save_interval_updates", "keep_interval_updates"),
+    *("keep_interval_updates_pattern", "keep_last_epochs", "keep_best_checkpoints", "no_save"),
+    *("no_epoch_checkpoints", "no_last_checkpoints", "no_save_optimizer_state"),
+    *("best_checkpoint_metric", "maximize_best_checkpoint_metric", "patience"),
+    *("load_checkpoint_on_all_dp_ranks", "write_checkpoints_asynchronously", "save_dir"),
+)
+IGNORED: dict[str, tuple[str, ...]] = {
+    "train": (
+        *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
+        "checkpoint_shard_count",
+    ),
+    "generate": (*TRAINING, "no_early_stop", "tensorboard_logdir"),
+    "interactive": (
+        *TRAINING,
+        *("no_early_stop", "no_progress_bar", "log_interval", "log_format", "tensorboard_logdir"),
+        *("scoring", "num_workers", "required_batch_size_multiple", "gen_subset", "quiet"),
+        *("results_path", "sacrebleu", "print_step", "lm_path", "data_buffer_size"),
+    ),
+    "preprocess": (
+        *PRECISION,
+        *LOGS,
+        *("no_progress_bar", "log_interval", "log_format", "tensorboard_logdir", "seed", "cpu"),
+        *("tpu", "fp16", "model_parallel_size", "use_plasma_view", "plasma_path", "criterion"),
+        *("tokenizer", "bpe", "optimizer", "lr_scheduler", "scoring"),
+    ),
+}
+"""Options that each command accepts and never reads, by the names of their values."""
+ONLY_WITH: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "threshold_loss_scale"),
+        ("fp16", "memory_efficient_fp16"),
+    ),
+    "min_loss_scale": ("fp16", "memory_efficient_fp16", "amp"),
+    **dict.fromkeys(("amp_batch_retries", "amp_init_scale", "amp_scale_window"), ("amp",)),
+    **dict.fromkeys(
+        ("ema_decay", "ema_start_update", "ema_update_freq", "ema_fp32"), ("store_ema",)
+    ),
+    **dict.fromkeys(
+        ("keep_interval_updates", "keep_interval_updates_pattern"), ("save_interval_updates",)
+    ),
+    "aim_run_hash": ("aim_repo",),
+    "plasma_path": ("use_plasma_view",),
+    **dict.fromkeys(
+        (
+            *("pipeline_balance", "pipeline_devices", "pipeline_chunks", "pipeline_checkpoint"),
+            *("pipeline_encoder_balance", "pipeline_encoder_devices"),
+            *("pipeline_decoder_balance", "pipeline_decoder_devices"),
+        ),
+        ("pipeline_model_parallel",),
+    ),
+    **dict.fromkeys(("sampling_topk", "sampling_topp"), ("sampling",)),
+    "diverse_beam_strength": ("diverse_beam_groups",),
+    "lm_weight": ("lm_path",),
+    "retain_dropout_modules": ("retain_dropout",),
+}
+"""Options that are read only beside one of their prerequisites."""
+
+
+def name_ignored(parser: ArgumentParser) -> None:
+    """Print one line for each option of this process' command line that has no effect.
+
+    Args:
+        parser: of the command, with all its options.
+    """
+    command = Path(sys.argv[0]).name.removeprefix("fairseq-")
+    if command not in IGNORED or os.environ.get("RANK", "0") != "0":
+        return
+    options = _options_given(parser, sys.argv[1:])
+    for name, option in options.items():
+        prerequisites = ONLY_WITH.get(name, ())
+        if name in IGNORED[command]:
+            print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
+        elif prerequisites and options.keys().isdisjoint(prerequisites):
+            needed = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
+            line = f"fairseq-{command}: `{option}` has no effect without {needed}."
+            print(line, file=sys.stderr)
+
+
+def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
+    """Return the options among words, abbreviated ones too, by the names of their values."""
+    options: dict[str, str] = {}
+    actions = parser._option_string_actions
+    for word in (word.partition("=")[0] for word in words if word.startswith("--")):
+        names = [word] if word in actions else [name for name in actions if name.startswith(word)]
+        stored = {actions[name].dest for name in names}
+        if len(stored) == 1:
+            options[stored.pop()] = word
+    return options

@@ -1,0 +1,145 @@
+"""Each option of fairseq's commands is read by its code, or is named as having no effect."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import fairseq
+import fairseq_cli
+import pytest
+from fairseq import options
+
+import fairseq_ext
+from fairseq_ext.plugin.checks.ignored_options import IGNORED, ONLY_WITH, name_ignored
+from tests.support.harness import run, write_lines
+
+FAIRSEQ = Path(fairseq.__file__).parent
+PARSERS = {
+    "train": options.get_training_parser,
+    "generate": options.get_generation_parser,
+    "interactive": lambda: options.get_generation_parser(interactive=True),
+    "preprocess": options.get_preprocessing_parser,
+}
+TASKS = "fairseq_task translation translation_lev speech_to_text speech_to_speech language_modeling"
+DECODING = (
+    *(FAIRSEQ / "tasks" / f"{name}.py" for name in TASKS.split()),
+    *(FAIRSEQ / f"{name}.py" for name in ("sequence_generator", "utils", "distributed/utils")),
+    *(
+        FAIRSEQ / f"{name}.py"
+        for name in ("models/fairseq_model", "iterative_refinement_generator")
+    ),
+)
+MODULES = {
+    "train": [
+        path for path in FAIRSEQ.rglob("*.py") if not {"examples", "dataclass"} & {*path.parts}
+    ],
+    "generate": [*DECODING, FAIRSEQ / "scoring" / "bleu.py"],
+    "interactive": DECODING,
+    "preprocess": [FAIRSEQ / "binarizer.py", FAIRSEQ / "utils.py", FAIRSEQ / "tasks/__init__.py"],
+}
+"""Where each command's options are read, besides its own module and the plugin."""
+OTHERWISE = {
+    "train": {"task", "tokenizer", "bpe", "shard_id", "num_shards"},  # saved, or refused
+    "generate": {"engine", "shortlist", "num_shards", "shard_id", "no_progress_bar"},
+    "interactive": {"engine", "shortlist", "num_shards", "shard_id"},
+    "preprocess": set(),
+}
+"""Options that the plugin makes work or refuses, or that are stored with the model."""
+
+
+@cache
+def source(command: str) -> str:
+    own = Path(fairseq_cli.__file__).parent / f"{command}.py"
+    return "\n".join(path.read_text("utf-8") for path in (own, *MODULES[command]))
+
+
+def is_read(command: str, name: str) -> bool:
+    return bool(re.search(rf"\.{name}\b|[\"']{name}[\"']", source(command)))
+
+
+def stored(parser: ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if action.dest != "help":
+            yield action.dest
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_every_option_is_read_or_named(command: str) -> None:
+    fairseq_ext.register()
+    names = set(stored(PARSERS[command]()))
+    assert names >= set(IGNORED[command])
+    unread = {name for name in names if not is_read(command, name)}
+    assert unread - OTHERWISE[command] <= set(IGNORED[command])
+
+
+@pytest.mark.parametrize("command", ["generate", "interactive"])
+def test_what_is_named_is_not_read(command: str) -> None:
+    """But for names that something else has too."""
+    shared = {"criterion", "optimizer", "lr_scheduler", "amp", "bf16", "scoring", "print_step"}
+    shared |= {"data_buffer_size", "sacrebleu", "quiet", "num_workers", "profile"}
+    own = (Path(fairseq_cli.__file__).parent / f"{command}.py").read_text("utf-8")
+    for name in set(IGNORED[command]) - shared:
+        assert not re.search(rf"cfg\.\w+\.{name}\b", own), name
+
+
+def test_what_needs_another_option_names_one_that_is_there() -> None:
+    names = {name for make in PARSERS.values() for name in stored(make())}
+    for name, others in ONLY_WITH.items():
+        assert {name, *others} <= names
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "lines"),
+    [
+        ("generate", ["bin", "--save-interval", "3"], ["`--save-interval` has no effect here."]),
+        ("generate", ["bin", "--beam", "4", "--sampling", "--sampling-topk", "3"], []),
+        (
+            "generate",
+            ["bin", "--sampling-topk=3"],
+            ["`--sampling-topk` has no effect without `--sampling`."],
+        ),
+        (
+            "train",
+            ["bin", "--fp16-init", "4", "--patience", "2"],
+            ["`--fp16-init` has no effect without `--fp16` or `--memory-efficient-fp16`."],
+        ),
+        ("train", ["bin", "--gen-subset", "test"], ["`--gen-subset` has no effect here."]),
+        ("preprocess", ["--seed", "3", "--fp16"], ["`--fp16` has no effect here."]),
+        ("pytest", ["--seed", "3"], []),
+    ],
+)
+def test_an_option_without_effect_is_named(
+    command: str,
+    words: list[str],
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"/bin/fairseq-{command}", *words])
+    name_ignored(PARSERS.get(command, PARSERS["train"])())
+    printed = capsys.readouterr().err.splitlines()
+    assert [f"fairseq-{command}: {line}" for line in lines] == [
+        line for line in printed if "--seed" not in line
+    ]
+
+
+@pytest.mark.system
+def test_commands_name_what_has_no_effect(tmp_path: Path) -> None:
+    for side in ("src", "tgt"):
+        write_lines(tmp_path / f"train.{side}", ["1 2 3"] * 3)
+    words = ("-s", "src", "-t", "tgt", "--trainpref", tmp_path / "train", "--destdir")
+    done = run(
+        "fairseq-preprocess",
+        *words,
+        tmp_path / "bin",
+        "--user-dir",
+        fairseq_ext.__path__[0] + "/plugin/fairseq_ext_plugin",
+        "--optimizer",
+        "adam",
+    )
+    assert "fairseq-preprocess: `--optimizer` has no effect here." in done.stderr
