@@ -179,7 +179,7 @@ def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
         batches = [lines[first : first + size] for first in range(0, len(lines), size)]
         answers: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
         for process in systems.values():
-            process.run(batches[:1])
+            process.run([batches[0][:4]])
         for number in range(options.repeats):
             for name in names if number % 2 else names[::-1]:
                 answers[name].append(systems[name].run(batches))
