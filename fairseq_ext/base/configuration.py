@@ -96,7 +96,8 @@ class BinaryOptions(FairseqDataclass):
         default="",
         metadata={
             "help": "products whose weights are binarized: a comma-separated list of qkv, out and "
-            "ffn, or `none`"
+            "ffn, or `none`; with `ternary` in the list they become -1, 0 or 1 times their mean "
+            "magnitude, and `ternary` alone stands for all three"
         },
     )
     binary_activations: str = field(
@@ -117,7 +118,8 @@ class BinaryOptions(FairseqDataclass):
         default="channel",
         metadata={
             "help": "bound B of binary weights: the largest magnitude in each output `channel` or "
-            "in the whole `tensor`, or a fixed number"
+            "in the whole `tensor`, or a fixed number; ternary weights have the mean magnitude of "
+            "a channel or of the tensor"
         },
     )
     binary_activation_bound: str = field(

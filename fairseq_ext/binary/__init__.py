@@ -10,6 +10,10 @@ the attention, make such a Transformer trainable::
     q, k, v = LN(A_b W_b) for each head                                                    (3.4)
     Out(A) = LN(A_b W_b) + A                                                               (3.5)
 
+Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 1-bit LLMs")::
+
+    W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
+
 ``docs/bmt.md`` says where each equation stands. ``reference.py`` has these equations in plain code
 and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
 the layer that stands in for any ``nn.Linear``, ``products.py`` the two products of an attention,

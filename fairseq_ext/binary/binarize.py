@@ -1,4 +1,4 @@
-"""One bit for each number: the binarization of section 3.1 and its gradient (torch only).
+"""Two or three values for each number: binarization and its gradient (torch only).
 
 All numbers that a matrix product adds up share one bound ``B``. The bound is detached, so the
 gradient of a number either passes or is 0.
@@ -6,7 +6,8 @@ gradient of a number either passes or is 0.
 Binarized numbers have two forms: ``x_b`` itself, or signs ±1 with a level. If both operands of a
 product are binary, the sum over their signs is an exact integer, in whatever order it is computed
 (in half precision it is rounded once, at the end). So a sum of 0 is exactly 0, and the next
-binarization finds the same signs for a sentence in a batch, alone, and from bits.
+binarization finds the same signs for a sentence in a batch, alone, and from bits. All of this is
+as true of ternary weights, whose signs may also be 0.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from fairseq_ext.utils.errors import ConfigError
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
 MASKS = ("code", "paper")
 KINDS = ("bmt", "xnor")
+TERNARY = "ternary"
 
 
-class _TwoLevels(torch.autograd.Function):
-    """``±level`` (or ±1) by sign; the gradient is ``slope`` where ``|x| <= limit``, else 0."""
+class _Quantized(torch.autograd.Function):
+    """Signs times level (or signs); the gradient is ``slope`` where ``|x| <= limit``, else 0."""
 
     @staticmethod
     def forward(
@@ -34,7 +36,7 @@ class _TwoLevels(torch.autograd.Function):
     ) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)
-        signs = signs_of(x)  # like x
+        signs = levels.signs(x)  # like x
         return signs if level is None else signs.mul_(level)
 
     @staticmethod
@@ -59,11 +61,18 @@ class Levels(NamedTuple):
         level: ``|x_b|``, with size 1 in the dimension that a product sums over.
         limit: the largest ``|x|`` whose gradient passes.
         slope: the factor of a gradient that passes; None for 1.
+        zero: the largest ``|x|`` that becomes 0; None if no number does.
     """
 
     level: Tensor
     limit: Tensor
     slope: Tensor | None = None
+    zero: Tensor | None = None
+
+    def signs(self, x: Tensor) -> Tensor:
+        """``x_b`` in units of the level: ±1 like ``x``, or 0; without gradient."""
+        signs = signs_of(x)
+        return signs if self.zero is None else signs.mul_(x.detach().abs() > self.zero)
 
     def passes(self, x: Tensor) -> Tensor:
         """A tensor like ``x`` that is 1 where the gradient passes, and 0 elsewhere."""
@@ -110,7 +119,9 @@ class Binarizer:
 
     Attributes:
         kind: ``bmt`` as above, or ``xnor`` for ``sign(x) · mean |x|``, row BASE of the paper's
-            Table 1 (Rastegari et al. 2016); the gradient of its sign is 1 for ``|x| <= 1``.
+            Table 1 (Rastegari et al. 2016); the gradient of its sign is 1 for ``|x| <= 1``. For
+            weights also ``ternary``, BitNet b1.58's ``round(clip(x / γ, -1, 1)) γ`` with
+            ``γ = mean |x|`` (Ma et al. 2024), whose gradient is 1 everywhere.
         mask: where the gradient is 1; elsewhere it is 0. ``code``: for ``|x| <= (1 - ε) B``, as in
             the paper's code, where the largest number gets none. ``paper``: for ``|x| <= B``.
         bound: a fixed ``B``; None for the largest ``|x|``.
@@ -124,7 +135,7 @@ class Binarizer:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        require_choice("kind", self.kind, KINDS)
+        require_choice("kind", self.kind, (*KINDS, TERNARY))
         require_choice("mask", self.mask, MASKS)
         if self.bound is not None and not self.bound > 0:
             raise ConfigError(f"`bound` must be above 0, but is {self.bound} instead.")
@@ -132,7 +143,7 @@ class Binarizer:
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
         """``x_b``, shaped like ``x``. Numbers along ``dim`` share a bound."""
         levels = self.levels(x, dim)
-        return _TwoLevels.apply(x, levels, levels.level)
+        return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
         """Signs ±1 like ``x``, and their level with size 1 along ``dim``; their product is ``x_b``.
@@ -144,7 +155,7 @@ class Binarizer:
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
         slope = None if self.kind == "xnor" else _inverse(levels.level)
-        return _TwoLevels.apply(x, levels._replace(slope=slope), None), levels.level
+        return _Quantized.apply(x, levels._replace(slope=slope), None), levels.level
 
     @torch.no_grad()
     def bits(self, x: Tensor, grad: bool = True) -> Bits:
@@ -152,7 +163,7 @@ class Binarizer:
         magnitudes = x.abs()
         levels = self._levels(magnitudes, -1)
         passes = magnitudes.le_(levels.limit).to(torch.int8) if grad else None
-        return Bits(signs_of(x).to(torch.int8), levels.level, passes, levels.slope)
+        return Bits(levels.signs(x).to(torch.int8), levels.level, passes, levels.slope)
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
@@ -163,6 +174,11 @@ class Binarizer:
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)
             return Levels(mean, torch.ones_like(mean), mean)
+        if self.kind == TERNARY:
+            # A mean of doubles does not depend on the order of the sum, so that the weights that a
+            # bundle gives back have the level of the trained ones, to the bit.
+            level = magnitudes.mean(dim, keepdim=True, dtype=torch.float64).to(magnitudes.dtype)
+            return Levels(level, torch.full_like(level, torch.inf), zero=level * 0.5)
         bound = magnitudes.amax(dim, keepdim=True)
         if self.bound is not None:
             bound = bound.masked_fill(~bound.isnan(), self.bound)  # NaN stays NaN
@@ -178,7 +194,7 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))
-    signs = _TwoLevels.apply(x - bound * 0.5, levels, None)
+    signs = _Quantized.apply(x - bound * 0.5, levels, None)
     return signs * 0.5 + 0.5, bound
 
 

@@ -1,4 +1,4 @@
-"""Binary weights as they are kept in a bundle: a bit each, and a level for each row."""
+"""Binary and ternary weights as a bundle keeps them: their signs, and a level for each row."""
 
 from __future__ import annotations
 
@@ -7,38 +7,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_ext.binary.binarize import TERNARY
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.engine.program import pack_bits
+from fairseq_ext.engine.tensors import BITS, LEVELS, TRITS, pack_trits
 from fairseq_ext.utils.errors import CheckpointError
 
 
 @torch.no_grad()
-def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, tuple[Tensor, Tensor]]]:
-    """The weights that are binary in a model's stage.
+def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """The weights that are binary or ternary in a model's stage.
 
     Returns:
-        What their readers must know: the ``binarizer`` and the ``inputs`` K of each; and by the
-        name of each weight its bits ``[N, K / 8]`` and levels ``[N]``.
+        What their readers must know: ``binarizer``, ``granularity`` and the ``inputs`` K of each;
+        and by the name of each weight the tensors that keep it, by the ending of their names.
 
     Raises:
         CheckpointError: there are none. The message is the end of a sentence.
     """
     layers = {
-        name: layer
+        f"{name}.weight": layer
         for name, layer in model.named_modules()
         if isinstance(layer, BinaryLinear) and layer.binary_weights
     }
     if not layers:
         raise CheckpointError(_reason(model))
+    ways = {(layer.weight_binarizer.kind, layer.granularity) for layer in layers.values()}
+    ((kind, granularity),) = ways  # options of the whole model
+    ending, pack = (TRITS, pack_trits) if kind == TERNARY else (BITS, pack_bits)
     weights = {}
     for name, layer in layers.items():
-        weight = layer.binarized_weight().float()
-        bits = torch.from_numpy(pack_bits(weight.cpu().numpy()))
-        weights[f"{name}.weight"] = bits, weight.abs().amax(1).contiguous()
-    kinds = {layer.weight_binarizer.kind for layer in layers.values()}
-    (kind,) = kinds  # an option of the whole model
-    inputs = {f"{name}.weight": layer.in_features for name, layer in layers.items()}
-    return {"binarizer": kind, "inputs": inputs}, weights
+        signs, levels = layer.signs()
+        packed = torch.from_numpy(pack(signs.cpu().numpy()))
+        weights[name] = {ending: packed, LEVELS: levels.contiguous()}
+    inputs = {name: layer.in_features for name, layer in layers.items()}
+    return {"binarizer": kind, "granularity": granularity, "inputs": inputs}, weights
 
 
 def _reason(model: nn.Module) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 from fairseq_ext.base import configuration, registry, transformer
 from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
-from fairseq_ext.binary.binarize import Binarizer
+from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
 from fairseq_ext.utils.errors import ConfigError
 
@@ -33,17 +33,30 @@ def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[
     """Return the options of :class:`BinaryLinear` for a product.
 
     Raises:
-        ConfigError: a bound is not a number above 0.
+        ConfigError: a bound is not a number above 0, or an option would have no effect.
     """
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
     token = None if of_inputs == "token" else _bound("--binary-activation-bound", of_inputs)
+    weight_binarizer = Binarizer(**how, bound=fixed)
+    if selection.ternary:
+        if fixed is not None:
+            raise ConfigError(
+                "`--binary-weight-bound` must be `channel` or `tensor` with ternary weights, whose "
+                f"level is their mean magnitude, but is `{of_weights}` instead."
+            )
+        if how["mask"] != "code" and not selection.activations:
+            raise ConfigError(
+                f"`--binary-gradient {how['mask']}` must not be given with ternary weights and "
+                "float activations: it would have no effect."
+            )
+        weight_binarizer = Binarizer(TERNARY)
     return {
         "weights": product in selection.weights,
         "inputs": product in selection.activations,
         "granularity": "tensor" if of_weights == "tensor" else "channel",
-        "weight_binarizer": Binarizer(**how, bound=fixed),
+        "weight_binarizer": weight_binarizer,
         "input_binarizer": Binarizer(**how, bound=token),
     }
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from fairseq_ext.binary.attention import BinaryAttention
-from fairseq_ext.binary.binarize import Binarizer
+from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.engine.compilers import (
@@ -20,7 +17,7 @@ from fairseq_ext.engine.compilers import (
     norm,
     require,
 )
-from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs, pack_bits
+from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs
 from fairseq_ext.engine.writer import Writer
 
 
@@ -30,25 +27,21 @@ def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) 
     if not layer.binary_weights:
         require(not layer.binary_inputs, "binary inputs of float weights")
         return program.linear(x, program.array(layer.weight), bias, **how)
-    weight = layer.binarized_weight().detach()
-    levels = weight.abs().amax(1)
     reading = _reading(layer.input_binarizer, layer.scale) if layer.binary_inputs else FLOATS
-    bits = pack_bits(weight.float().cpu().numpy())
+    values, levels = (tensor.cpu().numpy() for tensor in layer.signs())
+    ternary = layer.weight_binarizer.kind == TERNARY
     name = program.name(layer.weight)
-    signs = Signs(bits, _numbers(levels), layer.in_features, reading, name)
+    signs = Signs.of(values, levels, ternary, reading=reading, name=name)
     return program.linear(x, signs, bias, **how)
 
 
 def _reading(binarizer: Binarizer, scale: float) -> Reading:
+    require(binarizer.kind != TERNARY, "ternary inputs")
     if binarizer.kind == "xnor":
         return Reading("mean", divisor=scale)
     if binarizer.bound is None:
         return Reading("largest", divisor=scale)
     return Reading("bound", binarizer.bound, scale)
-
-
-def _numbers(levels: Tensor) -> np.ndarray:
-    return levels.float().cpu().numpy()
 
 
 def feed_forward_output(

@@ -1,4 +1,4 @@
-"""A linear layer with one bit for each weight and, optionally, for each input (torch only)."""
+"""A linear layer with binary or ternary weights and, optionally, binary inputs (torch only)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.base.dropout import is_active
-from fairseq_ext.binary.binarize import Binarizer, Bits, Levels, require_choice, signs_of
+from fairseq_ext.binary.binarize import TERNARY, Binarizer, Bits, Levels, require_choice, signs_of
 from fairseq_ext.utils.errors import ConfigError
 
 BINARIZER = Binarizer()
@@ -24,7 +24,7 @@ class _WeightProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, levels: Levels) -> Tensor:
-        y = F.linear(x, signs_of(weight).mul_(levels.level), bias)  # [..., N]
+        y = F.linear(x, levels.signs(weight).mul_(levels.level), bias)  # [..., N]
         ctx.save_for_backward(x, weight)
         ctx.levels, ctx.dtype = levels, y.dtype
         return y
@@ -33,16 +33,20 @@ class _WeightProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors  # [..., K], [N, K]
+        levels: Levels = ctx.levels
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_x = (grad @ signs_of(weight).mul_(ctx.levels.level).to(ctx.dtype)).to(x.dtype)
+            matrix = levels.signs(weight).mul_(levels.level)  # W_b: [N, K]
+            of_x = (grad @ matrix.to(ctx.dtype)).to(x.dtype)
         if ctx.needs_input_grad[1]:
-            of_weight = _of_weight(grad, x.to(ctx.dtype), weight, ctx.levels)  # [N, K]
+            of_weight = _of_weight(grad, x.to(ctx.dtype), weight, levels)  # [N, K]
         return of_x, of_weight, _of_bias(ctx, grad), None
 
 
 class _BinaryProduct(torch.autograd.Function):
     """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``: ``a`` is the token's level, ``w_n`` the channel's.
+
+    Signs of ternary weights may be 0.
 
     The sum is an exact integer, rounded once in half precision. The gradients are those of
     ``A_b W_b / s + b``. The bits of the inputs are an argument, so that several products can share
@@ -59,7 +63,7 @@ class _BinaryProduct(torch.autograd.Function):
         levels: Levels,
         scale: float,
     ) -> Tensor:
-        y = _product(inputs, signs_of(weight), levels.level, bias, scale)  # [..., N]
+        y = _product(inputs, levels.signs(weight), levels.level, bias, scale)  # [..., N]
         ctx.save_for_backward(weight)
         ctx.inputs, ctx.levels, ctx.scale, ctx.dtype = inputs, levels, scale, y.dtype
         return y
@@ -71,7 +75,7 @@ class _BinaryProduct(torch.autograd.Function):
         inputs, levels, scale, dtype = ctx.inputs, ctx.levels, ctx.scale, ctx.dtype
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            matrix = signs_of(weight).mul_(levels.level / scale)  # W_b / s: [N, K]
+            matrix = levels.signs(weight).mul_(levels.level / scale)  # W_b / s: [N, K]
             of_x = inputs.mask_((grad @ matrix.to(dtype)).to(inputs.level.dtype))  # [..., K]
         if ctx.needs_input_grad[1]:
             x_b = inputs.signs.to(inputs.level.dtype).mul_(inputs.level / scale)  # [..., K]
@@ -212,6 +216,14 @@ class BinaryLinear(nn.Linear):
             return self.weight * self.frozen_level
         return self.weight_binarizer(self.weight, GRANULARITIES[self.granularity])
 
+    @torch.no_grad()
+    def signs(self) -> tuple[Tensor, Tensor]:
+        """The signs of ``W_b``, ±1 or 0, in int8 ``[N, K]``, and their levels ``[N]`` in fp32."""
+        weight = self.binarized_weight().float()
+        ternary = self.weight_binarizer.kind == TERNARY
+        signs = weight.sign() if ternary else signs_of(weight)  # binary ones also of a level of 0
+        return signs.to(torch.int8), weight.abs().amax(1)
+
     def _levels(self) -> Levels:
         """The levels of the latent weights."""
         return self.weight_binarizer.levels(self.weight, GRANULARITIES[self.granularity])
@@ -221,8 +233,8 @@ class BinaryLinear(nn.Linear):
         """fairseq's hook before generation: the weights are final, so binarize them once."""
         if not self.binary_weights or self.frozen_level is not None:
             return
-        level = self._levels().level
-        weight = signs_of(self.weight)
+        levels = self._levels()
+        level, weight = levels.level, levels.signs(self.weight)
         if not self.binary_inputs:  # a product with floats reads W_b itself
             weight, level = weight.mul_(level), torch.ones_like(level)
         self.weight.data, self.frozen_level = weight, level
@@ -236,5 +248,7 @@ class BinaryLinear(nn.Linear):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        bits = f"weight_bits={1 if self.binary_weights else 32}"
+        ternary = self.weight_binarizer.kind == TERNARY
+        size = ("1.58" if ternary else "1") if self.binary_weights else "32"
+        bits = f"weight_bits={size}"
         return f"{super().extra_repr()}, {bits}, input_bits={1 if self.binary_inputs else 32}"

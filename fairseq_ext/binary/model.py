@@ -84,7 +84,7 @@ def switches_of(cfg: BmtConfig | TransformerConfig) -> switches.Switches:
     """The preset's switches after command-line overrides.
 
     Raises:
-        ConfigError: a product is unknown.
+        ConfigError: a product is unknown, or an option would have no effect.
     """
     return switches.override(
         switches.PRESETS[str(cfg.bmt_preset)],

@@ -31,12 +31,25 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
     return (floor + 0.5) * bound
 
 
+def ternary(weight: Tensor, rows: bool = True) -> Tensor:
+    """``round(clip(W / γ, -1, 1)) γ`` with ``γ = mean |W|``, of each row or of all (b1.58).
+
+    Half of ``γ`` is rounded to 0.
+    """
+    level = weight.detach().abs()
+    level = level.mean(-1, keepdim=True) if rows else level.mean()  # γ
+    rounded = torch.clamp(weight / level.masked_fill(level == 0, 1), -1, 1).round() * level
+    return weight + (rounded - weight).detach()  # ∂ W_t / ∂ W := 1
+
+
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: float = 1.0) -> Tensor:
     """``A_b W_b / s`` and a bias for tokens ``[..., K]``; section 3.3.
 
-    ``bits`` contains ``w`` if the weights are binary and ``a`` if the inputs are.
+    ``bits`` contains ``w`` if the weights are binary, ``t`` if they are ternary, and ``a`` if the
+    inputs are binary.
     """
     x, weight = binarized(x) if "a" in bits else x, binarized(weight) if "w" in bits else weight
+    weight = ternary(weight) if "t" in bits else weight
     y = x @ weight.t() / scale
     return y if bias is None else y + bias
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fairseq_ext.binary.binarize import TERNARY
 from fairseq_ext.utils.errors import ConfigError
 
 LAYERS = ("qkv", "out", "ffn")
@@ -29,6 +30,7 @@ class Switches:
         ffn: after each product of the feed-forward network: layer norm, ``1 / s`` or nothing.
         output: what the attention returns: ``LN(A W) + A``, ``LN(A W)``, ``A W / s`` or ``A W``.
         binarizer: ``bmt`` or ``xnor``.
+        ternary: make weights ternary instead of binary.
     """
 
     weights: frozenset[str] = frozenset()
@@ -37,6 +39,7 @@ class Switches:
     ffn: str = "layer"
     output: str = "shortcut"
     binarizer: str = "bmt"
+    ternary: bool = False
 
     @property
     def anything(self) -> bool:
@@ -73,8 +76,9 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
+        more = f", or {TERNARY}" if allowed == LAYERS else ""
         raise ConfigError(
-            f"`{option}` must be `none` or of {','.join(allowed)}, but is `{text}` instead."
+            f"`{option}` must be `none` or of {','.join(allowed)}{more}, but is `{text}` instead."
         )
     return names
 
@@ -90,12 +94,24 @@ def override(
     """Change ``switches`` by options; ``preset`` and an empty text leave a value as it is.
 
     Raises:
-        ConfigError: a product is unknown.
+        ConfigError: a product is unknown, or an option would have no effect.
     """
     if weights:
-        switches = replace(switches, weights=products("--binary-weights", weights, LAYERS))
+        listed = weights.split(",")
+        ternary = TERNARY in listed
+        listed = [name for name in listed if name != TERNARY] or [*LAYERS]
+        named = products("--binary-weights", ",".join(listed), LAYERS)
+        if ternary and not named:
+            raise ConfigError(f"`--binary-weights {weights}` names no weights to make ternary.")
+        switches = replace(switches, weights=named, ternary=ternary)
     if activations:
         named = products("--binary-activations", activations, PRODUCTS)
         switches = replace(switches, activations=named)
     values = {"ffn": ffn, "output": output, "binarizer": binarizer}
-    return replace(switches, **{name: value for name, value in values.items() if value != "preset"})
+    switches = replace(switches, **{k: value for k, value in values.items() if value != "preset"})
+    if switches.ternary and not switches.activations and binarizer != "preset":
+        raise ConfigError(
+            "`--binarizer` must not be given with ternary weights and float activations: it would "
+            "have no effect."
+        )
+    return switches

@@ -14,9 +14,10 @@
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are fp32 or bf16; or matrices are int8; or binary weights are bits. The folder may be packed
-into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted wherever the folder is.
-Nothing in a bundle is unpickled or evaluated. Version 1 had no program; its bits are not read.
+Weights are fp32 or bf16; or matrices are int8; or binary weights are bits, ternary ones trits. The
+folder may be packed into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted
+wherever the folder is. Nothing in a bundle is unpickled or evaluated. Version 1 had no program; its
+bits are not read.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ import numpy as np
 from fairseq_ext.checkpoints import archived, dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.engine import tensors as tensor_forms
 from fairseq_ext.engine.engine_model import is_search
+from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, DataError
@@ -46,8 +47,8 @@ MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
 FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
-"""Kinds of bundles whose binary weights take one bit each; with the second one the embeddings and
-the output projection are int8, and all other weights are fp32."""
+"""Kinds of bundles whose binary weights take one bit each, or ternary ones 1.6; with the second one
+the embeddings and the output projection are int8, and all other weights are fp32."""
 KINDS = (*NUMBERS, BITS, BITS_INT8)
 ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
 """The numbers in which the engine computes with each kind of bundle."""
@@ -55,6 +56,8 @@ CONSTANT = "program."
 """Prefix of the names of tensors that belong to the program and not to the state dict."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
 """Size of a latent weight that binarizes to its stored level, in levels, by binarizer."""
+TERNARY = "ternary"
+"""The binarizer whose latent weights depend on the number of zeros."""
 LARGEST = 1 << 24  # bytes of a JSON file
 WIDEST_BEAM = 100
 """Widest default beam that a bundle may set: memory and time grow with the beam, and its user has
@@ -87,7 +90,7 @@ class Bundle:
 
     @property
     def is_packed(self) -> bool:
-        """Whether binary weights are bits."""
+        """Whether binary weights are bits, and ternary ones trits."""
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
@@ -278,7 +281,7 @@ def _symbols(folder: Path, language: str) -> list[str]:
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
-    """Read the state dict in fp32; weights that are stored as bits get the size of their bound."""
+    """Read the state dict in fp32; of binary and ternary weights see :func:`latent_weights`."""
     import torch
 
     tensors = Tensors(path)
@@ -287,22 +290,31 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
         for name in tensors.names():
             if name.startswith(CONSTANT):
                 continue
-            kept_as_bits = name + tensor_forms.BITS in tensors
-            array = _latent(name, tensors, binary) if kept_as_bits else tensors.array(name)
+            inputs = binary["inputs"].get(name) if binary else None
+            signs = None if inputs is None else tensors.signs(name, inputs)
+            array = tensors.array(name) if signs is None else latent_weights(signs, binary)
             state[name] = torch.from_numpy(array)
         return state
     except (ValueError, LookupError, TypeError, RuntimeError, MemoryError) as error:
         raise tensors.damaged(error) from None
 
 
-def _latent(name: str, tensors: Tensors, binary: Any) -> np.ndarray:
-    """Return weights ``[N, K]`` that binarize to the stored signs and levels."""
-    bits, levels = tensors.signs(name)
-    inputs, size = binary["inputs"][name], LATENT[binary["binarizer"]] * levels
-    if type(inputs) is not int or -(-inputs // 8) != bits.shape[1]:
-        raise ValueError(f"{name} has another size")
-    plus = np.unpackbits(bits, axis=1, count=inputs, bitorder="little").astype(np.float32)
-    return (2 * plus - 1) * size[:, None].astype(np.float32)
+def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
+    """Return weights ``[N, K]`` that binarize to these signs and levels."""
+    signs, levels = weight.array(), weight.levels
+    if binary["binarizer"] != TERNARY:
+        return signs * (LATENT[binary["binarizer"]] * levels[:, None]).astype(np.float32)
+    # The level is to be the mean magnitude of a row, or of all rows. Numbers that are not 0 are as
+    # much larger as there are zeros, rounded down; the zeros share what the mean then lacks.
+    axis = 1 if binary["granularity"] == "channel" else None
+    level = levels[:, None].astype(np.float64) if axis == 1 else np.float64(levels.max(initial=0))
+    nonzero = np.count_nonzero(signs, axis, keepdims=True)
+    total = level * (signs.size // nonzero.size)
+    size = (total / np.maximum(nonzero, 1)).astype(np.float32)
+    size = np.where(size * nonzero > total, np.nextafter(size, np.float32(0)), size)
+    zeros = np.maximum(signs.size // nonzero.size - nonzero, 1)
+    rest = ((total - size.astype(np.float64) * nonzero) / zeros).astype(np.float32)
+    return np.where(signs, signs * size, rest)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -43,7 +43,8 @@ def add(commands: Subparsers) -> None:
     option(
         "--numbers",
         choices=(*NUMBERS, "bits", "bits-int8"),
-        help="number format of the weights; bits: binary weights in one bit, all others in fp32; "
+        help="number format of the weights; bits: binary weights in one bit, ternary ones in 1.6, "
+        "all others in fp32; "
         "bits-int8: also embeddings and output projection in int8 (fp32, or that of the bundle)",
     )
     option(

@@ -187,14 +187,15 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """``W [N, K]`` of a product, which is ``±1`` times a level for each output.
+    """``W [N, K]`` of a product, which is ``±1`` or 0, times a level for each output.
 
     Attributes:
-        values: bits ``[N, at least K / 8]``, uint8, from the lowest of a byte; 1 is plus.
+        values: bits ``[N, at least K / 8]``, uint8, from the lowest of a byte; 0 is minus.
         levels: ``[N]``, fp32.
         inputs: K.
         reading: of the inputs.
         name: of the weight whose signs these are.
+        plus: like ``values``, where some signs may be 0: 1 is plus.
     """
 
     values: np.ndarray
@@ -202,7 +203,22 @@ class Signs:
     inputs: int
     reading: Reading = FLOATS
     name: str | None = None
+    plus: np.ndarray | None = None
     plain = False
+
+    @classmethod
+    def of(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **more: Any) -> Signs:
+        """Pack -1, 1 and, if they are ``ternary``, 0 ``[N, K]``."""
+        plus = pack_bits(signs - 1) if ternary else None
+        return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **more)
+
+    def array(self) -> np.ndarray:
+        """-1, 0 and 1 ``[N, K]`` in int8."""
+        positive, plus = (
+            np.unpackbits(bits, axis=1, count=self.inputs, bitorder="little").view(np.int8)
+            for bits in (self.values, self.values if self.plus is None else self.plus)
+        )
+        return positive + plus - 1
 
 
 def pack_bits(weight: np.ndarray) -> np.ndarray:

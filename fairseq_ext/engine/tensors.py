@@ -1,11 +1,13 @@
 """The named weights in a safetensors file, read one at a time (numpy only).
 
-Weights are fp32, bf16 or whole numbers under their names. Besides there are two compact forms:
+Weights are fp32, bf16 or whole numbers under their names. Besides there are three compact forms:
 
 =====================================  ===========================================================
 ``NAME.int8``, ``NAME.scale``          ``[N, K]`` in units ``[N]`` of its rows
 ``NAME.bits``, ``NAME.levels``         signs ``[N, K / 8]`` from the lowest bit of a byte, 1 is
                                        plus, and the levels ``[N]`` that they multiply
+``NAME.trits``, ``NAME.levels``        signs of which some are 0, ``[N, K / 5]``: five digits of a
+                                       number to base 3, the lowest first, 0 is minus and 2 plus
 =====================================  ===========================================================
 """
 
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from fairseq_ext.engine.program import pack_bits
+from fairseq_ext.engine.program import Signs
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, DataError
 from fairseq_ext.utils.json_files import parse_json
@@ -31,8 +33,12 @@ TYPES = {
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"},
 }
 FLOATS = {"F64", "F32", "F16", "BF16"}
-INT8, SCALE, BITS, LEVELS = ".int8", ".scale", ".bits", ".levels"
-PARTNERS = {SCALE: INT8, LEVELS: BITS}
+INT8, SCALE, BITS, TRITS, LEVELS = ".int8", ".scale", ".bits", ".trits", ".levels"
+PARTNERS = {SCALE: (INT8,), LEVELS: (BITS, TRITS)}
+TRIPLES = 3 ** np.arange(5)
+"""The place values of a byte's five digits."""
+DIGITS = (np.arange(3**5)[:, None] // TRIPLES % 3 - 1).astype(np.int8)
+"""The five signs of a byte, by its value."""
 
 
 LARGEST = 1e18
@@ -85,9 +91,9 @@ class Tensors:
         """Names of all weights, those in a compact form included."""
         for name in self._table:
             stem, dot, ending = name.rpartition(".")
-            if dot + ending in (INT8, BITS):
+            if dot + ending in (INT8, BITS, TRITS):
                 yield stem
-            elif stem + PARTNERS.get(dot + ending, " ") not in self._table:
+            elif not any(stem + main in self._table for main in PARTNERS.get(dot + ending, ())):
                 yield name
 
     def all_names(self) -> Iterator[str]:
@@ -155,23 +161,44 @@ class Tensors:
             raise DataError(f"{name}.int8 and its scale do not fit")
         return rounded, _in_range(name, scale)
 
-    def signs(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Signs of a weight as bits, and their levels if it is kept in bits.
+    def signs(self, name: str, inputs: int) -> Signs | None:
+        """A weight of K ``inputs`` that is kept as bits or trits; None if it is not.
 
         Raises:
-            DataError: there is none of this name, or its parts do not fit each other.
+            DataError: its parts do not fit each other, or a byte stands for no signs.
         """
-        if name + BITS not in self:
-            weight = self.array(name)
-            if weight.ndim != 2:
-                raise DataError(f"{name} is no matrix")
-            return pack_bits(weight), None
-        bits = self.stored(name + BITS)
+        ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
+        if ending is None:
+            return None
+        packed = self.stored(name + ending)
         levels = self.stored(name + LEVELS) if name + LEVELS in self else np.empty(())
-        right = (bits.dtype, levels.dtype, bits.ndim) == (np.uint8, np.float32, 2)
-        if not right or levels.shape != (len(bits),):
-            raise DataError(f"{name}.bits and its levels do not fit")
-        return bits, _in_range(name, levels)
+        right = (packed.dtype, levels.dtype, packed.ndim) == (np.uint8, np.float32, 2)
+        if not right or levels.shape != (len(packed),):
+            raise DataError(f"{name}{ending} and its levels do not fit")
+        if packed.shape[1] != -(-inputs // (8 if ending == BITS else 5)):
+            raise DataError(f"{name} has another size")
+        levels = _in_range(name, levels)
+        if ending == BITS:
+            return Signs(packed, levels, inputs)
+        return Signs.of(unpack_trits(packed, inputs), levels, ternary=True)
+
+
+def pack_trits(signs: np.ndarray) -> np.ndarray:
+    """Signs ``[N, K]`` of -1, 0 and 1 as bytes ``[N, K / 5]``."""
+    padded = np.pad(signs, ((0, 0), (0, -signs.shape[1] % 5)))
+    digits = padded.reshape(len(signs), -1, 5) + 1
+    return (digits @ TRIPLES).astype(np.uint8)
+
+
+def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
+    """-1, 0 and 1 ``[N, K]`` in int8 of bytes that :func:`pack_trits` made.
+
+    Raises:
+        DataError: a byte is larger than five digits can be.
+    """
+    if packed.size and packed.max() >= len(DIGITS):
+        raise DataError(f"a byte of its ternary weights is above {len(DIGITS) - 1}")
+    return DIGITS[packed].reshape(len(packed), -1)[:, :inputs]
 
 
 def _in_range(name: str, values: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from fairseq_ext.engine.program import (
     Program,
     Shape,
 )
-from fairseq_ext.engine.weights import BITS8, PANEL, PLAIN, SIGNS, Packed
+from fairseq_ext.engine.weights import BITS8, PANEL, PLAIN, SIGNS, TERNARY, Packed
 from fairseq_ext.utils.errors import ConfigError
 
 _UNITS = {"scales": ("float32", lambda _: PANEL), "sums": ("int32", lambda _: PANEL)}
@@ -45,6 +45,10 @@ PANELS: dict[int, dict[str, tuple[str, Callable[[int], int]]]] = {
         "scales": _UNITS["scales"],
     },
     BITS8: {"values": ("uint8", lambda inputs: PANEL // 2 * -(-inputs // 4)), **_UNITS},
+    TERNARY: {
+        "values": ("int32", lambda inputs: PANEL * 4 * -(-inputs // 64)),
+        "scales": _UNITS["scales"],
+    },
 }
 """By kind: the arrays of a weight, their types, and how many numbers of each a panel has."""
 

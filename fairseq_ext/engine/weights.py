@@ -1,8 +1,8 @@
 """Weights in the layout that the machine's products read (numpy only).
 
 Panels of 64 outputs, ``[panel][k][64]``; int8 ``[panel][k / 4][64][4]``. Signs are bits in int8's
-order or, ``[panel][k / 32][64][32]``, in that of the kernels of binary products. engine.h reads
-this layout.
+order or, ``[panel][k / 32][64][32]``, in that of the kernels of binary products. Ternary weights
+are the means of two binary ones: ``[panel][2][k / 32][64][32]``. engine.h reads this layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
 from fairseq_ext.utils.errors import ConfigError
 
 PANEL = 64
-PLAIN, SIGNS, BITS8 = range(len(NUMBERS), len(NUMBERS) + 3)
+PLAIN, SIGNS, BITS8, TERNARY = range(len(NUMBERS), len(NUMBERS) + 4)
 LINE = 64  # bytes that a processor reads at once
 PIECE = 1 << 25  # bytes of memory for many weights
 
@@ -28,13 +28,15 @@ class Packed(NamedTuple):
     """A weight as the machine reads it.
 
     Attributes:
-        kind: place in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` for
-            signs times floats or signs, :data:`BITS8` for signs times inputs rounded to int8.
+        kind: place in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` or
+            :data:`TERNARY` for signs times floats or signs, :data:`BITS8` for signs times inputs
+            rounded to int8.
         outputs, inputs: N, K.
         values: its numbers.
-        scales: of int8 the units of the outputs, of BITS8 their levels, of SIGNS twice these.
+        scales: of int8 the units of the outputs, of BITS8 and TERNARY their levels, of SIGNS twice
+            these.
         sums: of int8 and BITS8: 128 times the sum of each output's weights.
-        reading: of SIGNS.
+        reading: of SIGNS and TERNARY.
     """
 
     kind: int
@@ -78,7 +80,7 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
         matrix: ``[N, K]``; a plain one may have any shape.
         numbers: ``fp32``; ``bf16``, rounded to the nearest; or ``int8``, each output in units of
             its largest weight / 127. Signs remain signs; with ``int8`` they multiply rounded
-            inputs, unless they multiply signs.
+            inputs, unless they multiply signs; ternary ones are then int8 themselves.
         pool: where it gets its memory; None: on its own.
 
     Raises:
@@ -126,18 +128,17 @@ def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
 def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
     outputs, inputs = len(matrix.values), matrix.inputs
     levels = _whole(np.asarray(matrix.levels, np.float32))
-    size, rest = divmod(inputs, 8)
-    bits = np.zeros((outputs, -(-inputs // 64) * 8), np.uint8)
-    bits[:, : -(-inputs // 8)] = matrix.values[:, : -(-inputs // 8)]
+    bits = _padded(matrix.values, inputs)
     if numbers != "int8" or matrix.reading != FLOATS:
-        if rest:
-            bits[:, size] &= (1 << rest) - 1
+        kind, scales = SIGNS, 2 * levels
+        if matrix.plus is not None:  # a zero is the mean of plus and minus
+            bits = np.concatenate([bits, _padded(matrix.plus, inputs)], axis=1)
+            kind, scales = TERNARY, levels
         tiles = _panels(bits.view(np.int32), pool)
-        return Packed(SIGNS, outputs, inputs, tiles, 2 * levels, reading=matrix.reading)
-    bits = ~bits  # 1 is minus
-    bits[:, -(-inputs // 8) :] = 0  # inputs that are not there are 0
-    if rest:
-        bits[:, size] &= (1 << rest) - 1
+        return Packed(kind, outputs, inputs, tiles, scales, reading=matrix.reading)
+    if matrix.plus is not None:
+        return _pack_int8(matrix.array(), np.asarray(matrix.levels, np.float32), pool)
+    bits = _padded(~matrix.values, inputs)  # 1 is minus
     fours = -(-inputs // 4)
     halves = np.stack([bits & 15, bits >> 4], axis=2).reshape(outputs, -1)[:, :fours]
     panels = _panels(halves, Pool(0))[..., 0]
@@ -146,6 +147,16 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
     minus = np.unpackbits(bits, axis=1).sum(1, dtype=np.int32)
     sums = 128 * (4 * fours - 2 * minus)
     return Packed(BITS8, outputs, inputs, values, levels, _whole(sums))
+
+
+def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
+    """Bits ``[N, K / 8]`` in whole words of 64, those of inputs that are not there 0."""
+    size, rest = divmod(inputs, 8)
+    padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
+    padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]
+    if rest:
+        padded[:, size] &= (1 << rest) - 1
+    return padded
 
 
 def _whole(values: np.ndarray) -> np.ndarray:

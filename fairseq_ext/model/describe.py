@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import parameters_of
 from fairseq_ext.engine.program import Program
-from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, Tensors
+from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, TRITS, Tensors
 from fairseq_ext.model import program_file
 from fairseq_ext.text import pipeline
 
@@ -74,8 +74,8 @@ def _weights(tensors: Tensors) -> Counter[str]:
         kind = tensors.kind(name)
         if name.startswith(bundle.CONSTANT):
             kind = "of the program alone"
-        elif name.endswith((BITS, LEVELS)):
-            kind = "1 bit"
+        elif name.endswith((BITS, TRITS, LEVELS)):
+            kind = "binary or ternary"
         elif name.endswith((INT8, SCALE)):
             kind = "int8"
         sizes[kind] += tensors.stored(name).nbytes

@@ -16,8 +16,10 @@ EXACTNESS = {
     "fp32": "exactly the weights of the bundle",
     "bf16": "exactly the weights of the bundle, which are rounded to bf16",
     "int8": "weights as the bundle rounded them to int8",
-    "bits": "binary weights are as large as their bound: the trained ones are not in the bundle",
-    "bits-int8": "binary weights are as large as their bound, and embeddings as rounded to int8",
+    "bits": "binary and ternary weights that quantize to those of the bundle, which are not the "
+    "trained ones",
+    "bits-int8": "binary and ternary weights that quantize to those of the bundle, and embeddings "
+    "as rounded to int8",
 }
 """By the numbers of a bundle: what an exported checkpoint has of the trained one."""
 

@@ -1,18 +1,19 @@
 """The file ``program.json`` of a bundle, with the engine's computation (no torch).
 
-The file is an object with ``format`` and ``version``; ``begins``, ``cut`` and, in version 2,
-``affixes``, how the model's task treats a source
+The file is an object with ``format`` and ``version``; ``begins``, ``cut`` and, from version 2
+on, ``affixes``, how the model's task treats a source
 (:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
 :func:`~fairseq_ext.engine.program.encode_program` writes it; and ``weights``, a list with an entry
 for each of the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it
-is ``plain``, or the weight whose ``signs`` it is, the recipe of their ``levels`` unless they are
-kept with the bits, and the ``reading`` of inputs.
+is ``plain``, or the weight whose ``signs`` it is, whether it is ``ternary``, the recipe of the
+signs' ``levels`` unless they are kept with these, and the ``reading`` of inputs.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
 FORMAT, VERSION = "fairseq-ext program", 1
-WITH_AFFIXES = 2  # the version of a file with ``affixes``, which earlier readers would overlook
+# Versions of files with ``affixes`` or ``ternary`` weights, which earlier readers would overlook.
+WITH_AFFIXES, WITH_TERNARY = 2, 3
+VERSIONS = (VERSION, WITH_AFFIXES, WITH_TERNARY)
 
 # A model's arrays are at most as large as all its weights in fp32; a table of positions comes on
 # top. From one bit to fp32 a weight grows 32 times.
@@ -59,7 +62,7 @@ def encode(
     Args:
         program: of one model.
         begins, cut: the task's treatment of a source.
-        in_bits: names of the weights that are kept as bits with their levels.
+        in_bits: names of the weights that are kept as bits or trits with their levels.
         affixes: see :class:`fairseq_ext.engine.engine_model.Settings`.
     """
     constants: dict[str, np.ndarray] = {}
@@ -82,6 +85,8 @@ def encode(
             entry = {"signs": matrix.name, "reading": matrix.reading, "inputs": matrix.inputs}
             levels = None if matrix.name in in_bits else named(matrix.levels)
             entries.append({**entry, "levels": levels})
+            if matrix.plus is not None:
+                entries[-1]["ternary"] = True
         else:
             entries.append({"recipe": named(matrix.recipe), "plain": matrix.plain})
     content = {
@@ -90,6 +95,8 @@ def encode(
     }
     if affixes != NO_AFFIXES:
         content |= {"version": WITH_AFFIXES, "affixes": affixes}
+    if any("ternary" in entry for entry in entries):
+        content["version"] = WITH_TERNARY
     return json.dumps(content, separators=(",", ":")) + "\n", constants
 
 
@@ -131,7 +138,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     if path.stat().st_size > bundle.LARGEST:
         raise DataError("it is larger than any program")
     content = read_json(path)
-    if content["format"] != FORMAT or content["version"] not in (VERSION, WITH_AFFIXES):
+    if content["format"] != FORMAT or content["version"] not in VERSIONS:
         raise DataError("it is of another version; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
@@ -176,10 +183,16 @@ def _matrices(
                 raise DataError("an array of a product is no matrix")
             yield Matrix(matrix, plain)
             continue
-        bits, levels = tensors.signs(entry["signs"])
-        if levels is None:
-            levels = evaluator.array(entry["levels"])
         inputs, (how, *sizes) = whole_number(entry["inputs"]), entry["reading"]
-        if levels.shape != (len(bits),) or -(-inputs // 8) != bits.shape[1]:
-            raise DataError("signs are of another size")
-        yield Signs(bits, levels, inputs, Reading(how, *map(number, sizes)))
+        ternary = entry.get("ternary", False)
+        signs = tensors.signs(entry["signs"], inputs)
+        if signs is None:
+            weight, levels = tensors.array(entry["signs"]), evaluator.array(entry["levels"])
+            if weight.ndim != 2 or levels.shape != (len(weight),) or weight.shape[1] != inputs:
+                raise DataError("signs are of another size")
+            limit = 0.5 * levels[:, None] if ternary else 0
+            values = (weight > limit).astype(np.int8) - (weight < -limit)
+            signs = Signs.of(values, levels, ternary)
+        if ternary is not (signs.plus is not None):
+            raise DataError("an array is neither binary nor ternary")
+        yield replace(signs, reading=Reading(how, *map(number, sizes)))

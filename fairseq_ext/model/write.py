@@ -28,7 +28,7 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import NO_AFFIXES
 from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.shortlist import read as read_shortlist
-from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, Tensors
+from fairseq_ext.engine.tensors import INT8, SCALE, Tensors
 from fairseq_ext.engine.weights import to_int8
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import program_file, trained
@@ -194,10 +194,13 @@ def _write_model(
         "tied": tied,
     }
     stored: dict[str, Tensor] = {}
+    in_bits: dict[str, dict[str, Tensor]] = {}
     if numbers in (bundle.BITS, bundle.BITS_INT8):
-        config["binary"], stored = _in_bits(model)
+        config["binary"], in_bits = _in_bits(model)
     for name in state.keys() - tied.keys():
-        if name + BITS not in stored:
+        if name in in_bits:
+            stored |= {name + ending: tensor for ending, tensor in in_bits[name].items()}
+        else:
             stored |= _rounded(name, state[name].detach().contiguous(), numbers)
     (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
     # save_file would make a file that nobody else may read.
@@ -207,7 +210,6 @@ def _write_model(
         rounded = {name: torch.tensor(tensors.array(name)) for name in tensors.names()}
         for name, first in {**{name: name for name in rounded}, **tied}.items():
             state[name].copy_(rounded[first])
-    in_bits = [name.removesuffix(BITS) for name in stored if name.endswith(BITS)]
     constants = _write_program(model, task, folder, in_bits)
     if constants:
         stored |= {name: torch.tensor(array) for name, array in constants.items()}
@@ -260,19 +262,15 @@ def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
     return tuple(symbols)
 
 
-def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Pack binary weights, a bit each: their entry in the configuration, and the tensors.
+def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """Pack binary weights: their entry in the configuration, and the tensors of each.
 
     Raises:
         CheckpointError: there are none. The message is the end of a sentence.
     """
-    stored: dict[str, Tensor] = {}
-    about: dict[str, Any] = {}
     for package, module in wings.declared("BITS"):
-        about, signs = importlib.import_module(f"{package}.{module}").binary_weights(model)
-        for name, (bits, levels) in signs.items():
-            stored |= {name + BITS: bits, name + LEVELS: levels}
-    return about, stored
+        return importlib.import_module(f"{package}.{module}").binary_weights(model)
+    return {}, {}
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:

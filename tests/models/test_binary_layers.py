@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fairseq_ext.base.dropout import draw
 from fairseq_ext.binary import products, reference
 from fairseq_ext.binary.attention import BinaryAttention
-from fairseq_ext.binary.binarize import EPSILON, Binarizer, zero_or_one
+from fairseq_ext.binary.binarize import EPSILON, TERNARY, Binarizer, zero_or_one
 from fairseq_ext.binary.feedforward import FeedForwardOutput
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.utils.errors import ConfigError
@@ -162,6 +162,18 @@ class TestBinarizer:
         y.sum().backward()
         assert x.grad.equal((x.detach().abs() <= 1) * mean)
 
+    def test_ternary(self) -> None:
+        """RoundClip(x / mean |x|, -1, 1) of b1.58; halves become 0, and every gradient passes."""
+        x = torch.tensor([[3.0, -1.0, 0.5, 0.0, -0.5], [0.0] * 5, [1.0] * 5]).requires_grad_()
+        y = Binarizer(TERNARY)(x)
+        assert y.tolist() == [[1, -1, 0, 0, 0], [0] * 5, [1] * 5]
+        (y * 3).sum().backward()
+        assert x.grad.eq(3).all()
+        x = random(4, 31)
+        rounded = (x / x.abs().mean()).clamp(-1, 1).round() * x.abs().mean()
+        torch.testing.assert_close(Binarizer(TERNARY)(x, (0, 1)), rounded, rtol=1e-15, atol=0)
+        torch.testing.assert_close(reference.ternary(x, rows=False), rounded, rtol=1e-15, atol=0)
+
     def test_zero_or_one(self) -> None:
         x = random(4, 9).abs().requires_grad_()
         picked, bound = zero_or_one(x)
@@ -178,9 +190,11 @@ class TestBinarizer:
 
 class TestBinaryLinear:
     @pytest.mark.parametrize("sizes", [(1, 1), (7, 3), (63, 5), (64, 130)])
-    @pytest.mark.parametrize("bits", ["", "w", "a", "wa"])
+    @pytest.mark.parametrize("bits", ["", "w", "a", "wa", "t", "ta"])
     def test_equals_the_reference(self, sizes: tuple[int, int], bits: str) -> None:
-        layer = BinaryLinear(*sizes, weights="w" in bits, inputs="a" in bits, scale=3.0).double()
+        options = {"weight_binarizer": Binarizer(TERNARY)} if "t" in bits else {}
+        weights, inputs = "w" in bits or "t" in bits, "a" in bits
+        layer = BinaryLinear(*sizes, weights=weights, inputs=inputs, scale=3.0, **options).double()
         x, c = random(2, 3, sizes[0]).requires_grad_(), random(2, 3, sizes[1], seed=4)
         (layer(x) * c).sum().backward()
         twin_x = x.detach().clone().requires_grad_()
@@ -200,7 +214,9 @@ class TestBinaryLinear:
     @pytest.mark.parametrize("inputs", [False, True])
     @pytest.mark.parametrize("granularity", ["channel", "tensor"])
     @pytest.mark.parametrize(
-        "options", [{}, {"mask": "paper"}, {"bound": 0.2}, {"kind": "xnor"}], ids=str
+        "options",
+        [{}, {"mask": "paper"}, {"bound": 0.2}, {"kind": "xnor"}, {"kind": TERNARY}],
+        ids=str,
     )
     def test_gradients_are_those_of_the_binarized_operands(
         self, options: dict, granularity: str, inputs: bool
@@ -259,8 +275,9 @@ class TestBinaryLinear:
         assert layer.binarized_weight().abs().eq(layer.weight.abs().max() / 2).all()
 
     @pytest.mark.parametrize("inputs", [False, True])
-    def test_fast_generation_changes_nothing(self, inputs: bool) -> None:
-        layer = BinaryLinear(16, 8, inputs=inputs)
+    @pytest.mark.parametrize("kind", ["bmt", TERNARY])
+    def test_fast_generation_changes_nothing(self, kind: str, inputs: bool) -> None:
+        layer = BinaryLinear(16, 8, inputs=inputs, weight_binarizer=Binarizer(kind))
         x = random(5, 16, dtype=torch.float32)
         before, weight = layer(x), layer.binarized_weight().detach().clone()
         layer.make_generation_fast_()
@@ -314,6 +331,8 @@ class TestBinaryLinear:
 
     def test_prints_its_bits(self) -> None:
         assert "weight_bits=1, input_bits=32" in repr(BinaryLinear(2, 3))
+        ternary = BinaryLinear(2, 3, weight_binarizer=Binarizer(TERNARY))
+        assert "weight_bits=1.58, input_bits=32" in repr(ternary)
 
     def test_refuses_what_is_no_choice(self) -> None:
         for options in ({"granularity": "row"}, {"scale": 0.0}):

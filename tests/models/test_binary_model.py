@@ -112,10 +112,31 @@ class TestPresets:
         assert model.encoder.layers[0].fc1.input_binarizer.bound == 2
 
     @pytest.mark.parametrize(
+        ("weights", "ternary"),
+        [("ternary", {"qkv", "out", "ffn"}), ("ffn,ternary", {"ffn"}), ("qkv", set())],
+    )
+    def test_ternary_parts(self, weights: str, ternary: set[str]) -> None:
+        model, _ = build([*BMT, "--binary-weights", weights])
+        for name, layer in binary_layers(model).items():
+            product = "ffn" if "fc" in name else "out" if "out_proj" in name else "qkv"
+            count = len(layer.binarized_weight()[0].unique())
+            assert min(count, 4) == (3 if product in ternary else 2 if product == weights else 4)
+
+    @pytest.mark.parametrize(
         ("flags", "message"),
         [
             (["--binary-weights", "qkv,fnn"], "`--binary-weights` must be"),
             (["--binary-weights", "qk"], "`--binary-weights` must be"),
+            (["--binary-weights", "ternary,none"], "names no weights to make ternary"),
+            (
+                ["--binary-weights", "ternary", "--binary-weight-bound", "0.5"],
+                "`channel` or `tensor` with ternary weights",
+            ),
+            (["--binary-weights", "ternary", "--binarizer", "xnor"], "it would have no effect"),
+            (
+                ["--binary-weights", "ternary", "--binary-gradient", "paper"],
+                "`--binary-gradient paper` must not be given with ternary weights",
+            ),
             (["--binary-activations", "scores"], "`--binary-activations` must be"),
             (["--binary-weight-bound", "row"], "`--binary-weight-bound` must be"),
             (["--binary-activation-bound", "-1"], "`--binary-activation-bound` must be"),

@@ -14,18 +14,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import fairseq_ext
+from fairseq_ext.binary.binarize import TERNARY, Binarizer
+from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.commands import demo
 from fairseq_ext.demo import systems
-from fairseq_ext.engine.tensors import Tensors
+from fairseq_ext.engine.program import Signs
+from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
 from fairseq_ext.evaluation.saved_scores import read_scores
-from fairseq_ext.model import agreement, write
+from fairseq_ext.model import agreement, program_file, write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
 from fairseq_ext.utils import files, option_fields
@@ -111,7 +115,9 @@ def test_rounded_weights(run: Path, tmp_path: Path, numbers: str):
     assert size < 0.6 * (run / "checkpoint_best.pt").stat().st_size
 
 
-@pytest.mark.parametrize("name", ["bmt-1", "bmt-6", "binary-muse", "binary-linformer"])
+@pytest.mark.parametrize(
+    "name", ["bmt-1", "bmt-6", "binary-muse", "ternary-transformer", "ternary-muse"]
+)
 def test_bits(name: str, tmp_path: Path):
     """The same translations as of the checkpoint, also when fairseq computes them."""
     folder = saved(tmp_path / "run", name)
@@ -120,8 +126,9 @@ def test_bits(name: str, tmp_path: Path):
     written = write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
     assert written.numbers == "bits"
     names = [*Tensors(tmp_path / "b" / "model.safetensors").all_names()]
+    ending = ".trits" if name.startswith("ternary") else ".bits"
     bits = [
-        tensor_name.removesuffix(".bits") for tensor_name in names if tensor_name.endswith(".bits")
+        tensor_name.removesuffix(ending) for tensor_name in names if tensor_name.endswith(ending)
     ]
     assert bits
     assert not set(bits) & set(names)
@@ -135,6 +142,39 @@ def test_bits(name: str, tmp_path: Path):
     fairseqs = fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)
     ours = [translation.texts for translation in fairseqs.translate(LINES, **SHORT)]
     assert ours == [translation.texts for translation in translations]
+
+
+@pytest.mark.parametrize("granularity", ["channel", "tensor"])
+def test_ternary_weights_come_back_with_their_values_and_levels(granularity: str):
+    """To the bit, also those of rows that are zeros, or have no zeros."""
+    draw = torch.Generator().manual_seed(1)
+    ternary = {"granularity": granularity, "weight_binarizer": Binarizer(TERNARY)}
+    layer = BinaryLinear(131, 40, **ternary).requires_grad_(False)
+    layer.weight.copy_(torch.randn(layer.weight.shape, generator=draw))
+    layer.weight[0], layer.weight[1, 1:], layer.weight[2] = 0, 0, 0.37
+    layer.weight[3] *= 1e-3
+    signs, levels = (tensor.numpy() for tensor in layer.signs())
+    expected, stored = layer.binarized_weight(), Signs.of(signs, levels, ternary=True)
+    assert (stored.array() == signs).all()
+    binary = {"binarizer": TERNARY, "granularity": granularity}
+    layer.weight.copy_(torch.from_numpy(bundle.latent_weights(stored, binary)))
+    assert torch.equal(layer.binarized_weight(), expected)
+    for inputs in range(126, 132):
+        packed = pack_trits(signs[:, :inputs])
+        assert packed.shape == (40, -(-inputs // 5))
+        np.testing.assert_array_equal(unpack_trits(packed, inputs), signs[:, :inputs])
+
+
+@pytest.mark.parametrize("read", [storage.load, program_file.read])
+def test_a_byte_that_stands_for_no_weights_is_refused(read: Callable, tmp_path: Path):
+    folder = saved(tmp_path / "run", "ternary-transformer")
+    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="bits")
+    tensors = load_file(tmp_path / "b" / bundle.WEIGHTS)
+    next(tensor for name, tensor in tensors.items() if name.endswith(".trits"))[1, 1] = 243
+    save_file(tensors, tmp_path / "b" / bundle.WEIGHTS)
+    sign_again(tmp_path / "b")
+    with pytest.raises(CheckpointError, match="a byte of its ternary weights is above 242"):
+        read(tmp_path / "b")
 
 
 def test_bits_and_embeddings_in_int8(tmp_path: Path):

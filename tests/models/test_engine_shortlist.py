@@ -164,24 +164,25 @@ def test_against_a_search_without_caches(name: str) -> None:
     assert bits(listed) != bits(unlisted)
 
 
-def make_signs(program: Program) -> None:
-    """An output layer of one bit."""
+def make_signs(program: Program, ternary: bool) -> None:
+    """An output layer of one bit, or a ternary one."""
     (layer,) = program.outputs
     weight = program.matrices[layer.weight].values
     levels = np.abs(weight).mean(1)
-    signs = Signs(np.packbits(weight > 0, 1, bitorder="little"), levels, weight.shape[1])
+    values = np.sign(weight) * (np.abs(weight) > (0.5 * levels[:, None] if ternary else 0))
+    signs = Signs.of(values.astype(np.int8), levels, ternary)
     program.matrices.append(signs)
     program.outputs = [layer._replace(weight=len(program.matrices) - 1)]
 
 
 @pytest.mark.parametrize("path", available_paths())
-@pytest.mark.parametrize("numbers", [*NUMBERS, "signs", "signs int8"])
+@pytest.mark.parametrize("numbers", [*NUMBERS, "signs", "signs int8", "ternary"])
 def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -> None:
     """Each token's log-probability, less that of all that are listed; whatever weights are."""
     model, task = sharpened("transformer")
     program = compile_model(model, task.target_dictionary)
-    if numbers.startswith("signs"):
-        make_signs(program)
+    if numbers not in NUMBERS:
+        make_signs(program, numbers == "ternary")
         numbers = "int8" if numbers == "signs int8" else "fp32"
     lists, rules = some_lists(20, 2), Rules(beam=1, max_len_b=1)
     unlisted = Machine(program, numbers, path).worker()

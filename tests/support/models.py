@@ -39,8 +39,9 @@ class Architecture:
             float64. fairseq's attention, which many decoders use, takes its softmax in float32.
         attention_tolerance: the largest difference of attention weights, which most decoders hand
             on in float32.
-        unsteady: whether activations are binary. A sign depends on the last bit of what is near 0:
-            in half precision, or after a few updates, such a model is another function.
+        unsteady: whether activations are binary or weights ternary. A sign depends on the last bit
+            of what is near 0, a ternary weight on that of what is near half of the mean: in half
+            precision, or after a few updates, such a model is another function.
         attention_dropout: whether ``--attention-dropout`` does anything.
         sharpening: factor of all weights with which attention is no longer nearly uniform.
         overfitting_rate: Adam's learning rate with which 80 steps learn a tiny batch by heart.
@@ -152,6 +153,15 @@ TABLE: dict[str, Architecture] = {
         **NO_SHIFT_IS_LOST,
     ),
     "binary-muse": Architecture(("binary", "muse"), [*MUSE, *ALL_LAYERS], **ALL_SIGNS),
+    "ternary-transformer": Architecture(
+        ("binary",),
+        ["--arch", "binary_transformer", *SMALL, "--binary-weights", "ternary"],
+        unsteady=True,
+        zero_gradients={r"k_proj\.bias$": "b_k shifts every score of a softmax alike"},
+    ),
+    "ternary-muse": Architecture(
+        ("binary", "muse"), [*MUSE, *ALL_LAYERS, "--binary-weights", "ternary"], **ALL_SIGNS
+    ),
     "binary-linformer": Architecture(
         ("binary", "linformer"), [*LINFORMER, *ALL_LAYERS], **ALL_SIGNS
     ),

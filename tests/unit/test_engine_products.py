@@ -10,6 +10,7 @@ import torch
 
 from fairseq_ext.binary.binarize import Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.checkpoints.bundle import latent_weights
 from fairseq_ext.engine import ctypes_structs, library
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
 from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
@@ -74,23 +75,32 @@ def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
 
 
 def bits_of(weight: np.ndarray, reading: Reading = FLOATS) -> Signs:
-    bits = np.packbits(weight > 0, axis=1, bitorder="little")
-    return Signs(bits, np.abs(weight[:, 0]), weight.shape[1], reading)
+    signs = np.sign(weight).astype(np.int8)
+    return Signs.of(signs, np.abs(weight).max(1), not signs.all(), reading=reading)
 
 
-def signed(draw: np.random.Generator, outputs: int, inputs: int) -> np.ndarray:
-    """``±level``, with a level for each output."""
-    signs = draw.choice(np.array([-1, 1], np.float32), (outputs, inputs))
+SIGNS = {"binary": [-1, 1], "ternary": [-1, 0, 1]}
+
+
+def signed(
+    draw: np.random.Generator, outputs: int, inputs: int, values: str = "binary"
+) -> np.ndarray:
+    """Signs of :data:`SIGNS`, with a level for each output; an output's first sign is not 0."""
+    signs = draw.choice(np.array(SIGNS[values], np.float32), (outputs, inputs))
+    signs[:, 0] = 1
     return signs * (0.1 + draw.random((outputs, 1), np.float32))
 
 
 @pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product_with_signs(path: str, numbers: str, rows: int, inputs: int, outputs: int):
+def test_product_with_signs(
+    path: str, numbers: str, values: str, rows: int, inputs: int, outputs: int
+):
     draw = np.random.default_rng(rows)
     x = draw.standard_normal((rows, inputs)).astype(np.float32)
-    weight = signed(draw, outputs, inputs)
+    weight = signed(draw, outputs, inputs, values)
     bias = draw.standard_normal(outputs).astype(np.float32)
     product_of_bits = packed_product(path, pack(bits_of(weight), numbers), x, bias)
     if numbers == "int8":  # what int8 makes of the same numbers, whose units hold them exactly
@@ -102,21 +112,29 @@ def test_product_with_signs(path: str, numbers: str, rows: int, inputs: int, out
 
 @pytest.mark.parametrize("path", library.available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
+@pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize("how", READINGS[1:])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product_of_signs(path: str, numbers: str, how: str, rows: int, inputs: int, outputs: int):
+def test_product_of_signs(
+    path: str, numbers: str, values: str, how: str, rows: int, inputs: int, outputs: int
+):
     """To the last bit what a binary layer computes, but for a mean, which torch sums otherwise."""
     draw = np.random.default_rng(rows)
     x = draw.standard_normal((rows, inputs)).astype(np.float32)
     x[0, : inputs // 2] = 0
-    weight = signed(draw, outputs, inputs)
+    weight = signed(draw, outputs, inputs, values)
     bias = draw.standard_normal(outputs).astype(np.float32)
     binarizer = (
         Binarizer("xnor") if how == "mean" else Binarizer(bound=3.0 if how == "bound" else None)
     )
     layer = BinaryLinear(inputs, outputs, inputs=True, scale=7.0, input_binarizer=binarizer)
-    with torch.no_grad():  # levels are half of the largest weight
-        layer.weight.copy_(torch.from_numpy(2 * weight))
+    latent = 2 * weight  # levels are half of the largest weight
+    if bits_of(weight).plus is not None:  # small ones may have no zeros
+        layer.weight_binarizer = Binarizer("ternary")
+        about = {"binarizer": "ternary", "granularity": "channel"}
+        latent = latent_weights(bits_of(weight), about)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(latent))
         layer.bias.copy_(torch.from_numpy(bias))
         expected = layer(torch.from_numpy(x)).numpy()
     product_of_bits = packed_product(

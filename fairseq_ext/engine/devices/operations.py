@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -57,8 +56,7 @@ class Model:
         placement = {"device": self.device, "dtype": self.dtype}
         if isinstance(matrix, Matrix):
             return torch.as_tensor(matrix.values).to(**placement)
-        bits = np.unpackbits(matrix.values, axis=1, count=matrix.inputs, bitorder="little")
-        signs = torch.from_numpy(bits).to(**placement) * 2 - 1
+        signs = torch.from_numpy(matrix.array()).to(**placement)
         return BinaryWeight(signs, torch.as_tensor(matrix.levels).to(**placement), matrix.reading)
 
 

@@ -18,16 +18,18 @@ enum { PANEL = 64, BLOCK = 16 };
 enum { TOGETHER = 5 };
 
 /* PLAIN: fp32 [N][K], for tables and vectors. Weights of one bit: SIGNS times floats or signs, BITS8
- * (from the lowest bit of a byte; 1 is minus) times inputs that are rounded to int8. */
-typedef enum { F32, BF16, INT8, PLAIN, SIGNS, BITS8 } number;
+ * (from the lowest bit of a byte; 1 is minus) times inputs that are rounded to int8. TERNARY weights,
+ * -1, 0 or 1 times floats or signs, are the means of two SIGNS; in each panel the words of the first
+ * come before those of the second. */
+typedef enum { F32, BF16, INT8, PLAIN, SIGNS, BITS8, TERNARY } number;
 
-/* How SIGNS reads its inputs: as floats, or as signs times a level, which is half of the row's
- * largest number, its mean number, or half of `bound` (numbers without their signs). */
+/* How SIGNS and TERNARY read their inputs: as floats, or as signs times a level, which is half of
+ * the row's largest number, its mean number, or half of `bound` (numbers without their signs). */
 typedef enum { FLOATS, BY_LARGEST, BY_MEAN, BY_BOUND } reading;
 
-/* y = x W^T + b. `scales` of the outputs: of int8 their units, of BITS8 their levels, of SIGNS twice
- * these. `sums` of INT8 and BITS8: 128 times the sum of each output's weights, for instructions that
- * read inputs with 128 added. Levels of inputs are divided by `divisor`. */
+/* y = x W^T + b. `scales` of the outputs: of int8 their units, of BITS8 and TERNARY their levels, of
+ * SIGNS twice these. `sums` of INT8 and BITS8: 128 times the sum of each output's weights, for
+ * instructions that read inputs with 128 added. Levels of inputs are divided by `divisor`. */
 typedef struct {
     int32_t kind, reading;
     int64_t inputs, outputs;
@@ -94,7 +96,7 @@ extern const arithmetic avx2_arithmetic;
 extern const arithmetic avx512_arithmetic;
 #endif
 
-/* `product` for SIGNS. */
+/* `product` for SIGNS and TERNARY. */
 void product_of_signs(const weight *w, const float *x, int64_t x_stride, int64_t rows,
                       const float *bias, float *y, int64_t y_stride, void *scratch,
                       int path);

@@ -15,6 +15,7 @@ static layout layout_of(const weight *w) {
     case BF16: return (layout){2, w->inputs};
     case INT8: return (layout){4, fours};
     case SIGNS: return (layout){4, (w->inputs + 63) / 64 * 2};
+    case TERNARY: return (layout){4, (w->inputs + 63) / 64 * 4};
     default: return (layout){0, fours}; /* BITS8: half a byte */
     }
 }

@@ -1,8 +1,10 @@
-/* Products with 1-bit weights: declarations that all files of this folder use.
+/* Products with 1-bit and ternary weights: declarations that all files of this folder use.
  *
  * Layout of a weight. There are tiles of 64 channels and words of 32 inputs (bit j of a word is the
  * sign of input j, 1 is plus). In a tile, the words of its 64 channels for the same inputs are
  * neighbours: words[tile][word][channel]. Channels and inputs after the last one are zero bits.
+ * A ternary weight is the mean of two weights of one bit, the planes words[tile][plane][word][channel]:
+ * the kernels add the products of both, and half of a sum is exact.
  *
  * The machine-dependent functions are in a `kernels` table, one for each instruction set. */
 #ifndef FAIRSEQ_EXT_KERNELS_H
@@ -80,6 +82,7 @@ typedef struct {
     const float *x;        /* [rows][inputs], at a distance of x_stride */
     float *y;              /* [rows][channels], at a distance of y_stride */
     int64_t rows, inputs, channels, row_words, x_stride, y_stride;
+    int planes; /* 1, or 2 of ternary weights */
     float scale;               /* divides products of two binarized factors */
     const float *input_bounds; /* [rows] (NaN stays NaN), or NULL for the largest magnitudes */
     uint32_t *room;            /* for the signs of MOST_ROWS rows, or NULL: some are allocated */

@@ -32,8 +32,8 @@ kernels kernels_of(int path) {
     return chosen;
 }
 
-static const uint32_t *tile_words(const product *p, int64_t tile, int64_t word) {
-    return p->words + (tile * p->row_words + word) * TILE;
+static const uint32_t *tile_words(const product *p, int64_t tile, int plane, int64_t word) {
+    return p->words + ((tile * p->planes + plane) * p->row_words + word) * TILE;
 }
 
 static outputs tile_outputs(const product *p, int64_t row, int64_t tile) {
@@ -54,7 +54,7 @@ static void build_tables(const product *p, const kernels *k, int64_t row, int64_
     }
 }
 
-/* 1-bit weights, float inputs: process blocks of inputs whose tables fit into the cache. */
+/* Float inputs: process blocks of inputs whose tables fit into the cache. */
 int lookup_task(const product *p, const kernels *k, int64_t row, int rows, int64_t first_tile,
                 int64_t end_tile) {
     _Alignas(64) float tables[CACHED_WORDS * WORD_TABLES];
@@ -63,33 +63,38 @@ int lookup_task(const product *p, const kernels *k, int64_t row, int rows, int64
         const int64_t left = p->row_words - word, n = left < block ? left : block;
         for (int r = 0; r < rows; r++)
             build_tables(p, k, row + r, word, n, tables + r * block * WORD_TABLES);
-        for (int64_t tile = first_tile; tile < end_tile; tile++) {
-            const int more = tile + 1 < end_tile;
-            const uint32_t *next = more ? tile_words(p, tile + 1, word)
-                                        : tile_words(p, first_tile, word + n);
-            k->lookup(tile_words(p, tile, word), next, tables, n, rows,
-                      tile_outputs(p, row, tile), word == 0, n == left);
-        }
+        for (int64_t tile = first_tile; tile < end_tile; tile++)
+            for (int plane = 0; plane < p->planes; plane++) {
+                const int last = plane + 1 == p->planes;
+                const uint32_t *next = !last ? tile_words(p, tile, plane + 1, word)
+                                       : tile + 1 < end_tile ? tile_words(p, tile + 1, 0, word)
+                                                             : tile_words(p, first_tile, 0, word + n);
+                k->lookup(tile_words(p, tile, plane, word), next, tables, n, rows,
+                          tile_outputs(p, row, tile), word == 0 && plane == 0, n == left && last);
+            }
     }
     return 0;
 }
 
-/* Both binary: first the signs and bounds of the rows, then the popcounts. */
+/* Binary inputs: first the signs and bounds of the rows, once for each plane, then the popcounts. */
 int popcount_task(const product *p, const kernels *k, int64_t row, int rows, int64_t first_tile,
                   int64_t end_tile) {
     float factor[MOST_ROWS];
-    const size_t size = (size_t)(rows * p->row_words) * sizeof *p->room;
+    const int64_t words = p->planes * p->row_words;
+    const size_t size = (size_t)(rows * words) * sizeof *p->room;
     uint32_t *signs = p->room ? p->room : malloc(size);
     if (!signs) return 1;
     memset(signs, 0, size);
     for (int r = 0; r < rows; r++) {
         const float *x = p->x + (row + r) * p->x_stride;
-        float bound = k->signs(x, p->inputs, signs + r * p->row_words);
+        uint32_t *bits = signs + r * words;
+        float bound = k->signs(x, p->inputs, bits);
+        if (p->planes == 2) memcpy(bits + p->row_words, bits, (size_t)p->row_words * sizeof *bits);
         if (p->input_bounds && !isnan(bound)) bound = p->input_bounds[row + r];
         factor[r] = 0.5f * bound / p->scale;
     }
     for (int64_t tile = first_tile; tile < end_tile; tile++)
-        k->popcount(tile_words(p, tile, 0), signs, p->row_words, rows, p->inputs, factor,
+        k->popcount(tile_words(p, tile, 0, 0), signs, words, rows, p->planes * p->inputs, factor,
                     tile_outputs(p, row, tile));
     if (!p->room) free(signs);
     return 0;

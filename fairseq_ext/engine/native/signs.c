@@ -1,4 +1,4 @@
-/* Products with weights of one bit, by the kernels of sign_kernels.h. */
+/* Products with binary and ternary weights, by the kernels of sign_kernels.h. */
 #include <math.h>
 #include <string.h>
 
@@ -32,8 +32,9 @@ void product_of_signs(const weight *w, const float *x, int64_t x_stride, int64_t
     const int best = best_kernels();
     const kernels k = kernels_of(path < best ? path : best);
     const int64_t whole = w->outputs / TILE, rest = w->outputs % TILE;
+    const int planes = w->kind == TERNARY ? 2 : 1;
     product what = {.words = w->values, .bound = w->scales, .inputs = w->inputs,
-                    .channels = whole * TILE, .row_words = (w->inputs + 63) / 64 * 2,
+                    .channels = whole * TILE, .row_words = (w->inputs + 63) / 64 * 2, .planes = planes,
                     .x_stride = x_stride, .scale = w->divisor, .room = scratch};
     /* The last tile may be wider than the output: it is computed elsewhere. */
     float last[MOST_ROWS * TILE], last_bias[TILE] = {0};
@@ -44,7 +45,7 @@ void product_of_signs(const weight *w, const float *x, int64_t x_stride, int64_t
         what.y = y + row * y_stride, what.y_stride = y_stride, what.bias = bias;
         if (whole) some_rows(w, what, &k, 0, whole);
         if (!rest) continue;
-        what.words = (const uint32_t *)w->values + whole * what.row_words * TILE;
+        what.words = (const uint32_t *)w->values + whole * planes * what.row_words * TILE;
         what.bound = w->scales + whole * TILE, what.bias = bias ? last_bias : NULL;
         what.y = last, what.y_stride = TILE;
         some_rows(w, what, &k, 0, 1);
