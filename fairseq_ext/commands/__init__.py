@@ -25,7 +25,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "text": ("corpus", "prepare", "subwords", "binarize"),
     "translating": ("models", "translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
-    "models": ("average", "bundle", "describe", "export", "push"),
+    "models": ("average", "bundle", "trim", "describe", "export", "push"),
 }
 """Headings of ``fairseq-ext --help``, and the modules of this folder below each."""
 

@@ -32,6 +32,7 @@ EXAMPLES = {
     "--ref test.en -o lengths.png",
     "average": "fairseq-ext average --dir checkpoints --last-epochs 5 -o average.pt",
     "bundle": "fairseq-ext bundle checkpoints/average.pt --numbers int8 -o my-model",
+    "trim": "fairseq-ext trim en-de --for train.en train.de -o en-de-small",
     "push": "fairseq-ext push my-model my-name/my-model",
     "describe": "fairseq-ext describe tatoeba-es-en",
     "export": "fairseq-ext export tatoeba-es-en -o model.pt",

@@ -7,7 +7,7 @@ import importlib
 import json
 import logging
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,11 @@ CARD = "README.md"
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 """Endings of the weights that are in int8 beside binary ones."""
 
+Change = Callable[
+    [BaseFairseqModel, Any, TranslationTask], tuple[BaseFairseqModel, TranslationTask]
+]
+"""From a model, its configuration and task to another model and its task."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -54,6 +59,7 @@ def write(
     search: Mapping[str, int | float] | None = None,
     shortlist: Path | None = None,
     card: Card | None = None,
+    change: Change | None = None,
 ) -> bundle.Bundle:
     """Write a bundle, whole or not at all, even if the process is killed.
 
@@ -67,6 +73,7 @@ def write(
         shortlist: file of `fairseq-ext shortlist`, which becomes part of it; None for that of the
             bundle that the checkpoint is, if it has one.
         card: what the model card says besides.
+        change: what is done to the model before it is written; None for nothing.
 
     Raises:
         CheckpointError: the checkpoint cannot be used, or has nothing binary to store in bits.
@@ -80,7 +87,7 @@ def write(
             shortlist = shortlist if shortlist.is_file() else None
         if shortlist is not None:
             shutil.copyfile(files.require_file(shortlist, "shortlist"), folder / bundle.SHORTLIST)
-        _write_files(checkpoint, data, folder, numbers, dict(search or {}), card or Card())
+        _write_files(checkpoint, data, folder, numbers, dict(search or {}), card or Card(), change)
         written = bundle.read(folder)
     return dataclasses.replace(written, folder=output)
 
@@ -128,10 +135,18 @@ def _becoming(output: Path) -> Iterator[Path]:
 
 
 def _write_files(
-    checkpoint: Path, data: Path, folder: Path, numbers: str, search: dict[str, Any], card: Card
+    checkpoint: Path,
+    data: Path,
+    folder: Path,
+    numbers: str,
+    search: dict[str, Any],
+    card: Card,
+    change: Change | None,
 ) -> None:
     """Write all files of a bundle except the shortlist, which is written before."""
     (model,), cfg, task = trained.load(data, [checkpoint])
+    if change is not None:
+        model, task = change(model, cfg, task)
     if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
         raise ConfigError(
             f"`--numbers {numbers}` would round what {checkpoint} binarizes; `--numbers "

@@ -1,0 +1,63 @@
+"""``fairseq-ext trim``: a bundle with fewer symbols."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fairseq_ext.commands import options
+from fairseq_ext.commands.options import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "trim",
+        help="leave out the symbols of a bundle that your texts do not need",
+        description="Write a bundle with the symbols that texts need: their tokens, single "
+        "characters, language tokens and fairseq's own. All other rows of embeddings and output "
+        "projection are left out. The tokens that stay have the logits that they had.",
+    )
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="BUNDLE",
+        help="its folder or archive, or a name; make one of other models by `fairseq-ext bundle`",
+    )
+    parser.add_argument(
+        "--for",
+        dest="texts",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="TEXT",
+        help="raw text in both languages, in files that are named by them (train.es, train.en.gz)",
+    )
+    options.add_output(
+        parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
+    )
+    parser.set_defaults(run=_trim, makes_folder=True)
+
+
+def _trim(args: argparse.Namespace) -> int:
+    from fairseq_ext import register
+    from fairseq_ext.checkpoints import archived, bundle
+    from fairseq_ext.model import find_model
+    from fairseq_ext.utils.error_messages import one_message
+
+    archived.require_kind(args.output)
+    source = bundle.read(find_model.existing_bundle(args.model, "trimmed"))
+    register()
+    from fairseq_ext.model.trim import trim
+
+    with one_message():
+        trimmed = trim(source, args.texts, args.output)
+    rows = [f"{after:,} of {before:,}" for before, after in trimmed.symbols]
+    shown = (
+        f"{rows[0]} symbols"
+        if trimmed.is_joint
+        else f"{rows[0]} source symbols, {rows[1]} target symbols"
+    )
+    before, after = trimmed.weights
+    print(f"{args.output}: {shown}; weights of {after:,} bytes instead of {before:,}")
+    return 0

@@ -1,0 +1,217 @@
+"""Make a bundle smaller: keep the rows of its vocabulary that some texts need.
+
+Embeddings and output projections have a row for each symbol of a dictionary, and of a model of many
+languages they are most of its bytes. Rows that stay are the same numbers, so that the logits of
+their tokens are the same; the softmax runs over fewer of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks.translation import TranslationTask
+
+from fairseq_ext.checkpoints import bundle, dictionaries, layout
+from fairseq_ext.engine import shortlist
+from fairseq_ext.model import write
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import lines
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+AFFIXES = ("source_prefix", "source_suffix", "target_prefix", "target_suffix")
+"""Options of the task that name symbols, such as language tokens."""
+
+
+class Trimmed(NamedTuple):
+    """The sizes of a bundle before and after it was trimmed.
+
+    Attributes:
+        symbols: of the source and of the target dictionary, before and after.
+        weights: bytes of the file of the weights, before and after.
+        is_joint: whether both dictionaries are one.
+    """
+
+    symbols: tuple[tuple[int, int], tuple[int, int]]
+    weights: tuple[int, int]
+    is_joint: bool
+
+
+def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
+    """Write a bundle with the symbols that texts need, whole or not at all.
+
+    These are fairseq's own and the model's language tokens, the tokens of the texts in the
+    dictionary of their language, every token that is a single character, and the frequent tokens
+    of the bundle's shortlist. One dictionary for both languages stays one.
+
+    Args:
+        source: the bundle.
+        texts: raw text in both languages, their files named by them as ``train.es``.
+        output: as for :func:`fairseq_ext.model.write.write`.
+
+    Raises:
+        CheckpointError: the bundle is damaged.
+        ConfigError: nothing would be left out, a text's language is unclear, or the model depends
+            on its vocabulary in another way than by rows.
+        DataError: a text cannot be read, or has no token of the model.
+        EnvironmentProblem: the bundle cannot be written.
+    """
+    languages = (source.src, source.tgt)
+    saved = pipeline.load(source.folder)
+    text = (saved and saved.towards(*languages)) or Pipeline(*languages)
+    before = [dictionaries.symbols(source.folder / f"dict.{code}.txt") for code in languages]
+    is_joint = before[0] == before[1]
+    tokens = _tokens(texts, text, before)
+    common = _language_tokens(source)
+    listed = None
+    if (source.folder / bundle.SHORTLIST).is_file():
+        listed = shortlist.read(source.folder / bundle.SHORTLIST, *before)
+        tokens[1] |= {before[1][number] for number in listed.frequent}
+    if is_joint:
+        common |= tokens[0] | tokens[1]
+    text_of = text.joiner()
+    after = [
+        [
+            symbol
+            for symbol in symbols
+            if symbol in dictionaries.SPECIAL or symbol in needed or len(text_of(symbol)) <= 1
+        ]
+        for symbols, needed in zip(before, [common | side for side in tokens], strict=True)
+    ]
+    if after == before:
+        raise ConfigError(f"{source.folder} has only symbols that these texts need; keep it.")
+    with tempfile.TemporaryDirectory() as scratch:
+        shorter = None
+        if listed is not None:
+            shorter = Path(scratch, bundle.SHORTLIST)
+            _write_shortlist(shorter, listed, before, after)
+        write.write(
+            source.folder,
+            source.folder,
+            output,
+            numbers=source.numbers,
+            search=source.search,
+            shortlist=shorter,
+            card=dataclasses.replace(write.card_of(source), scores=(), measured=None),
+            change=lambda model, cfg, task: with_symbols(model, cfg, task, after),
+        )
+    written = bundle.read(output)
+    sizes = [(bundle_.folder / bundle.WEIGHTS).stat().st_size for bundle_ in (source, written)]
+    counts = [(len(old), len(new)) for old, new in zip(before, after, strict=True)]
+    return Trimmed((counts[0], counts[1]), (sizes[0], sizes[1]), is_joint)
+
+
+def _tokens(
+    texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
+) -> list[set[str]]:
+    """Return the tokens of texts that the dictionary of their side has.
+
+    Raises:
+        ConfigError: a text of no language of the model, or no text of one.
+        DataError: a text that cannot be read, or has no token of the model.
+    """
+    languages = (text.src, text.tgt)
+    tokens: list[set[str]] = [set(), set()]
+    for path in texts:
+        endings = [ending[1:] for ending in path.suffixes if ending[1:] in languages]
+        if not endings:
+            raise ConfigError(
+                f"`--for {path}` must be named by its language, one of {text.src} and {text.tgt}, "
+                f"such as {path.stem}.{text.src}."
+            )
+        side = languages.index(endings[-1])
+        encode, dictionary = (
+            text.encoder(endings[-1]),
+            {*symbols[side]}.difference(dictionaries.SPECIAL),
+        )
+        needed = {token for _, line in lines(path) for token in encode(line).split()} & dictionary
+        if not needed:
+            raise DataError(f"{path} has no token of the model's dictionary for {endings[-1]}.")
+        tokens[side] |= needed
+    for side, language in enumerate(languages):
+        if not tokens[side]:
+            raise ConfigError(
+                f"`--for` must have text in both languages, but has none in {language}; give "
+                f"a file named NAME.{language} too."
+            )
+    return tokens
+
+
+def _language_tokens(source: bundle.Bundle) -> set[str]:
+    """Return the symbols that the bundle's task puts around sentences."""
+    task = layout.section(bundle.configuration(source).get("cfg"), "task")
+    return {str(task[name]) for name in AFFIXES if task.get(name)}
+
+
+def _write_shortlist(
+    path: Path,
+    listed: shortlist.Shortlist,
+    before: Sequence[Sequence[str]],
+    after: Sequence[Collection[str]],
+) -> None:
+    """Write the part of a shortlist whose symbols stay."""
+    sides = [set(symbols) for symbols in after]
+    ends = listed.counts.cumsum()
+    lists = {}
+    for symbol, end, count in zip(before[0], ends, listed.counts, strict=True):
+        targets = [before[1][number] for number in listed.tokens[end - count : end]]
+        targets = [target for target in targets if target in sides[1]]
+        if targets and symbol in sides[0]:
+            lists[symbol] = targets
+    shortlist.write(path, [before[1][number] for number in listed.frequent], lists)
+
+
+@torch.no_grad()
+def with_symbols(
+    model: BaseFairseqModel, cfg: Any, task: TranslationTask, symbols: Sequence[Collection[str]]
+) -> tuple[BaseFairseqModel, TranslationTask]:
+    """Build a model of fewer symbols, with the rows that a model has for them.
+
+    Args:
+        model: with weights in rows of its vocabularies: those of the encoder in rows of the
+            source's, all others in rows of the target's.
+        cfg: its configuration.
+        task: its task.
+        symbols: that stay in the source and in the target dictionary.
+
+    Returns:
+        The new model and its task.
+
+    Raises:
+        ConfigError: the model depends on a vocabulary in another way.
+    """
+    words = (task.source_dictionary, task.target_dictionary)
+    rows = [
+        torch.tensor([number for number, symbol in enumerate(side.symbols) if symbol in staying])
+        for side, staying in zip(words, map(set, symbols), strict=True)
+    ]
+    smaller = type(task)(task.cfg, *map(_dictionary, words, rows))
+    small_model = smaller.build_model(cfg.model, from_checkpoint=True)
+    state = model.state_dict()
+    for name, tensor in small_model.state_dict().items():
+        side = int(not name.startswith("encoder."))
+        is_table = name in state and state[name].shape[:1] == (len(words[side]),)
+        if is_table and state[name].shape != tensor.shape:
+            state[name] = state[name][rows[side]]
+        if name not in state or state[name].shape != tensor.shape:
+            raise ConfigError(
+                f"`{name}` of the model depends on the vocabulary in another way than by rows, as "
+                "of an adaptive softmax; such a model cannot be trimmed."
+            )
+    small_model.load_state_dict(state)
+    return small_model.eval(), smaller
+
+
+def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
+    """Return the dictionary of some rows, in their order; fairseq's own symbols are the first."""
+    smaller = Dictionary()
+    for number in rows.tolist()[smaller.nspecial :]:
+        smaller.add_symbol(words.symbols[number], n=words.count[number])
+    return smaller
