@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
     from fairseq_ext.text.parts import Part
+    from fairseq_ext.text.placeholders import Keeper
     from fairseq_ext.text.sentences import SentenceSplitter
 
 
@@ -62,6 +63,15 @@ class Request:
     )
     split_sentences: bool = option(
         False, "translate each sentence of a line alone, and join the translations"
+    )
+    keep: Sequence[str] = option(
+        [],
+        "regular expression of text that stays as it is, such as \\{\\w+\\}; may be repeated",
+        action="append",
+        metavar="PATTERN",
+    )
+    markup: bool = option(
+        False, "lines are XML or HTML: tags stay, and well-formed text stays well-formed"
     )
     output: Path | None = option(
         None, "write there (standard output)", *("-o", "--output"), metavar="FILE"
@@ -235,6 +245,7 @@ class Session:
         codec: between text and tokens.
         rerank: choose among the samples of ``--mbr``; without it, the identity.
         splitter: of ``--split-sentences``, or None.
+        keeper: of ``--keep`` and ``--markup``, or None.
     """
 
     request: Request
@@ -242,6 +253,7 @@ class Session:
     codec: TextCodec
     rerank: Callable[[Iterator[Translation]], Iterator[Translation]]
     splitter: SentenceSplitter | None = None
+    keeper: Keeper | None = None
 
     @staticmethod
     @contextlib.contextmanager
@@ -253,7 +265,14 @@ class Session:
                 of ``--mbr`` is unknown or not installed.
         """
         from fairseq_ext.decoding.loading import opened
+        from fairseq_ext.text import placeholders
 
+        keeper = placeholders.keeper(request.keep, request.markup)
+        if keeper is not None and request.split_sentences:
+            raise ConfigError(
+                f"`{'--keep' if request.keep else '--markup'}` does not go with "
+                "`--split-sentences`, which could cut what is to stay; give a sentence a line."
+            )
         languages = request.src, request.tgt
         with opened(request.path, request.data, languages, request.search.search) as model:
             src, tgt = model.translator.src, model.translator.tgt
@@ -264,7 +283,8 @@ class Session:
 
                 splitter = sentence_splitter(src, tgt)
             model.require_unchanged()
-            yield Session(request, model.translator, codec, _reranker(request.search), splitter)
+            rerank = _reranker(request.search)
+            yield Session(request, model.translator, codec, rerank, splitter, keeper)
 
     def translate_all(self) -> Iterator[Translation]:
         """Translate all input in order."""
@@ -307,6 +327,7 @@ class Session:
             buffer=BUFFER if search.buffer_size is None else search.buffer_size,
             skip_long=search.skip_long,
             splitter=self.splitter,
+            keeper=self.keeper,
         )
         return self.rerank(translations)
 

@@ -153,8 +153,8 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     from fairseq_ext.utils.files import sha256
 
     values: dict[str, Any] = {**request.search.of_job(), **request.text.of_job()}
-    for name in ("src", "tgt", "split_sentences"):
-        if (value := getattr(request, name)) not in (None, False):
+    for name in ("src", "tgt", "split_sentences", "keep", "markup"):
+        if value := getattr(request, name):
             values[name] = value
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
+from fairseq_ext.text.placeholders import Keeper, MaskedLine
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -20,6 +21,17 @@ class TextCodec(NamedTuple):
 
     encode: Step
     decode: Step
+
+
+class Ranked(NamedTuple):
+    """Translations of a sentence, best first, as text and as tokens; none if it was left out."""
+
+    texts: Sequence[str]
+    candidates: Sequence[Candidate]
+
+
+Translate = Callable[[Sequence[str], Sequence[int]], list[Ranked]]
+"""From sentences and the numbers of their lines to translations."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,7 @@ def translations(
     buffer: int = BUFFER,
     skip_long: bool = False,
     splitter: SentenceSplitter | None = None,
+    keeper: Keeper | None = None,
 ) -> Iterator[Translation]:
     """Translate lines as they come.
 
@@ -103,6 +116,7 @@ def translations(
         buffer: lines read before they are translated, in batches of about equal length.
         skip_long: give empty translations of lines that are too long, with a warning.
         splitter: translate each sentence of a line alone; None translates a line at once.
+        keeper: finds spans that stay as they are.
 
     Raises:
         ConfigError: a buffer of no lines.
@@ -110,29 +124,61 @@ def translations(
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
-    lines = iter(lines)
-    while block := list(islice(lines, buffer)):
-        split = [[line] if splitter is None else splitter.split(line) for line in block]
-        sentences = [sentence for parts in split for sentence in parts]
-        line_numbers = [first + place for place, parts in enumerate(split) for _ in parts]
+
+    def translate(sentences: Sequence[str], line_numbers: Sequence[int]) -> list[Ranked]:
         tokens = _fit_to_translate(
             sentences, line_numbers, codec.encode, translator, name, skip_long
         )
         numbers = [before + line_numbers[place] - 1 for place in tokens]
         results = translator.translate(list(tokens.values()), numbers, search)
         by_place = dict(zip(tokens, results, strict=True))
-        place = 0
+        ranked = [by_place.get(place, []) for place in range(len(sentences))]
+        return [Ranked([codec.decode(best.tokens) for best in row], row) for row in ranked]
+
+    lines = iter(lines)
+    while block := list(islice(lines, buffer)):
+        split = [[line] if splitter is None else splitter.split(line) for line in block]
+        sentences = [sentence for parts in split for sentence in parts]
+        line_numbers = [first + place for place, parts in enumerate(split) for _ in parts]
+        if keeper is None:
+            ranked = iter(translate(sentences, line_numbers))
+        else:
+            masked = [keeper.mask(sentence) for sentence in sentences]
+            ranked = iter(_around_spans(sentences, masked, translate, line_numbers))
         for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
-            candidates = [by_place.get(place + offset, []) for offset in range(len(parts))]
-            place += len(parts)
-            texts = [
-                [codec.decode(candidate.tokens) for candidate in ranked] for ranked in candidates
-            ]
+            texts, candidates = zip(*islice(ranked, len(parts)), strict=True)
             if splitter is None or len(parts) == 1:
                 yield Translation(before + number, source, texts[0] or [""], candidates[0])
             else:
                 yield _joined(before + number, source, texts, candidates, splitter)
         first += len(block)
+
+
+def _around_spans(
+    sentences: Sequence[str],
+    masked: Sequence[MaskedLine],
+    translate: Translate,
+    line_numbers: Sequence[int],
+) -> list[Ranked]:
+    """Translate sentences around the spans that stay; those that lose one part by part."""
+    ranked = translate([line.text for line in masked], line_numbers)
+    results = []
+    for sentence, line, number, row in zip(sentences, masked, line_numbers, ranked, strict=True):
+        pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
+        pairs = [(text, best) for text, best in pairs if text is not None]
+        parts = line.texts()
+        if line.spans and not any(parts):
+            results.append(Ranked([sentence], []))
+        elif pairs:
+            results.append(Ranked(*zip(*pairs, strict=True)))
+        elif line.text and not row.texts:  # left out, for it is too long
+            results.append(row)
+        else:
+            translated = translate(parts, [number] * len(parts))
+            bests = [part.candidates[0] for part in translated if part.candidates]
+            texts = [part.texts[0] if part.texts else "" for part in translated]
+            results.append(Ranked([line.joined(texts)], [_concatenated(bests)] if bests else []))
+    return results
 
 
 def _joined(
@@ -142,22 +188,24 @@ def _joined(
     candidates: Sequence[Sequence[Candidate]],
     splitter: SentenceSplitter,
 ) -> Translation:
-    """Join the translations of a line's sentences, those of equal rank together.
-
-    The score is the mean of theirs, weighted by tokens; attention is not joined.
-    """
+    """Join the translations of a line's sentences, those of equal rank together."""
     ranks = max(map(len, texts))
     joined_texts, joined_candidates = [], []
     for rank in range(ranks):
         ranked = [options[min(rank, len(options) - 1)] for options in candidates if options]
-        lengths = [len(candidate.tokens.split()) + 1 for candidate in ranked]
-        scores = [candidate.score * n for candidate, n in zip(ranked, lengths, strict=True)]
-        tokens = " ".join(candidate.tokens for candidate in ranked)
-        joined_candidates.append(Candidate(tokens, sum(scores) / sum(lengths)))
+        joined_candidates.append(_concatenated(ranked))
         joined_texts.append(
             splitter.join([options[min(rank, len(options) - 1)] for options in texts if options])
         )
     return Translation(line, source, joined_texts or [""], joined_candidates)
+
+
+def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
+    """Concatenate translations; the score is the mean, weighted by tokens, without attention."""
+    lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
+    scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
+    tokens = " ".join(candidate.tokens for candidate in candidates)
+    return Candidate(tokens, sum(scores) / sum(lengths))
 
 
 def _fit_to_translate(

@@ -1,0 +1,156 @@
+"""Spans that stay: each is in every translation once, whatever a model makes of the numbers."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+import pytest
+
+from fairseq_ext import cli
+from fairseq_ext.decoding import stream
+from fairseq_ext.decoding.search import Candidate, Search
+from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.model import find_model
+from fairseq_ext.text.placeholders import YEARS, keeper
+from fairseq_ext.utils.errors import ConfigError
+
+NAMES = keeper([r"\{\w*\}", r"%[sd]"], markup=False)
+MARKUP = keeper([], markup=True)
+
+
+class Careless:
+    """A translator that repeats, drops, doubles and swaps words, and writes in capitals."""
+
+    limit, limit_name = 100, "the model takes"
+
+    def __init__(self, carelessness: float) -> None:
+        self._random, self._carelessness = random.Random(3), carelessness
+
+    def lengths(self, sentences: Sequence[str]) -> list[int]:
+        return [len(sentence.split()) + 1 for sentence in sentences]
+
+    def translate(
+        self, sentences: Sequence[str], numbers: Sequence[int], search: Search | None
+    ) -> list[list[Candidate]]:
+        return [[Candidate(self._changed(sentence), -1.0)] for sentence in sentences]
+
+    def _changed(self, sentence: str) -> str:
+        words = [word.upper() for word in sentence.split()]
+        if self._random.random() < self._carelessness:
+            change = self._random.choice(["drop", "double", "swap"])
+            place = self._random.randrange(len(words))
+            if change == "swap":
+                self._random.shuffle(words)
+            elif change == "double":
+                words.insert(place, words[place])
+            else:
+                del words[place]
+        return " ".join(words)
+
+
+def spaced(line: str) -> str:
+    """Tokens of a line: punctuation apart."""
+    return " ".join(re.findall(r"\w+|[^\w\s]", line))
+
+
+def joined(line: str) -> str:
+    return re.sub(r" (?=[.,])", "", line)
+
+
+CODEC = TextCodec(spaced, joined)
+
+
+def translated(lines: list[str], finder: object, carelessness: float = 0.0) -> list[str]:
+    translations = stream.translations(lines, Careless(carelessness), CODEC, keeper=finder)
+    return [translation.text for translation in translations]
+
+
+@pytest.mark.parametrize(
+    ("finder", "line", "expected"),
+    [
+        (NAMES, "the {house} is old.", "THE {house} IS OLD."),
+        (NAMES, "a{b}c d", "A{b}C D"),
+        (NAMES, "{a} {b} of %s, {c}", "{a} {b} OF %s, {c}"),
+        (NAMES, "{a}", "{a}"),
+        (NAMES, "no names in 2012", "NO NAMES IN 2012"),
+        (NAMES, "{a} in 2012", "{a} IN 2012"),
+        (NAMES, "", ""),
+        (NAMES, "  ", ""),
+        (MARKUP, "<p>a <b>big</b> house.</p>", "<p>A <b>BIG</b> HOUSE.</p>"),
+        (MARKUP, "a &lt; b<br/>", "A &lt; B<br/>"),
+        (MARKUP, '<a href="x>y" t=\'"\'>it</a>, <!-- no --> he', None),
+        (MARKUP, "<p></p>", "<p></p>"),
+        (MARKUP, "  <li> one </li>", "  <li> ONE </li>"),
+        (MARKUP, "a < b & c", "A &lt; B &amp; C"),
+    ],
+)
+def test_spans_stay(finder: object, line: str, expected: str | None):
+    if expected is None:
+        expected = re.sub(r"\b(it|he)\b", lambda word: word[0].upper(), line)
+    assert translated([line], finder) == [expected]
+
+
+def test_every_span_is_there_once_whatever_the_model_does():
+    numbers = random.Random(5)
+    spans = [f"{{n{number}}}" for number in range(60)]
+    lines = []
+    for _ in range(2000):
+        words = numbers.choices(["red", "house,", "2012", "is", "x."], k=numbers.randint(1, 9))
+        for span in spans[: numbers.choice([1, 2, 3, 25])]:
+            words.insert(numbers.randint(0, len(words)), span)
+        lines.append(" ".join(words))
+    for line, translation in zip(lines, translated(lines, NAMES, 0.5), strict=True):
+        assert sorted(re.findall(r"\{\w*\}", translation)) == sorted(re.findall(r"\{\w*\}", line))
+
+
+def element(numbers: random.Random, depth: int) -> str:
+    text = numbers.choice(["red house ", "is", " 2013, ", " &amp; x.", ""])
+    if depth == 0:
+        return text
+    name = numbers.choice(["b", "i", "a"])
+    inner = "".join(element(numbers, depth - 1) for _ in range(numbers.randint(0, 2)))
+    return f'{text}<{name} k="a>b">{inner}</{name}>{numbers.choice(["<br/>", " end", "."])}'
+
+
+def test_markup_stays_well_formed_whatever_the_model_does():
+    numbers = random.Random(7)
+    lines = [f"<p>{element(numbers, numbers.randint(1, 3))}</p>" for _ in range(2000)]
+    for line, translation in zip(lines, translated(lines, MARKUP, 0.5), strict=True):
+        before, after = ElementTree.fromstring(line), ElementTree.fromstring(translation)
+        assert [tag.tag for tag in after.iter()] == [tag.tag for tag in before.iter()]
+
+
+def test_a_shipped_model_copies_the_numbers():
+    """So that most sentences are translated at once, not in parts."""
+    name = find_model.shipped()[0]
+    assert len(YEARS) > 9
+    import fairseq_ext
+
+    model = fairseq_ext.load(find_model.resolved(find_model.SHIPPED / name))
+    line = NAMES.mask("I saw the {animal} in the house.")
+    assert line.restored(model.translate(line.text).text) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep", "("], "`--keep (` is no regular expression"),
+        (["--keep", "x*"], "`--keep x*` matches an empty text"),
+        (["--markup", "--split-sentences"], "`--markup` does not go with `--split-sentences`"),
+    ],
+)
+def test_options_that_are_refused(options: list[str], message: str, capsys):
+    name = find_model.shipped()[0]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["translate", "Hello.", "--model", name, *options])
+    assert stopped.value.code == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_pattern_is_checked_alone():
+    with pytest.raises(ConfigError):
+        keeper(["a", "["], markup=True)
+    assert keeper([], markup=False) is None
