@@ -18,7 +18,7 @@ OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options that a model may have defaults for."""
 SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
-ENGINE = ("buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
+ENGINE = ("constraints", "buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
 DRAWS = ("epsilon_sampling", "sampling_topk", "seed")
 SAMPLES: dict[str, Any] = {
     "epsilon_sampling": 0.02,
@@ -65,6 +65,14 @@ class SearchOptions:
     )
     max_len_b: int | None = _number(Search.max_len_b, "see --max-len-a")
     max_tokens: int | None = _number(Search.max_tokens, "source tokens in a batch")
+    constraints: str | None = option(
+        None,
+        "words that the translation of a line must have follow it behind tabs, in this order or in "
+        "any (ordered); fairseq's generator searches",
+        nargs="?",
+        const="ordered",
+        choices=("ordered", "unordered"),
+    )
     buffer_size: int | None = _number(
         BUFFER, "lines read before they are translated; 1 to converse"
     )
@@ -112,6 +120,8 @@ class SearchOptions:
             raise ConfigError(f"`--mbr` must be at least 1, but is {self.mbr} instead.")
         if self.sampling and self.mbr is not None:
             raise ConfigError("`--sampling` does not go with `--mbr`, which samples by itself.")
+        if self.constraints is not None and self.mode != "search":
+            raise ConfigError(f"`--constraints` {self._why_not('beam')}.")
         for name in (*SEARCH, *SAMPLES):
             if getattr(self, name) is not None and name not in OPTIONS_OF_MODE[self.mode]:
                 raise ConfigError(f"`{flag(name)}` {self._why_not(name)}.")
@@ -136,7 +146,8 @@ class SearchOptions:
         fixed = {name: getattr(self, name) for name in ("fp16", "cpu", "engine", "shortlist")}
         fixed |= {name: values[name] for name in LIMITS}
         if self.mode == "search":
-            return Search(**fixed, **{name: values[name] for name in SEARCH})
+            flags = () if self.constraints is None else (f"--constraints={self.constraints}",)
+            return Search(**fixed, flags=flags, **{name: values[name] for name in SEARCH})
         count = self.mbr or values["nbest"]
         epsilon = values["epsilon_sampling"]
         if self.epsilon_sampling is None and (self.mode == "sampling" or self.sampling_topk):

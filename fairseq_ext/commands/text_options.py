@@ -18,6 +18,7 @@ from fairseq_ext.utils.option_fields import add_options, option
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text.pipeline import Pipeline
+    from fairseq_ext.text.subwords import Step
 
 TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
@@ -57,6 +58,7 @@ def chosen_codec(
     tgt: str,
     folders: Iterable[Path],
     codes: Path | None = None,
+    constraints: bool = False,
 ) -> TextCodec:
     """The functions between text and tokens.
 
@@ -65,6 +67,7 @@ def chosen_codec(
         src, tgt: languages.
         folders: where a ``text.json`` may be; the first one counts.
         codes: instead of ``--bpe-codes``.
+        constraints: text of the target language follows a line behind tabs.
 
     Raises:
         ConfigError: options that need another one.
@@ -78,7 +81,21 @@ def chosen_codec(
     steps = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
     if options.keep_tokens and not steps.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    return TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
+    encode = steps.encoder()
+    if constraints:
+        encode = _with_constraints(encode, steps.encoder(tgt))
+    return TextCodec(encode, steps.joiner() if options.keep_tokens else steps.decoder())
+
+
+def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
+    """Make the function from a line, with text of the target behind tabs, to tokens and tabs."""
+
+    def encode(line: str) -> str:
+        text, *constraints = line.split("\t")
+        tokens = encode_source(text)
+        return "\t".join([tokens, *filter(None, map(encode_target, constraints))]) if tokens else ""
+
+    return encode
 
 
 def _overridden(

@@ -268,15 +268,24 @@ class Session:
         from fairseq_ext.text import placeholders
 
         keeper = placeholders.keeper(request.keep, request.markup)
-        if keeper is not None and request.split_sentences:
+        exclusive = {
+            "--keep": bool(request.keep),
+            "--markup": request.markup,
+            "--constraints": request.search.constraints is not None,
+            "--split-sentences": request.split_sentences,
+        }
+        options_given = [name for name, is_present in exclusive.items() if is_present]
+        if len(options_given) > 1 and options_given != ["--keep", "--markup"]:
             raise ConfigError(
-                f"`{'--keep' if request.keep else '--markup'}` does not go with "
-                "`--split-sentences`, which could cut what is to stay; give a sentence a line."
+                f"`{options_given[0]}` does not go with `{options_given[-1]}`; give one of them."
             )
         languages = request.src, request.tgt
         with opened(request.path, request.data, languages, request.search.search) as model:
             src, tgt = model.translator.src, model.translator.tgt
-            codec = text_options.chosen_codec(request.text, src, tgt, model.folders)
+            constrained = request.search.constraints is not None
+            codec = text_options.chosen_codec(
+                request.text, src, tgt, model.folders, constraints=constrained
+            )
             splitter = None
             if request.split_sentences:
                 from fairseq_ext.text.sentences import sentence_splitter

@@ -18,6 +18,7 @@ import torch
 from fairseq import options, utils
 from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
@@ -32,6 +33,7 @@ from fairseq_ext.generation.on_engine import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import trained
+from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
@@ -144,13 +146,15 @@ class Translator:
         """The ``nbest`` translations of each sentence, best first, in the order given.
 
         Args:
-            sentences: lines of source tokens, none longer than ``limit``.
+            sentences: lines of source tokens, none longer than ``limit``; if the translator was
+                told `--constraints`, with target tokens that must occur behind tabs.
             numbers: of the sentences, which samples depend on; from 0 if None.
             search: how to search; None as the translator was told. Precision, device and engine
                 are the translator's.
 
         Raises:
             ConfigError: a search that is not possible.
+            DataError: a constraint with tokens that the model does not write.
         """
         search = search or self._search
         results: list[list[Candidate]] = [[] for _ in sentences]
@@ -217,7 +221,10 @@ class Translator:
             batch = utils.move_to_cuda(batch) if self._cuda else batch
             places = batch["id"].tolist()
             numbered = {**batch, "id": torch.tensor([numbers[place] for place in places])}
-            results = self._task.inference_step(generator, self._models, numbered)
+            constraints = batch.get("constraints")
+            results = self._task.inference_step(
+                generator, self._models, numbered, constraints=constraints
+            )
             yield from zip(places, sources, results, strict=True)
 
     def _begin_to_draw(self, search: Search, first: int) -> None:
@@ -230,10 +237,29 @@ class Translator:
             torch.set_rng_state(self._random)
 
     def _dataset(self, sentences: Sequence[str]) -> Any:
+        constraints = None
+        if self._cfg.generation.constraints:
+            rows = [sentence.split("\t") for sentence in sentences]
+            sentences = [source for source, *_ in rows]
+            constraints = pack_constraints(
+                [[self._constraint(text) for text in texts] for _, *texts in rows]
+            )
         tokens, lengths = self._task.get_interactive_tokens_and_lengths(
             list(sentences), lambda line: line
         )
-        return self._task.build_dataset_for_inference(tokens, lengths)
+        return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
+
+    def _constraint(self, text: str) -> Tensor:
+        """Encode target tokens that a translation must have.
+
+        Raises:
+            DataError: the dictionary does not have one of them.
+        """
+        words = self._task.target_dictionary
+        tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
+        if words.unk() in tokens:
+            raise DataError(f"constraint `{text:.60}` has tokens that the model does not write.")
+        return tokens
 
     def _candidate(self, hypothesis: dict[str, Any], aligned: bool, skipped: set[int]) -> Candidate:
         tokens = hypothesis["tokens"].int().cpu()

@@ -1,0 +1,71 @@
+"""Lexical constraints: fairseq's search, in fairseq-interactive and in ``translate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_ext import cli
+from fairseq_ext.model import write
+from tests.models.test_loaded import saved
+from tests.support.harness import command, fairseq, hypotheses
+
+LEFT = "fairseq's generator translates instead of the engine: the engine has no constraints"
+LINES = ["w1 w2 w3\tw9\tw4 w5", "w7", "", "w3 w3 w2 w8\tw11"]
+HOW = ("--beam", 4, "--max-len-b", 12, "--cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("constraints") / "run", "transformer")
+
+
+@pytest.mark.parametrize("order", ["ordered", "unordered"])
+def test_translations_have_the_constraints(
+    folder: Path, order: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """As fairseq-interactive translates."""
+    text = "\n".join(LINES) + "\n"
+    flags = ("--constraints", order, *HOW)
+    path = ("--path", folder / "checkpoint_best.pt")
+    filled = "".join(f"{line}\n" for line in LINES if line)
+    languages = ("--source-lang", "de", "--target-lang", "en", "--buffer-size", 9)
+    done = fairseq("interactive", folder, *path, *flags, *languages, stdin=filled)
+    assert LEFT in done.stdout + done.stderr
+    expected = hypotheses(done.stdout)
+    (tmp_path / "in").write_text(text)
+    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
+    for model in ([folder, *path], ["--path", tmp_path / "bundle"]):
+        files = ("--input", tmp_path / "in", "-o", tmp_path / "out")
+        command("translate", *model, *flags, *files)
+        assert LEFT in caplog.text
+        caplog.clear()
+        translations = (tmp_path / "out").read_text().splitlines()
+        assert [line for line in translations if line] == expected
+        assert translations[2] == ""
+    for line, translation in zip(LINES, translations, strict=True):
+        for constraint in line.split("\t")[1:]:
+            assert f" {constraint} " in f" {translation} "
+    first = f" {translations[0]} "
+    if order == "ordered":
+        assert first.index(" w9 ") < first.index(" w4 w5 ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sampling",), "`--constraints` does not go with `--sampling`"),
+        (("--keep", "x"), "`--keep` does not go with `--constraints`; give one of them."),
+        ((), "constraint `unknown` has tokens that the model does not write."),
+    ],
+)
+def test_what_is_refused(
+    folder: Path, options: tuple, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "in").write_text("w1\tunknown\n")
+    words = ["translate", "--path", str(folder), "--input", str(tmp_path / "in"), "--cpu"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*words, "--constraints", "ordered", *options])
+    assert stopped.value.code == 1
+    assert message in capsys.readouterr().err
