@@ -7,6 +7,7 @@ count or index something, are taken from the last checkpoint.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +19,10 @@ from torch import Tensor
 from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.checkpoints.layout import memory
+from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
+logger = logging.getLogger(__name__)
 _SHOWN = 4  # names shown in a message
 
 
@@ -85,10 +88,14 @@ def average_checkpoints(
     architecture: str | None = None
     stage: Tensor | None = None
     words: dict[str, str] | None = None
+    seeds: set[int] = set()
+    if (repeated := files.twice(paths)) is not None:
+        logger.warning(f"{repeated} is there twice, and counts twice in the mean")
     for number, path in enumerate(paths):
         with safe_load.about(path):
             checkpoint = load(path)
             model = _model(checkpoint, path)
+            seeds.add(layout.options(checkpoint, "common").get("seed", 0))
             if number == 0:
                 architecture = layout.architecture(checkpoint)
                 sums = {
@@ -112,6 +119,12 @@ def average_checkpoints(
                         f"`{path}`: the weight `{name}` holds NaN or infinity; leave it out."
                     )
                 total.add_(model[name])
+    if len(seeds) > 1:
+        names = ", ".join(map(str, sorted(seeds)))
+        logger.warning(
+            f"the checkpoints are of trainings with the seeds {names}: unless these began from the "
+            "same weights, their mean translates nothing"
+        )
     _set_means(model, sums, len(paths), ties)
     result = layout.without_training_state(checkpoint)
     extra = {**result["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}

@@ -138,7 +138,7 @@ def add(commands: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     request = from_args(Request, args)
-    request.parts.check(request.input)
+    request.parts.check(request.input, {"--output": request.output, "--json": request.json})
     request = request.resolved()
     options.keep_inputs(request)  # again: only now are the models and the data paths
     return translate(request)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,12 @@ class PartOptions:
         metavar="ADDRESS",
     )
 
-    def check(self, inputs: Sequence[Path] | None) -> None:
-        """Refuse options that need another one.
+    def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
+        """Refuse options that need another one, and outputs in the folder of the parts.
+
+        Args:
+            inputs: the texts.
+            outputs: what is written at the end, by the name of its option.
 
         Raises:
             ConfigError: the first of them.
@@ -63,6 +67,12 @@ class PartOptions:
         )
         if self.parts is not None and inputs is None:
             raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
+        for name, path in outputs.items():
+            if self.parts and path and path.resolve().is_relative_to(self.parts.resolve()):
+                raise ConfigError(
+                    f"`{name}` {path} is in the folder of the parts, which has files of its own; "
+                    "name a file elsewhere."
+                )
 
 
 def run(request: Request) -> int:

@@ -400,6 +400,8 @@ def test_a_job_that_has_made_nothing_gives_way(model: Path, tmp_path: Path) -> N
         (("--parts", "p", "--input", "in", "--shard", "2/2"), "`--shard` must be I/N with I"),
         (("--parts", "p", "--input", "in", "--part-lines", 0), "must be at least 1, but is 0"),
         (("--parts", ".", "--input", "in"), "has files, but no manifest.json; choose another"),
+        (("--parts", ".", "--input", "in", "-o", "out"), "`--output` out is in the folder of"),
+        (("--parts", ".", "--input", "in", "--json", "j"), "`--json` j is in the folder of"),
         (("--parts", "p", "--input", "bad"), "bad, line 2: not UTF-8"),
         (("--parts", "p", "--input", "in", "--nbest", 9), "`--nbest` must be at most `--beam`"),
         (("--parts", "p", "--input", "in", "--ray", "x", "--shard", "0/2"), "goes with `--ray`"),

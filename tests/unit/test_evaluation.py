@@ -262,6 +262,19 @@ def test_average_is_the_exact_mean(tmp_path):
     assert result["extra_state"] == {"epoch": 7, "averaged": [path.name for path in paths]}
 
 
+def test_a_file_twice_and_other_seeds_are_remarked(caplog: pytest.LogCaptureFixture):
+    def load(path: str | Path) -> dict:
+        state = checkpoint(1)
+        return {**state, "cfg": {**state["cfg"], "common": {"seed": int(Path(path).stem)}}}
+
+    averaging.average_checkpoints(["1.pt", "1/../1.pt"], load)
+    assert caplog.messages == ["1/../1.pt is there twice, and counts twice in the mean"]
+    caplog.clear()
+    averaging.average_checkpoints(["3.pt", "1.pt"], load)
+    (message,) = caplog.messages
+    assert message.startswith("the checkpoints are of trainings with the seeds 1, 3: unless")
+
+
 def test_average_sums_in_float64():
     # In float32 the sum 2^24 + 1 + 1 + … never leaves 2^24.
     values = iter([2.0**24, 1.0, 1.0, 1.0])
