@@ -8,12 +8,12 @@ partitions in which a corpus of any size is compared with itself, a little at a 
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from fairseq_ext.text.cleaning import Spaced
 from fairseq_ext.utils.files import atomic_write
 
 BYTES = 16
@@ -21,16 +21,7 @@ KIND = np.dtype(f"S{BYTES}")  # compares like bytes; zeros at its end are droppe
 SPACE = 1 << 8 * BYTES
 
 
-class _Letters(dict):
-    """Table for ``str.translate`` that turns punctuation, symbols and spaces into a space."""
-
-    def __missing__(self, code: int) -> int:
-        # P punctuation, S symbols, Z spaces, C controls; marks (M) stay, Indic vowels are such.
-        self[code] = ord(" ") if unicodedata.category(chr(code))[0] in "PSZC" else code
-        return self[code]
-
-
-_LETTERS = _Letters()
+_LETTERS = Spaced("PSZC")  # marks stay
 
 
 def normalized(sentence: str) -> str:

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import functools
 import math
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 
+from fairseq_ext.text.cleaning import Spaced
 from fairseq_ext.text.moses import base
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
@@ -29,31 +29,12 @@ Rule = Callable[[tuple[str, str], str], Check]
 GROUP = "fairseq_ext.rules"
 
 
-class _Letters(dict[str, bool]):
-    """Cache of whether a character is a letter or a mark in Unicode."""
-
-    def __missing__(self, character: str) -> bool:
-        self[character] = unicodedata.category(character)[0] in "LM"
-        return self[character]
-
-
-LETTERS = _Letters()
+LETTERS = Spaced("NPSZC")
 
 
 def empty(source: str, target: str) -> str | None:
     """Reject pairs with an empty side."""
     return None if source and target else "empty side"
-
-
-def longest(words: int) -> Check:
-    """Return a check that rejects pairs with a side of more than ``words`` words."""
-
-    def check(source: str, target: str) -> str | None:
-        if max(source.count(" "), target.count(" ")) >= words:
-            return f"more than {words} words"
-        return None
-
-    return check
 
 
 def length(languages: tuple[str, str], values: str) -> Check:
@@ -98,7 +79,7 @@ def letters(languages: tuple[str, str], values: str) -> Check:
 
     def has_few_letters(text: str) -> bool:
         signs = text.replace(" ", "")
-        return sum(map(LETTERS.__getitem__, signs)) < min_share * len(signs)
+        return len(signs) - signs.translate(LETTERS).count(" ") < min_share * len(signs)
 
     def check(source: str, target: str) -> str | None:
         return (
@@ -177,7 +158,7 @@ def checks(
         ConfigError: a rule that is not known, or values that it cannot use.
         EnvironmentProblem: a library that a rule needs is not installed.
     """
-    first = [empty] if not max_words else [empty, longest(max_words)]
+    first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]
     return (*first, *(_made(specification, languages) for specification in specifications))
 
 

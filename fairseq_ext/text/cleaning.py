@@ -58,15 +58,26 @@ def straight(text: str) -> str:
     return text.replace("’", "'")
 
 
-class _Printable(dict):
-    """Table for ``str.translate`` that turns characters of Unicode's category C into a space."""
+class Spaced(dict[int, int]):
+    """Table for ``str.translate`` that turns characters of some Unicode categories into a space.
+
+    Args:
+        categories: by their first letters: L letters, M marks (such as Indic vowels), N numbers,
+            P punctuation, S symbols, Z spaces, C controls.
+        exceptions: characters that stay.
+    """
+
+    def __init__(self, categories: str, exceptions: str = "") -> None:
+        super().__init__({ord(character): ord(character) for character in exceptions})
+        self._categories = categories
 
     def __missing__(self, code: int) -> int:
-        self[code] = ord(" ") if unicodedata.category(chr(code))[0] == "C" else code
+        is_spaced = unicodedata.category(chr(code))[0] in self._categories
+        self[code] = ord(" ") if is_spaced else code
         return self[code]
 
 
-_PRINTABLE = _Printable({code: code for code in (0x200C, 0x200D)})  # as INVISIBLE leaves them
+_PRINTABLE = Spaced("C", "\u200c\u200d")  # as INVISIBLE leaves them
 
 
 def printable(text: str) -> str:
