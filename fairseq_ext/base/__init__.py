@@ -1,1 +1,1 @@
-"""Shared code that every wing may import; nothing here imports a wing."""
+"""Code that all wings share; nothing here imports a wing."""

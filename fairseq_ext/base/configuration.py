@@ -16,9 +16,9 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """The stock flags that every architecture of ours honours, under fairseq's own names.
+    """Stock flags that all of our architectures honour, under fairseq's own names.
 
-    A flag that a model does not list is refused by name by the command's own parser.
+    If a model does not list a flag, the command's parser refuses the flag by name.
     """
 
     dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
@@ -46,7 +46,7 @@ class TranslationModelConfig(ModelConfig):
 
 @dataclass
 class EncoderConfig(ModelConfig):
-    """Stock flags of an encoder that is built of Transformer layers."""
+    """Stock flags of an encoder made of Transformer layers."""
 
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
         default="relu", metadata={"help": "activation function of the feed-forward layers"}
@@ -90,7 +90,7 @@ class EncoderConfig(ModelConfig):
 
 @dataclass
 class BinaryOptions(FairseqDataclass):
-    """Options that choose the binarized parts of a Transformer; :mod:`fairseq_ext.binary` acts."""
+    """Options that choose the parts of a Transformer for :mod:`fairseq_ext.binary` to binarize."""
 
     binary_weights: str = field(
         default="",
@@ -167,7 +167,7 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> Namespace:
-    """A copy of a model's configuration as a Namespace, with ``values`` added.
+    """Copy a model's configuration into a Namespace, and add ``values``.
 
     fairseq passes configurations as dataclasses, as OmegaConf objects or as Namespaces.
     """
@@ -181,9 +181,9 @@ def with_defaults(
     config: type[FairseqDataclass],
     task: FairseqTask,
 ) -> Namespace:
-    """A copy of ``cfg`` in which missing options have their defaults.
+    """Copy ``cfg``, with defaults for missing options.
 
-    Options are missing where a checkpoint was saved before they existed.
+    A checkpoint lacks options that did not exist yet when it was saved.
 
     Args:
         cfg: the model's configuration, in any of fairseq's forms.
@@ -218,7 +218,7 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
             )
     config = TransformerConfig.from_namespace(cfg)
     if "decoder" in sides:
-        # fairseq copies `--decoder-embed-dim` to these only in configurations that hydra has made.
+        # fairseq copies `--decoder-embed-dim` to these only in configurations made by hydra.
         config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
     return config
 
@@ -226,7 +226,7 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
 def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
     """Add the options of a flat dataclass to a parser, without their defaults.
 
-    The parser must not know the defaults, because fairseq could not tell them from values that the
-    user has given. So a flag wins over the named architecture, which wins over the dataclass.
+    The parser must not know the defaults, because fairseq could not tell them from the user's
+    values. So a flag overrides the named architecture, which overrides the dataclass.
     """
     gen_parser_from_dataclass(parser, config(), delete_default=True)

@@ -1,4 +1,4 @@
-"""Embedding tables, shared or not, and the initialization of linear layers."""
+"""Build embedding tables, shared or not, and initialize linear layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
-    """A new embedding table ``[V, E]``: Xavier-uniform, and 0 for the pad symbol."""
+    """Build an embedding table ``[V, E]``: Xavier-uniform, and 0 for the pad symbol."""
     embedding = nn.Embedding(len(dictionary), embed_dim, padding_idx=dictionary.pad())
     nn.init.xavier_uniform_(embedding.weight)
     with torch.no_grad():
@@ -22,7 +22,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 def build_embeddings(
     cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
 ) -> tuple[nn.Embedding, nn.Embedding]:
-    """The embedding tables of encoder and decoder; one table with ``--share-all-embeddings``.
+    """Build the embedding tables of encoder and decoder; one with ``--share-all-embeddings``.
 
     Raises:
         ConfigError: one table was asked for, but the dictionaries or the sizes differ.

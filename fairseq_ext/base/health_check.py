@@ -15,8 +15,8 @@ class Check:
         status: ``ok``; ``note``, worth knowing; ``warning``, something is missing or slow; or
             ``ERROR``, training or translating cannot work.
         topic: what was checked.
-        finding: what there is.
-        cure: the command or step that mends it.
+        finding: what was found.
+        cure: the command or step that repairs it.
     """
 
     status: str
@@ -25,5 +25,5 @@ class Check:
     cure: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The fields, for JSON."""
+        """Return the fields for JSON."""
         return asdict(self)

@@ -14,10 +14,10 @@ from torch import Tensor
 class OneDnnProduct:
     """``F.linear`` with a packed copy of the weight, once ``enabled`` is set.
 
-    The copy is made at the first use, and again after the weight has been loaded anew. Enable it
-    only for a model that is not trained any more, because changes by an optimizer are not noticed.
-    Only fp32 weights on a CPU with oneDNN are packed, and only while no gradient is wanted; in all
-    other cases this is plain ``F.linear``.
+    The copy is made at the first use, and again after the weight has been reloaded. Enable it only
+    for a model that is no longer trained, because an optimizer's changes go unnoticed. Only fp32
+    weights on a CPU with oneDNN are packed, and only while no gradient is needed; in all other
+    cases this is plain ``F.linear``.
     """
 
     def __init__(self) -> None:

@@ -23,10 +23,10 @@ class OutputLayer(NamedTuple):
     bias: Tensor | None = None
 
     def of_words(self, words: Tensor | slice) -> OutputLayer:
-        """The same layer for some of the words, ``[N, C]``."""
+        """Return the layer for some of the words, ``[N, C]``."""
         return self._replace(features=self.features.flatten(0, -2)[words])
 
     def logits(self) -> Tensor:
-        """``[..., V]``, in fp32 at least."""
+        """Compute the logits ``[..., V]``, at least in fp32."""
         z = F.linear(*self)
         return z.to(torch.promote_types(z.dtype, torch.float32))

@@ -24,7 +24,7 @@ AXES = {
 
 
 def real_first(padding_mask: Tensor) -> Tensor:
-    """Column indices that move each sentence's words to the left and its pads to the right.
+    """Return column indices that move each sentence's words to the left and pads to the right.
 
     Gathering the columns by these indices gives a right-padded batch. Gathering that batch by the
     ``argsort`` of the indices restores the original order.
@@ -39,17 +39,17 @@ def real_first(padding_mask: Tensor) -> Tensor:
 
 
 def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
-    """``values`` ``[B, S, ...]`` with the columns of each sentence taken by ``[B, S]`` indices."""
+    """Take columns of each sentence in ``values`` ``[B, S, ...]`` by ``[B, S]`` indices."""
     index = columns.view(*columns.shape, *[1] * (values.dim() - 2)).expand_as(values)
     return values.gather(1, index)
 
 
 def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int]:
-    """The sentences that are left when beam search reorders its rows.
+    """Find the sentences that remain when beam search reorders its rows.
 
     Beam search reorders the rows at every step, but nearly always within each sentence. Tensors
-    that are equal for all rows of a sentence (such as its keys) can therefore be stored once for
-    each sentence, which takes ``beam`` times less memory, and need no copying.
+    that are equal for all rows of a sentence (such as its keys) can therefore be stored once per
+    sentence. This takes ``beam`` times less memory and needs no copying.
 
     Args:
         order: ``[R']``, the rows to take, of ``R`` rows in groups of ``rows_per_sentence``.
@@ -68,7 +68,7 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int
 
 
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
-    """Select ``sentences`` along ``axis``; without a copy if these are all sentences in order."""
+    """Select ``sentences`` along ``axis``, without a copy if they are all sentences in order."""
     count = values.size(axis)
     if sentences.numel() == count and bool(
         (sentences == torch.arange(count, device=sentences.device)).all()
@@ -80,12 +80,12 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
 def reorder_rows(
     encoder_out: Mapping[str, list[Tensor]], order: Tensor, by_row: str
 ) -> dict[str, list[Tensor]]:
-    """The output of an encoder for the rows ``order`` ``[R']`` of beam search.
+    """Select an encoder's output for the rows ``order`` ``[R']`` of beam search.
 
     Args:
-        encoder_out: its entries have a place for each sentence, along :data:`AXES`.
+        encoder_out: entries with an item for each sentence along :data:`AXES`.
         order: the rows to take.
-        by_row: the entry that has a place for each row.
+        by_row: the entry that has an item for each row instead.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

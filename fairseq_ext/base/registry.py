@@ -1,4 +1,4 @@
-"""Register models and architectures; a name that is already taken is an error."""
+"""Register models and architectures, and refuse names that are already taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Model = TypeVar("Model", bound=type)
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """fairseq's ``register_model``, with an error where the name is already taken.
+    """Register a model with fairseq, but refuse a name that is already taken.
 
     Raises:
         EnvironmentProblem: another class has the name. fairseq would silently keep that class.
@@ -35,7 +35,7 @@ def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Mo
 
 
 def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
-    """Register a named architecture: a model whose configuration has these defaults.
+    """Register a named architecture: a model with its own defaults.
 
     Raises:
         EnvironmentProblem: the name is taken.
@@ -66,7 +66,7 @@ def refuse_taken(name: str, cls: type) -> None:
 
 
 def models_with(option: str) -> list[str]:
-    """Our models that have an option of this name (``binary_weights``), in alphabetical order."""
+    """Return our models that have an option such as ``binary_weights``, in alphabetical order."""
     return sorted(
         name
         for name, config in MODEL_DATACLASS_REGISTRY.items()

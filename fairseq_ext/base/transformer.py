@@ -17,8 +17,8 @@ from fairseq_ext.base.configuration import (
 )
 from fairseq_ext.base.embeddings import require_shareable
 
-# Functions that are called with every new model and its configuration. The wing `binary` adds the
-# one that binarizes the layers named by the options, so that no wing has to import another.
+# Functions to call with every new model and its configuration. The wing `binary` adds a function
+# that binarizes the layers named by the options, so that no wing has to import another.
 after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 

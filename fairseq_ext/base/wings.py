@@ -17,17 +17,17 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
 USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"
-"""For fairseq's ``--user-dir``."""
+"""The folder to give to fairseq's ``--user-dir``."""
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:
-    """The wings that have the module ``with_module``, in alphabetical order."""
+    """Return the wings that have the module ``with_module``, in alphabetical order."""
     wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 
 
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
-    """Values that wings declare in their ``__init__.py``: each with the name of its package."""
+    """Yield what wings declare as ``attribute`` in ``__init__.py``, with each package's name."""
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
         if hasattr(package, attribute):
