@@ -1,4 +1,4 @@
-"""Word alignments of a parallel text, as `fairseq-preprocess --align-suffix` reads them.
+"""Check the word alignments of a parallel text for `fairseq-preprocess --align-suffix`.
 
 A line has the alignments of a sentence pair: ``0-0 1-2`` aligns the first words of both sides, and
 the second source word with the third target word. It may be empty.
@@ -17,13 +17,13 @@ def check(path: str | Path, source: str | Path, target: str | Path, sentences: i
 
     Args:
         path: of the alignments.
-        source: text that was checked before.
+        source: a text that has already been checked.
         target: its translation.
         sentences: number of lines of each.
 
     Raises:
         DataError: the file is missing, is not text, has another number of lines than the text, or
-            aligns words that are not there; with the line.
+            aligns words that do not exist; the message names the line.
     """
     line_count = text.check_text(path, empty_lines=True, max_tokens=None)
     if line_count != sentences:
@@ -48,7 +48,7 @@ def check(path: str | Path, source: str | Path, target: str | Path, sentences: i
 
 
 def _aligns(pair: str, source: int, target: int) -> bool:
-    """Whether a pair has the numbers of words of sentences of these lengths."""
+    """Whether a pair such as ``0-1`` has numbers of words in sentences of these lengths."""
     try:
         i, j = map(int, pair.split("-"))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Facts about files, remembered until the size, time or inode of the file changes.
+"""Remember facts about files until the size, time or inode of a file changes.
 
-The notes are a small file beside the data or, where that cannot be written, in the user's cache
-folder. Where neither can, every start reads the file again.
+The notes are a small file beside the data or, if that cannot be written, in the user's cache
+folder. If neither can be written, every start reads the file again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.utils.files import atomic_write, cache_folder
 
 NOTES = ".checked.json"
-MOST_BYTES = 1 << 22  # of notes, which anyone may have written
+MOST_BYTES = 1 << 22  # of notes, limited because anyone may have written them
 Facts = dict[str, Any]
 
 
 def examine(path: Path, measure: Callable[[Path], Facts], fact_types: dict[str, type]) -> Facts:
-    """Return ``measure(path)``, from notes if it has been called for this very file before.
+    """Return ``measure(path)``, from notes if this very file has been measured before.
 
     Args:
         path: a file.
-        measure: reads it; its errors are not remembered.
-        fact_types: the facts that the caller needs, with their types; notes without one of them do
-            not count.
+        measure: reads the file; its errors are not remembered.
+        fact_types: the facts that the caller needs, with their types; notes without one of them
+            are ignored.
     """
-    status = path.stat()  # taken before it is read: a change in between is noticed next time
+    status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
     for notes in _places(path.parent):
         note = _read(notes).get(path.name)

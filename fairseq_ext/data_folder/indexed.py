@@ -1,8 +1,8 @@
 """Check that fairseq's index (``.idx``) and data (``.bin``) are whole and belong together.
 
-The layout ``mmap``, fairseq's default: ``.idx`` has a header, the size of each sentence in tokens
-(int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one after
-another.
+In the layout ``mmap``, fairseq's default, ``.idx`` has a header, the size of each sentence in
+tokens (int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one
+after another.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fairseq_ext.data_folder import checked_files, manifest
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file, sha256
 
-# By their code in the header; signed ones are read as unsigned, so that a negative is too large.
+# By code in the header; signed types are read as unsigned, so that negative tokens are too large.
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
 HEADER = "S9,<u8,u1,<u8"  # magic, version, code of the tokens' type, number of sentences
 OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
-BLOCK = 1 << 24  # bytes of data, or sentences of an index, looked at at a time
+BLOCK = 1 << 24  # bytes of data, or sentences of an index, to check at a time
 AGAIN = "Run fairseq-preprocess again."
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of an index: number of sentences, and numpy type of their tokens."""
+    """The header of an index: the number of sentences and the numpy type of their tokens."""
 
     sentences: int
     token_type: str
@@ -35,16 +35,16 @@ class Header:
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
-    Sizes are compared each time. The contents are read once: pointers against sizes, checksums
-    against the folder's manifest, and the largest token;
-    :mod:`~fairseq_ext.data_folder.checked_files` remembers the outcome. Of layouts
-    other than ``mmap``, only what the manifest lists is checked.
+    Sizes are compared each time. The contents are read once to check pointers against sizes,
+    checksums against the folder's manifest, and the largest token;
+    :mod:`~fairseq_ext.data_folder.checked_files` remembers the outcome. In layouts other than
+    ``mmap``, only files in the manifest are checked.
 
     Args:
-        prefix: the path without its ending, such as ``data-bin/train.de-en.de``. Where neither
-            file is there, nothing is checked.
-        vocabulary: the size of the dictionary the tokens must lie in, if known.
-        contents: False compares sizes alone, which is enough in all but one process of a job.
+        prefix: the path without its ending, such as ``data-bin/train.de-en.de``. If neither file
+            exists, nothing is checked.
+        vocabulary: the size of the dictionary that the tokens must be in, if known.
+        contents: False compares only sizes, which is enough in all but one process of a job.
 
     Raises:
         DataError: a file is missing, damaged or empty, or a token is not in the dictionary.
@@ -69,7 +69,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> Header | None:
-    """Read the header of an index; None for another layout than ``mmap``.
+    """Read the header of an index; None if its layout is not ``mmap``.
 
     Raises:
         DataError: it is damaged or empty.
@@ -95,16 +95,16 @@ def read_header(index: Path) -> Header | None:
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Memory-map the tokens of all sentences; returns them and where each sentence begins.
+    """Memory-map the tokens of all sentences; also return where each sentence begins.
 
     Args:
         prefix: as for :func:`check`.
 
     Returns:
-        Tokens, as numpy has them in a file, and ``[sentences + 1]`` places in them, int64.
+        A memory map of the tokens, and ``[sentences + 1]`` places in it, int64.
 
     Raises:
-        DataError: as for :func:`check`; or no such data, or of another layout than ``mmap``.
+        DataError: as for :func:`check`; or the data are missing, or their layout is not ``mmap``.
     """
     import numpy as np
 
@@ -135,10 +135,10 @@ def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry 
 
 
 def bytes_of_data(index: Path, header: Header) -> int:
-    """Return the data size an index implies; its pointers must be the running sum of its sizes.
+    """Compute the data size that an index implies, and check its pointers against its sizes.
 
     Raises:
-        DataError: a size is negative, or a pointer another one.
+        DataError: a size is negative, or a pointer is not the sum of the sizes before it.
     """
     import numpy as np
 

@@ -1,12 +1,12 @@
-"""The manifest of a data folder: sizes and SHA-256 checksums of what fairseq-preprocess wrote.
+"""The manifest of a data folder: sizes and SHA-256 checksums of fairseq-preprocess's files.
 
 ::
 
     {"format": "fairseq-ext data", "version": 1,
      "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
 
-Several calls into one folder (another split, one side only) extend it. A file that is not listed,
-and a folder without a manifest, are loaded without checksums.
+Later calls for the same folder (another split, one side only) extend it. Unlisted files, and
+folders without a manifest, are loaded without checksums.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CURE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A file as it was written: its size in ``bytes`` and its checksum, 64 hexadecimal digits."""
+    """A file's size in ``bytes`` and its checksum, 64 hexadecimal digits, as it was written."""
 
     bytes: int
     sha256: str
@@ -62,7 +62,7 @@ def read(folder: Path) -> dict[str, Entry]:
     """Return the entries of a folder's manifest, by file name; empty without a manifest.
 
     Raises:
-        DataError: it is damaged, too large, or something else.
+        DataError: the manifest is damaged or too large, or the file is not a manifest.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -80,7 +80,7 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def _entries(content: Any) -> dict[str, Entry]:
-    """Parse the entries of a manifest; raises ValueError with the first defect."""
+    """Parse the entries of a manifest; raise ValueError at the first defect."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"its `format` is not `{FORMAT}`")
     if content.get("version") != VERSION:
@@ -102,10 +102,10 @@ def _entries(content: Any) -> dict[str, Entry]:
 
 
 def require_size(path: Path, entry: Entry | None) -> None:
-    """Check the size of a file that is listed.
+    """Check the size of a listed file.
 
     Raises:
-        DataError: it is another one.
+        DataError: the size differs.
     """
     if entry is not None and path.stat().st_size != entry.bytes:
         raise DataError(
@@ -115,10 +115,10 @@ def require_size(path: Path, entry: Entry | None) -> None:
 
 
 def require_checksum(path: Path, entry: Entry | None, digest: str | None) -> None:
-    """Check the SHA-256 of a file that is listed.
+    """Check the SHA-256 of a listed file.
 
     Raises:
-        DataError: it is another one.
+        DataError: the checksum differs.
     """
     if entry is not None and digest != entry.sha256:
         raise DataError(
@@ -127,10 +127,10 @@ def require_checksum(path: Path, entry: Entry | None, digest: str | None) -> Non
 
 
 def check_dictionary(path: Path) -> None:
-    """Check a dictionary against the manifest beside it, if that lists it.
+    """Check a dictionary against the manifest beside it, if it is listed there.
 
     Raises:
-        DataError: another size or checksum, or the manifest cannot be read.
+        DataError: size or checksum differs, or the manifest cannot be read.
     """
     entry = read(path.parent).get(path.name)
     require_size(path, entry)

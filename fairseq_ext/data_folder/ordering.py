@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 
 BLOCK = 1 << 14
-"""Sentences that are sorted at a time; their keys and places stay in a processor's cache."""
+"""Sentences to sort at a time, so that keys and places stay in a processor's cache."""
 KEYS = 1 << 16
-"""Keys are of 16 bits, which numpy sorts by radix."""
+"""Number of keys, which have 16 bits so that numpy sorts them by radix."""
 LONGEST = KEYS - 1
 """Tokens of the longest sentence that can be sorted."""
 
 
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
-    """Order sentences by their lengths, those of equal lengths at random.
+    """Order sentences by length, and those of equal length at random.
 
-    The order is fairseq's: numpy's global generator is asked for the same numbers, and sorting is
-    stable. It needs 12 bytes a sentence instead of some 30, with the result's eight.
+    The order is fairseq's: numpy's global generator gives the same numbers, and sorting is stable.
+    This needs 12 bytes a sentence instead of some 30, including eight for the result.
 
     Args:
-        sizes: int ``[sentences]`` of each side, at most :data:`LONGEST`; the last one sorts first,
-            so that ``[target, source]`` is the order by source, then by target.
-        shuffle: False leaves those of the same lengths as they lie in the corpus.
+        sizes: int ``[sentences]`` of each side, at most :data:`LONGEST`; the last side counts
+            first, so ``[target, source]`` orders by source, then by target.
+        shuffle: False keeps sentences of equal lengths in the order of the corpus.
 
     Returns:
         int64 ``[sentences]``.
@@ -40,7 +40,7 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
 
 
 def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
-    """Combine the lengths of all sides in one 16-bit number, if it fits: one pass sorts it."""
+    """Combine the lengths of all sides in one 16-bit key if possible, so that one pass sorts it."""
     ranges = [int(lengths.max(initial=0)) + 1 for lengths in sizes]
     if math.prod(ranges) > KEYS:
         return sizes
@@ -52,10 +52,10 @@ def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
-    """Sort a permutation by ``lengths``, by counting; equal lengths stay in their order.
+    """Sort a permutation by ``lengths`` with a counting sort; equal lengths stay in their order.
 
     Args:
-        order: ``[sentences]``, each once.
+        order: ``[sentences]``, each sentence once.
         lengths: int ``[sentences]``, at most :data:`LONGEST`.
         dtype: of the result.
     """

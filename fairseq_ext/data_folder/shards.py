@@ -1,9 +1,9 @@
 """Binarized data in shards: folders of training pairs with one dictionary, one for each epoch.
 
-fairseq-train takes folders with colons between them, ``bin/000:bin/001:…``. Each epoch opens the
-next one, so that an epoch begins as fast as a shard is opened, whatever the size of the corpus.
-Every n-th pair goes into a shard, so that all shards have their share of all texts. Validation and
-test sets are in the first one, where fairseq looks for them.
+fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. Each epoch opens the next
+shard, so an epoch of a corpus of any size begins as soon as one shard is open. Every n-th pair goes
+into a shard, so that each shard has its share of all texts. Validation and test sets are in the
+first shard, where fairseq looks for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
 CALLED = {"shards": "--shards", "flags": "--flags"}
-MOST = 400  # whose files are open at once
+MOST = 400  # shards, because all of their files are open at once
 OURS = (
     *("--user-dir", "--source-lang", "-s", "--target-lang", "-t", "--trainpref", "--validpref"),
     *("--testpref", "--destdir", "--srcdict", "--tgtdict", "--dict-only", "--only-source"),
@@ -37,11 +37,11 @@ class Shards:
     """A text to binarize, and the number of shards.
 
     Attributes:
-        text: folder with ``train``, and perhaps ``valid`` and ``test``, as tokens.
+        text: folder with the tokens of ``train``, and perhaps ``valid`` and ``test``.
         out: folder of the shards.
-        src, tgt: languages, endings of the files.
-        count: of the shards.
-        flags: more ones of fairseq-preprocess, such as ``--joined-dictionary``.
+        src, tgt: languages, which are the endings of the files.
+        count: number of shards.
+        flags: further flags for fairseq-preprocess, such as ``--joined-dictionary``.
     """
 
     text: Path
@@ -62,8 +62,9 @@ class Shards:
         """Return the inputs and settings that the data depend on.
 
         Raises:
-            ConfigError: a flag that this is to set, or too many shards.
-            DataError: no training text, one of unequal sides, or fewer pairs than shards.
+            ConfigError: there are too many shards, or a flag that this command sets itself.
+            DataError: the training text is missing or has unequal sides, or has fewer pairs than
+                there are shards.
         """
         if not 1 <= self.count <= MOST:
             raise ConfigError(f"`--shards` must be from 1 to {MOST}, but is {self.count}.")
@@ -99,12 +100,12 @@ class Shards:
         self._end(name)
 
     def dictionary(self, name: str) -> None:
-        """Count the tokens of all training pairs."""
+        """Make the dictionary from the tokens of all training pairs."""
         self._binarize(self.out / ".dictionary", "--trainpref", self.text / "train", "--dict-only")
         self._end(name)
 
     def shard(self, name: str) -> None:
-        """Binarize one shard; the first has the validation and test sets."""
+        """Binarize one shard; the first one also gets the validation and test sets."""
         number = int(Path(name).stem.rpartition("-")[2])
         sides = (("--srcdict", self.src), ("--tgtdict", self.tgt))
         if "--joined-dictionary" in self.flags:
@@ -140,14 +141,14 @@ class Shards:
 
 
 def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
-    """Write all shards, side by side with other workers.
+    """Write all shards, together with other workers.
 
     Args:
-        shards: what they are.
-        share: number and count: binarize this share of the shards alone.
+        shards: the text and its division.
+        share: number and count of the share of the shards to binarize.
 
     Returns:
-        The shards that are missing still, which are of others.
+        The shards that are still missing, which are in other shares.
 
     Raises:
         ConfigError, DataError: as for :meth:`Shards.job`, or fairseq-preprocess.
@@ -156,7 +157,7 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     with folder.joined_job(shards.job()):
         if folder.missing(names):
-            # First, because a wrong flag fails here and leaves the folder free for another job.
+            # First, so that a wrong flag fails before there are files that would block other jobs.
             folder.work(["dictionary.json"], shards.dictionary)
             folder.work(["deal.json"], shards.deal)
         folder.work(names[share[0] :: share[1]], shards.shard)
