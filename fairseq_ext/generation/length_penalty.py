@@ -12,24 +12,24 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 
 
 def penalty(length: int, alpha: float) -> float:
-    """``lp(Y)``, by which a log-probability is divided.
+    """Compute ``lp(Y)``, by which a log-probability is divided.
 
     Args:
         length: ``|Y|`` in tokens, ``</s>`` included.
-        alpha: α; 0 divides by 1.
+        alpha: α; 0 gives 1, no penalty.
 
     Returns:
-        1 for one token, and more for more.
+        1 for one token, and more for more tokens.
     """
     return ((5 + length) / 6) ** alpha
 
 
 class GnmtScores:
-    """Mixed into a generator of fairseq's, divides the score of each finished hypothesis.
+    """A mixin for fairseq's generators that divides the score of each finished hypothesis.
 
     The search is fairseq's: hypotheses of equal length compete by log-probability, and a sentence
     is finished with the ``--beam``-th hypothesis, whatever the scores. So the penalty only ranks
-    what was found. Scores of single tokens stay log-probabilities.
+    the hypotheses that were found. Scores of single tokens stay log-probabilities.
     """
 
     def __init__(self, *args: Any, gnmt_alpha: float, **options: Any) -> None:
@@ -40,7 +40,7 @@ class GnmtScores:
         self, step: int, bbsz_idx: Any, eos_scores: Any, tokens: Any, scores: Any,
         finalized: list[list[dict[str, Any]]], *rest: Any,
     ) -> list[int]:  # fmt: skip
-        """fairseq's hook for the hypotheses that end in step ``step``, counted from 0."""
+        """Score the hypotheses that end in step ``step``, counted from 0; fairseq's hook."""
         before = [len(hypotheses) for hypotheses in finalized]
         newly_finished = super().finalize_hypos(
             step, bbsz_idx, eos_scores, tokens, scores, finalized, *rest
@@ -57,16 +57,16 @@ class GnmtGenerator(GnmtScores, SequenceGenerator):
 
 
 class GnmtGeneratorWithAlignment(GnmtScores, SequenceGeneratorWithAlignment):
-    """The one of ``--print-alignment``."""
+    """fairseq's generator for ``--print-alignment``, with GNMT's scores."""
 
 
 def generator_options(alpha: float, generation: Any, extra: dict[str, Any] | None) -> dict:
-    """Arguments of fairseq's ``build_generator`` that give GNMT's scores.
+    """Return arguments for fairseq's ``build_generator`` that give GNMT's scores.
 
     Args:
         alpha: α, above 0.
         generation: fairseq's generation options.
-        extra: ``extra_gen_cls_kwargs`` that there are already.
+        extra: ``extra_gen_cls_kwargs`` from the caller.
     """
     options = {**(extra or {}), "gnmt_alpha": alpha}
     alignment = getattr(generation, "print_alignment", None)

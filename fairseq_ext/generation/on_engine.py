@@ -1,7 +1,7 @@
-"""Run fairseq's batches on our engine: its generator for every command, its scorer for references.
+"""Run fairseq's batches on our engine, in place of fairseq's generator and its scorer.
 
-The engine has the interfaces of both. Files of the engine, which need neither torch nor fairseq,
-are translated by :mod:`fairseq_ext.decoding.engine_translator`.
+The classes have fairseq's interfaces. For bundles, which need neither torch nor fairseq, see
+:mod:`fairseq_ext.decoding.engine_translator`.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ logger = logging.getLogger(__name__)
 
 
 class Native:
-    """A model, or several that vote, on the engine in place of something of fairseq's.
+    """A model or an ensemble on the engine, in place of fairseq's generator or scorer.
 
-    Most weights are laid out when the first batch comes, and those that the program joins before
-    that, so that no weight may change once this exists.
+    No weight may change once this object exists: it lays out some weights at once and the others
+    at the first batch.
 
     Args:
-        fallback: fairseq's, for whatever the engine cannot do in a batch.
-        models: those to run.
-        target: the dictionary of its output.
+        fallback: fairseq's generator or scorer, for batches that the engine cannot do.
+        models: the models to run.
+        target: the dictionary of their output.
         numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
-        shortlist: tokens that translations may have; None: all.
+        shortlist: tokens that translations may have; None for all.
 
     Raises:
-        ConfigError: the engine does not have one of these models.
+        ConfigError: the engine cannot run one of these models.
     """
 
     instead: str
-    """Words for the log: what works where the engine does not."""
+    """What runs instead of the engine, in words for the log."""
     _align: Callable[..., Any] | None
-    """fairseq's function from attention to alignment, if one is asked for."""
+    """fairseq's function from attention to alignment, if alignments are asked for."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Native:
         self._left: set[str] = set()
 
     def _leave(self, reason: str) -> None:
-        """Leave a batch to fairseq; see :func:`leave`. The log says so once."""
+        """Log once that fairseq does such batches, and why; see :func:`leave`."""
         if reason not in self._left:
             leave(self.instead, reason, self._numbers, self._shortlist)
             self._left.add(reason)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of fairseq's, such as ``eos``, which its commands ask for."""
-        if name == "_fallback":  # while an object is copied it has none yet
+        """Return an attribute of the fallback, such as ``eos``, for fairseq's commands."""
+        if name == "_fallback":  # an object that is being copied has none yet
             raise AttributeError(name)
         return getattr(self._fallback, name)
 
@@ -96,7 +96,7 @@ class Native:
         return self._teams[0].translate(sentences, rules, prefixes, numbers)
 
     def _opened(self) -> Team | Executor:
-        """The program, in C or where the model is."""
+        """Open the program in C, or in torch on the model's device."""
         if self._numbers == TORCH:
             first = next(self._model.parameters())
             return Executor(self._program, first.device, first.dtype)
@@ -104,14 +104,14 @@ class Native:
         return Team(machine, torch.get_num_threads())
 
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Any]:
-        """One of fairseq's hypotheses.
+        """Turn a hypothesis of the engine into one of fairseq's.
 
         Args:
-            candidate: the engine's, of ``T`` tokens.
-            source: ``[S]``, with its pads, to which no attention is paid.
+            candidate: the engine's hypothesis, with ``T`` tokens.
+            source: ``[S]``, with pads, which get no attention.
 
         Returns:
-            Attention is ``[T, S]`` or None, and so is the alignment.
+            The hypothesis; its attention and its alignment are ``[T, S]`` or None.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = None
@@ -133,26 +133,26 @@ def leave(instead: str, reason: str, numbers: str, shortlist: Shortlist | None) 
     """Log what translates instead of the engine, and why.
 
     Raises:
-        ConfigError: a shortlist, which is the engine's alone.
+        ConfigError: there is a shortlist, which only the engine can use.
     """
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
-    # fp32 is the default and changes nothing but the time; rounded weights were asked for.
+    # fp32 is the default and saves only time; the user has asked for rounded weights.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
     logger.log(level, "%s instead of the engine: %s", instead, reason)
 
 
 def on_a_device(model: BaseFairseqModel) -> bool:
-    """Whether a model is elsewhere than on the CPU."""
+    """Whether a model is on a device other than the CPU."""
     return next(model.parameters()).device.type != "cpu"
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Let generators and scorers that the engine runs have the weights of their models once.
+    """Make generators and scorers on the engine share one copy of their models' weights.
 
     Args:
-        generators: for the same models and symbols and in the same numbers; those of fairseq are
-            left alone.
+        generators: for the same models and symbols and in the same numbers; fairseq's own are left
+            alone.
     """
     first, *other_generators = [
         generator for generator in generators if isinstance(generator, Native)
@@ -163,16 +163,16 @@ def share_weights(generators: Iterable[Any]) -> None:
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:
-    """``[B, S]`` without its pads."""
+    """Return the rows of ``[B, S]`` as lists without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
 class NativeScorer(Native):
-    """Scores the targets of fairseq's batches: a search that may go only one way.
+    """A scorer of the targets of fairseq's batches: a search with only one path.
 
     Args:
-        scorer: its options are taken, and it scores targets that do not end with the only ``</s>``.
-        others: as :class:`Native`.
+        scorer: gives the options, and scores targets in which ``</s>`` is not only at the end.
+        others: as for :class:`Native`.
     """
 
     instead = "fairseq's scorer scores"
@@ -184,7 +184,7 @@ class NativeScorer(Native):
     def generate(
         self, models: Sequence[BaseFairseqModel], sample: dict[str, Any], **unused: Any
     ) -> list[list[dict[str, Tensor | None]]]:
-        """As :meth:`SequenceScorer.generate`: one hypothesis of each sentence, its target."""
+        """Score each target, and return it as the only hypothesis; see :class:`SequenceScorer`."""
         targets = words(sample["target"], self._program.symbols.pad)
         if "start_indices" in sample or not self._usual(targets, sample["net_input"]):
             self._leave("a target is no whole sentence that `</s>` ends, or is too long.")
@@ -198,7 +198,7 @@ class NativeScorer(Native):
         ]
 
     def _usual(self, targets: list[list[int]], net_input: dict[str, Tensor]) -> bool:
-        """Whether the start symbol precedes each target, and its only ``</s>`` ends it."""
+        """Whether each target follows the start symbol and has ``</s>`` only at its end."""
         symbols, longest = self._program.symbols, self._program.longest_target
         before = words(net_input["prev_output_tokens"], symbols.pad)
         return all(
@@ -226,17 +226,17 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """The engine in place of fairseq's generator or scorer, or that itself, and the log says why.
+    """Replace fairseq's generator or scorer with the engine, or return it and log why.
 
     Args:
-        generator: of fairseq, with all its options.
-        models: those that it was made for.
+        generator: fairseq's, with all its options.
+        models: the models that it was made for.
         target: the dictionary of their output.
         numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
-        shortlist: tokens that translations may have; None: all.
+        shortlist: tokens that translations may have; None for all.
 
     Raises:
-        ConfigError: a shortlist, but the engine does not search; or too short a one.
+        ConfigError: there is a shortlist, but the engine does not search; or it is too short.
     """
     scores = type(generator) is SequenceScorer
     native = NativeScorer if scores else NativeGenerator
@@ -257,14 +257,14 @@ def with_engine(
 
 
 def obstacle(generator: Any) -> str | None:
-    """The reason why the engine cannot do what was asked for, or None."""
+    """Say why the engine cannot do what a generator is asked for; None if it can."""
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
         return "the engine has no constraints, diverse search or other generators."
     if generator.lm_model is not None:
         return "the engine has no language models."
     if generator.token_indices_to_suppress is not None:
         return "the engine suppresses no tokens."
-    limit = generator.max_len_a + generator.max_len_b  # of a source of one token
+    limit = generator.max_len_a + generator.max_len_b  # for a source of one token
     if generator.min_len > limit and not generator.match_source_len:
         return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
     if _followed(generator) + 2 > generator.vocab_size:
@@ -273,15 +273,15 @@ def obstacle(generator: Any) -> str | None:
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """How many tokens may be asked for after a hypothesis."""
+    """Return how many tokens the search may try after a hypothesis."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
 def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
-    """The reason why the engine cannot run these models, or None.
+    """Say why the engine cannot run these models; None if it can.
 
     Raises:
-        ConfigError: the engine was not compiled, or not for this processor, and would be needed.
+        ConfigError: the engine is needed, but was not compiled, or not for this processor.
     """
     if numbers != TORCH:
         if any(map(on_a_device, models)):
@@ -301,7 +301,7 @@ def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
 
 
 def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None:
-    """The reason why `--engine torch` cannot do what was asked for, or None."""
+    """Say why `--engine torch` cannot do what a generator is asked for; None if it can."""
     if type(generator) is SequenceScorer:
         return "`--engine torch` scores no references; fairseq's scorer reads whole ones at once."
     if shortlist is not None:
@@ -312,7 +312,7 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
 
 
 def rules_of(generator: SequenceGenerator) -> search_options.Rules:
-    """The rules that a generator was given; the seed of samples is drawn from torch."""
+    """Return a generator's search rules; torch draws the seed of samples."""
     alpha = getattr(generator, "gnmt_alpha", None)
     lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
     if alpha is None and not generator.normalize_scores:
@@ -346,12 +346,12 @@ def _sampling(search: Any) -> search_options.Sampling | None:
 
 
 class NativeGenerator(Native):
-    """Translates batches of fairseq's.
+    """A generator that translates fairseq's batches on the engine.
 
     Args:
-        generator: its options are taken, and it translates what the engine cannot: constraints,
-            a start symbol of its own, and batches in which a prefix is a whole translation.
-        others: as :class:`Native`.
+        generator: gives the options, and translates what the engine cannot: constraints, a start
+            symbol of its own, and batches in which a prefix is a whole translation.
+        others: as for :class:`Native`.
     """
 
     instead = "fairseq's generator translates"
@@ -364,7 +364,7 @@ class NativeGenerator(Native):
 
     @property
     def search(self) -> Search:
-        """fairseq's, which a task may set after the generator is built."""
+        """The search of fairseq's generator, which a task may set after building it."""
         return self._fallback.search
 
     @search.setter
@@ -380,10 +380,10 @@ class NativeGenerator(Native):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:
-        """As :meth:`SequenceGenerator.generate`: hypotheses of each sentence, best first.
+        """Translate a batch into hypotheses, best first, as :class:`SequenceGenerator` does.
 
         Raises:
-            ConfigError: a shortlist, but the engine cannot translate the batch.
+            ConfigError: there is a shortlist, but the engine cannot translate the batch.
         """
         symbols, reason = self._program.symbols, None
         if constraints is not None:
@@ -406,12 +406,12 @@ class NativeGenerator(Native):
         ]
 
     def _numbers_of(self, sample: dict[str, Any], count: int) -> Sequence[int]:
-        """Return the sentence numbers (0, 1, … without ids): samples do not depend on batches."""
+        """Number sentences by id (else 0, 1, …), so that samples do not depend on batches."""
         first, self._seen = self._seen, self._seen + count
         return sample["id"].tolist() if "id" in sample else range(first, self._seen)
 
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
-        """One of fairseq's hypotheses, whose attention is ``[S, T]``; empty where there is none."""
+        """Make fairseq's hypothesis; its attention is ``[S, T]``, and empty if there is none."""
         hypothesis = super()._hypothesis(candidate, source)
         attention, alignment = hypothesis["attention"], hypothesis["alignment"]
         return {

@@ -1,4 +1,4 @@
-"""Refuse options of translation that cannot work: fairseq's, and ours of this room."""
+"""Refuse options of translation that cannot work: fairseq's, and those of this package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError
 
-STEEPEST = 100  # exponent of a length penalty; scores of far larger ones are 0 or infinite
+STEEPEST = 100  # exponent of a length penalty; far larger ones make scores 0 or infinite
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
 
 
@@ -47,7 +47,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
 
 
 def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
-    """Raise :class:`ConfigError` where epsilon sampling cannot work with the generation options."""
+    """Raise :class:`ConfigError` if epsilon sampling cannot work with the generation options."""
     if not 0 <= epsilon < 1:
         raise ConfigError(
             f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
@@ -62,7 +62,7 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
 
 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
-    """Raise :class:`ConfigError` where GNMT's penalty cannot work with the generation options."""
+    """Raise :class:`ConfigError` if GNMT's penalty cannot work with the generation options."""
     if not 0 <= alpha <= STEEPEST:
         raise ConfigError(
             f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "

@@ -1,8 +1,8 @@
 """Epsilon sampling: draw among the tokens whose probability is at least ε.
 
 Hewitt et al. 2022 (arXiv 2210.15191), for minimum Bayes risk decoding Freitag et al. 2023 (arXiv
-2305.09860, with ε = 0.02). Rare tokens together have much of a model's probability and little
-sense; unlike top-k and top-p, a threshold leaves a flat distribution of good tokens whole.
+2305.09860, with ε = 0.02). Rare tokens together have much of a model's probability but make little
+sense. Unlike top-k and top-p, a threshold keeps all good tokens of a flat distribution.
 
 Shapes: ``B`` sentences, ``K`` hypotheses of each (``--beam``), ``V`` symbols.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
-    """Set tokens of probability below ``epsilon`` to ``-inf``, but never the most probable ones.
+    """Set tokens of probability below ``epsilon`` to ``-inf``, but never the most probable token.
 
     Args:
         log_probabilities: ``[..., V]``, natural logarithms; not changed.
@@ -32,10 +32,10 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
 
 
 class EpsilonSampling(Sampling):
-    """fairseq's ``--sampling`` from the truncated distribution, normalized anew.
+    """fairseq's ``--sampling`` from the truncated and renormalized distribution.
 
-    Probabilities are those after ``--temperature``. As with fairseq's own sampling, scores are the
-    model's log-probabilities, not those of the truncated distribution.
+    ``--temperature`` comes before the threshold. Scores are the model's log-probabilities, as with
+    fairseq's own sampling, and not those of the truncated distribution.
     """
 
     def __init__(self, dictionary: Dictionary, epsilon: float) -> None:

@@ -1,11 +1,11 @@
-"""The task ``translation_ext``: ``translation`` with what two papers do to its data and search.
+"""The task ``translation_ext``: ``translation`` with further options for its data and search.
 
-Nine options beside all of ``translation``'s. For the Linformer paper: targets cut as
+It has nine more options than ``translation``. For the Linformer paper: targets cut as
 ``--truncate-source`` cuts sources, a start symbol on every source, and training batches drawn at
-random instead of by length. Cutting and the start symbol also hold in fairseq-interactive and hub
-use, where ``translation`` forgets ``--truncate-source``. For the BMT paper: epsilon sampling,
-for its minimum Bayes risk decoding, and GNMT's length penalty, for its beam search. For models of
-many languages: symbols of the languages around sources and targets.
+random instead of by length. Cutting and the start symbol also apply in fairseq-interactive and hub
+use, where ``translation`` ignores ``--truncate-source``. For the BMT paper: epsilon sampling for
+its minimum Bayes risk decoding, and GNMT's length penalty for its beam search. For models of many
+languages: symbols of the languages around sources and targets.
 """
 
 from copy import copy
@@ -102,10 +102,10 @@ class TranslationExtConfig(TranslationConfig):
 
 
 class CutDataset(TruncateDataset):
-    """Sentences of at most ``truncation_length`` symbols, whose last symbol stays the last.
+    """Sentences cut to at most ``truncation_length`` symbols, which keep their last symbol.
 
-    fairseq's own composition (strip the end, truncate, append the end) counts one symbol too many
-    for every sentence that is not cut; here ``sizes`` is exact.
+    fairseq's own combination (strip the end, truncate, append the end) counts one symbol too many
+    for every uncut sentence; here ``sizes`` is exact.
     """
 
     def __getitem__(self, index: int) -> Tensor:
@@ -116,10 +116,10 @@ class CutDataset(TruncateDataset):
 
 
 class RandomPairDataset(LanguagePairDataset):
-    """Sentence pairs in random order, another one in every epoch.
+    """Sentence pairs in random order, with a new order in every epoch.
 
-    fairseq seeds numpy with ``--seed`` and the epoch before it asks for the order, so that a
-    resumed run finds the batches of its epoch again.
+    fairseq seeds numpy with ``--seed`` and the epoch before it asks for the order, so a resumed run
+    gets the batches of its epoch again.
     """
 
     @property
@@ -136,7 +136,7 @@ class RandomPairDataset(LanguagePairDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Batches of ``max_sentences``; the multiple holds only where ``max_tokens`` sets sizes."""
+        """Make batches; the required multiple applies only if ``max_tokens`` limits their size."""
         multiple = 1 if max_tokens is None else required_batch_size_multiple
         return super().batch_by_size(indices, max_tokens, max_sentences, multiple)
 
@@ -164,7 +164,7 @@ class TranslationExtTask(TranslationTask):
         )  # fmt: skip
 
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
-        """Load a split with ``translation`` as it is on disk, then apply the options to it."""
+        """Load a split from disk as ``translation`` does, then apply the options to it."""
         stock = copy(self.cfg)
         stock.truncate_source, stock.num_batch_buckets = False, 0
         loader = TranslationTask(stock, self.src_dict, self.tgt_dict)
@@ -195,7 +195,7 @@ class TranslationExtTask(TranslationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, constraints: Tensor | None = None
     ) -> LanguagePairDataset:
-        """Sentences of fairseq-interactive or of a hub model, prepared as in training."""
+        """Prepare sentences of fairseq-interactive or of a hub model as in training."""
         source = self.prepare_source(ListDataset(src_tokens, np.asarray(src_lengths)))
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
@@ -207,7 +207,7 @@ class TranslationExtTask(TranslationTask):
         extra_gen_cls_kwargs: dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """fairseq's generator, with ``--epsilon-sampling`` and ``--gnmt-lenpen`` if given."""
+        """Build fairseq's generator, with ``--epsilon-sampling`` and ``--gnmt-lenpen`` if given."""
         alpha = self.cfg.gnmt_lenpen
         check_gnmt_lenpen(alpha, args)
         epsilon = self.cfg.epsilon_sampling
@@ -231,7 +231,7 @@ class TranslationExtTask(TranslationTask):
         return generator
 
     def _around_targets(self, generator_options: dict[str, Any]) -> dict[str, Any]:
-        """Options of the generator for the symbols around targets."""
+        """Return the generator's options for the symbols around targets."""
         if self.affixes.target_suffix is not None:
             generator_options = {**generator_options, "eos": self.affixes.target_suffix}
         left_out = {*self.affixes.target, self.target_dictionary.eos()}
@@ -252,12 +252,12 @@ class TranslationExtTask(TranslationTask):
             forced = tokens.new_full((len(tokens), 1), first)
             if prefix_tokens is None:
                 prefix_tokens = forced
-            elif not prefix_tokens[:, :1].equal(forced):  # of a target without its symbols
+            elif not prefix_tokens[:, :1].equal(forced):  # the prefix lacks the target's symbols
                 prefix_tokens = torch.cat([forced, prefix_tokens], dim=1)
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
     def prepare_target(self, target: FairseqDataset) -> FairseqDataset:
-        """Put the symbols around the targets, as the options say."""
+        """Put the options' symbols around the targets."""
         if self.affixes.target_prefix is not None:
             target = PrependTokenDataset(target, self.affixes.target_prefix)
         if self.affixes.target_suffix is not None:
@@ -265,7 +265,7 @@ class TranslationExtTask(TranslationTask):
         return target
 
     def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
-        """Cut the sources and begin each with ``<s>``, as the options say."""
+        """Cut the sources and begin each with ``<s>`` if the options say so."""
         if self.cfg.truncate_source:
             limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
             source = CutDataset(source, limit)
@@ -286,17 +286,17 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """The symbols around a source."""
+        """Return the numbers of the symbols around a source."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """The symbols around a target."""
+        """Return the numbers of the symbols around a target."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 
 def symbol_number(words: Dictionary, symbol: str, option: str) -> int | None:
-    """The number of an option's symbol; None where the option is empty.
+    """Return the number of an option's symbol; None if the option is empty.
 
     Raises:
         ConfigError: the dictionary lacks the symbol.
