@@ -1,16 +1,16 @@
-"""fairseq's Adam, by torch's fused step (torch only).
+"""fairseq's Adam, computed by torch's fused step (torch only).
 
-fairseq writes Adam in a dozen operations for each parameter, each of which reads and writes whole
-tensors. torch's fused kernel does all of it in one pass. The two differ in where ε stands:
+fairseq's Adam takes a dozen operations for each parameter, each of which reads and writes whole
+tensors. torch's fused kernel needs one pass. The two differ in where ε stands:
 
     fairseq    θ -= η √(1 - β₂^t) / (1 - β₁^t) · m / (√v + ε)
     torch      θ -= η / (1 - β₁^t) · m / (√v / √(1 - β₂^t) + ε')
 
 so ``ε' = ε / √(1 - β₂^t)`` makes them equal. Weight decay is decoupled in both.
 
-A trainer multiplies all gradients by a factor, twice: by one over the number of words, and to clip
-their norm. :func:`fold` leaves both to the step, which multiplies what it has read anyway; until
-then the gradients are what the backward pass has left, and after it they have been multiplied.
+A trainer multiplies all gradients twice: by one over the number of words, and to clip their norm.
+:func:`fold` leaves both factors to the step, which reads the gradients anyway. Before the step the
+gradients are still those of the backward pass; after it they have been multiplied.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def fold(optimizer: Optimizer) -> None:
-    """From now on, :func:`multiply` and :func:`clip` leave their factors to the step if it can
-    apply them.
+    """Let :func:`multiply` and :func:`clip` leave their factors to the step if it can apply them.
 
-    Only for an owner who does not read gradients between the two and the step.
+    The caller must not read gradients between these two functions and the step.
     """
     # Experts have a norm of their own.
     if not any(hasattr(weight, "expert") for weight in _weights(optimizer)):
@@ -58,13 +57,13 @@ def is_folded(optimizer: Optimizer) -> bool:
 
 
 def forget(optimizer: Optimizer) -> None:
-    """Drop the factor, with the gradients that it was for."""
+    """Drop the factor, because its gradients are dropped."""
     if hasattr(optimizer, "factor"):
         optimizer.factor = 1.0
 
 
 def settle(optimizer: Optimizer) -> None:
-    """Multiply the gradients now, for whoever reads them."""
+    """Multiply the gradients by the factor now, for code that reads them."""
     factor = getattr(optimizer, "factor", 1.0)
     if isinstance(factor, Tensor) or factor != 1:
         forget(optimizer)
@@ -74,7 +73,7 @@ def settle(optimizer: Optimizer) -> None:
 
 
 def multiply(optimizer: Optimizer, factor: float | Tensor) -> None:
-    """Multiply all gradients, which is left to the step (:func:`is_folded`)."""
+    """Multiply all gradients at the next step (:func:`is_folded`)."""
     optimizer.factor = optimizer.factor * factor
 
 
@@ -93,10 +92,10 @@ def clip(optimizer: Optimizer, largest: float) -> Tensor:
 
 
 def step(optimizer: Optimizer) -> None:
-    """One update of every parameter that has a gradient; the state is that of fairseq's Adam.
+    """Update every parameter that has a gradient, and keep the state like fairseq's Adam.
 
     Args:
-        optimizer: whose groups have ``lr``, ``betas``, ``eps`` and ``weight_decay``.
+        optimizer: its groups have ``lr``, ``betas``, ``eps`` and ``weight_decay``.
     """
     factor = getattr(optimizer, "factor", 1.0)
     forget(optimizer)
@@ -115,10 +114,10 @@ def _weights(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Count a step, and make or fit the moments.
+    """Count a step, and make the moments or convert them to fit the weight.
 
     Raises:
-        CheckpointError: a state that was loaded is not one of this weight.
+        CheckpointError: a loaded state does not belong to this weight.
     """
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
@@ -131,7 +130,7 @@ def _advance(state: dict[str, Any], weight: Tensor) -> int:
 
 
 def _fitted(moment: Any, weight: Tensor) -> Tensor:
-    """A moment in the type and the layout of its weight: the kernel asks for neither."""
+    """Return a moment in the type and layout of its weight, which the kernel does not check."""
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")

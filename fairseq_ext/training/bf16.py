@@ -1,4 +1,4 @@
-"""Whether bf16 trains faster on this processor (torch only)."""
+"""Measure whether bf16 trains faster on this processor (torch only)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from fairseq_ext.training import onednn_matmul
 
 ROWS = 512
-"""Tokens of the products that are timed."""
+"""Tokens in the products that are timed."""
 
 
 def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
-    """The time of a product in bf16 over that in fp32, as training computes it on the CPU.
+    """Divide the time of a product in bf16 by its time in fp32, as in training on the CPU.
 
     Args:
-        model: whose matrices are multiplied; timed is the shape that most of its weights have,
-            embeddings left out.
-        repeats: the fastest of this many counts.
+        model: has the matrices; the shape of most of its weights, without embeddings, is timed.
+        repeats: number of trials, of which the fastest counts.
 
     Returns:
         The ratio; None for a model without matrices.
@@ -51,7 +50,7 @@ def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
 
 
 def _seconds(x: Tensor, weight: Tensor, repeats: int) -> float:
-    torch.mm(x, weight.t())  # the first one compiles
+    torch.mm(x, weight.t())  # the first product includes compiling
     times = []
     for _ in range(repeats):
         began = time.perf_counter()

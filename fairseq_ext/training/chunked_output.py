@@ -1,7 +1,7 @@
-"""A model whose output layer is left to the loss.
+"""Leave a model's output layer to the loss.
 
-Inside :func:`deferred`, a model returns the features that its output layer would have read, and
-:func:`output_layer` tells the loss what the layer would have done with them.
+Inside :func:`deferred`, a model returns the features that its output layer would read, and
+:func:`output_layer` gives the loss the weights of that layer.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ STOCK: dict[type, Callable[[Any, Tensor], OutputLayer]] = {
     TransformerDecoderBase: _of_transformer,
     LSTMDecoder: _of_lstm,
 }
-"""Decoders of fairseq by the class that defines ``output_layer``. A decoder of ours defines
-``last_product``, which takes the features and returns an :class:`OutputLayer`, beside its own."""
+"""The last products of fairseq's decoders, by the class that defines ``output_layer``. Our decoders
+define a method ``last_product`` instead, from features to :class:`OutputLayer`."""
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Why the output layer of ``model`` cannot be left to the loss, or None where it can."""
+    """Say why the output layer of ``model`` cannot be left to the loss; None if it can."""
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
     inner = unwrapped(model)
@@ -69,10 +69,10 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Within, ``model`` returns features in place of logits; :func:`obstacle` must be None."""
+    """Make ``model`` return features, not logits, in the block; :func:`obstacle` must be None."""
     attributes = vars(unwrapped(model).decoder)
     before = attributes.get("output_layer")
-    attributes["output_layer"] = _unchanged  # in the instance, where it hides the class's method
+    attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
     try:
         yield
     finally:
@@ -87,7 +87,7 @@ def is_deferred(model: nn.Module) -> bool:
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """The output layer of ``model`` with the features ``[B, T, C]`` that the model returned."""
+    """Return the output layer of ``model``, with the features ``[B, T, C]`` that it returned."""
     decoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):
@@ -96,7 +96,7 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside what spreads it over several processes."""
+    """Return the model inside the wrappers of distributed training."""
     while isinstance(model, WRAPPERS):
         model = model.module
     return model
@@ -107,5 +107,5 @@ def _unchanged(features: Tensor, **unused: Any) -> Tensor:
 
 
 def owner_of(instance: object, method: str) -> type:
-    """The class that defines a method of ``instance``, or ``object``."""
+    """Return the class that defines a method of ``instance``, or ``object``."""
     return next((owner for owner in type(instance).__mro__ if method in vars(owner)), object)

@@ -1,9 +1,9 @@
-"""The output layer and its cross-entropy in one, a chunk of words at a time (torch only).
+"""Compute the output layer and its cross-entropy together, a chunk of words at a time (torch only).
 
 fairseq computes the logits of all words, their log-probabilities, the loss and, going back, the
-gradients of both: several matrices of words times vocabulary. Here each chunk of words goes from
-its features to the gradient of its features at once, so that no matrix is larger than the logits
-of a chunk.
+gradients of both: several matrices of words times vocabulary. Here each chunk of words goes
+straight from its features to their gradient, so that no matrix is larger than the logits of a
+chunk.
 
 N: words, R: words of a chunk, C: features, V: vocabulary.
 """
@@ -20,13 +20,14 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.base.output_layer import OutputLayer
 
-CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, of which products are quick
-BLOCK = 2**18  # logits whose loss is taken at a time: a processor's own cache holds them
+CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, a size with fast products
+BLOCK = 2**18  # logits whose loss is computed at a time, which fit into a core's own cache
 
 
 ChunkLoss = Callable[[Tensor, slice, bool], Tensor]
-"""From logits ``z``, ``[R, V]``, their place among all words and whether a gradient is wanted, to
-the sums of loss and negative log-likelihood, ``[2]``; ``z`` is overwritten, by ``∂L/∂z``."""
+"""A function of logits ``z``, ``[R, V]``, their place among all words, and whether a gradient is
+needed. It returns the sums of loss and negative log-likelihood, ``[2]``, and overwrites ``z``, with
+``∂L/∂z`` if needed."""
 
 
 def smoothed_nll(
@@ -36,7 +37,7 @@ def smoothed_nll(
     padding_idx: int | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Label-smoothed cross-entropy, summed over words, as fairseq defines it.
+    """Compute label-smoothed cross-entropy, summed over words, as fairseq defines it.
 
     For one word with logits ``z``, ``p = softmax(z)`` and target ``t``:
 
@@ -47,15 +48,15 @@ def smoothed_nll(
         ∂L/∂z = p - (1 - ε - ε') · onehot(t) - ε'
 
     Args:
-        output: of the words ``[...]``.
+        output: the output layer of the words ``[...]``.
         target: ``[...]``.
         epsilon: ε, the probability taken from the target and shared by all other words.
         padding_idx: words with this target do not count.
-        chunk: how many logits are computed at a time; those of one word at least.
+        chunk: how many logits to compute at a time, but at least those of one word.
 
     Returns:
-        The loss, and the negative log-likelihood of the targets (without gradient); in nats, in
-        fp32 at least.
+        The loss, and the negative log-likelihood of the targets (without gradient); in nats, at
+        least in fp32.
     """
     words, target = _counted(target, padding_idx)
     chunk_loss = functools.partial(_smoothed, target=target, epsilon=epsilon)
@@ -71,7 +72,7 @@ def distilled_nll(
     padding_idx: int | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy with a teacher's probabilities, mixed with that of the targets.
+    """Mix the cross-entropy with a teacher's probabilities and that with the targets.
 
     For one word with logits ``z`` of the student and ``y`` of the teacher, ``w`` the teacher's
     weight, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:
@@ -80,7 +81,7 @@ def distilled_nll(
         ∂L/∂z = w τ (q - p) + (1 - w) (softmax(z) - onehot(t))
 
     Args:
-        output, teacher: of the words ``[...]``; the teacher's gets no gradient.
+        output, teacher: the output layers of the words ``[...]``; the teacher's gets no gradient.
         target: ``[...]``.
         temperature: τ.
         teacher_weight: w.
@@ -103,7 +104,7 @@ def distilled_nll(
 def count_correct(
     output: OutputLayer, target: Tensor, padding_idx: int | None = None, chunk: int = CHUNK
 ) -> Tensor:
-    """The number of words whose most probable prediction is the target, a scalar."""
+    """Count the words whose most probable prediction is the target; returns a scalar."""
     words, target = _counted(target, padding_idx)
     output, correct = output.of_words(words), target.new_zeros(())
     with torch.no_grad():
@@ -113,7 +114,7 @@ def count_correct(
 
 
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
-    """The words that are not pads, and their targets, ``[N]``."""
+    """Return the words that are not pads, and their targets, ``[N]``."""
     target = target.reshape(-1)
     if padding_idx is None or (counted := target.ne(padding_idx)).all():
         return slice(None), target
@@ -132,13 +133,13 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 
 
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
-    if not torch.is_grad_enabled():  # a parameter says even then that it needs a gradient
+    if not torch.is_grad_enabled():  # even then, parameters say that they need one
         output = OutputLayer(*(None if tensor is None else tensor.detach() for tensor in output))
     return _Summed.apply(*output, chunk_loss, _places(output, chunk))
 
 
 class _Summed(torch.autograd.Function):
-    """The sums of a :data:`ChunkLoss` over all chunks; its gradients are computed on the way."""
+    """The sums of a :data:`ChunkLoss` over all chunks, with gradients computed on the way."""
 
     @staticmethod
     def forward(
@@ -168,7 +169,7 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        if grad.device.type == "cpu" and grad == 1:  # of a loss that is what is trained by
+        if grad.device.type == "cpu" and grad == 1:  # usual: this is the loss of the training
             return *ctx.saved_tensors, None, None
         gradients = (
             None if gradient is None else gradient * grad.to(gradient)
@@ -180,7 +181,7 @@ class _Summed(torch.autograd.Function):
 class _Gradients:
     """Sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``.
 
-    That of the weight is stored transposed: libraries compute ``h^T ∂L/∂z``, a product with few
+    The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``, a product with few
     rows, twice as fast.
     """
 
@@ -207,7 +208,7 @@ class _Gradients:
             self.of_bias += grad_logits.sum(dim=0)
 
     def sums(self) -> tuple[Tensor | None, ...]:
-        """The gradients, in the types of the features, the weight and the bias."""
+        """Return the gradients in the types of the features, the weight and the bias."""
         of_weight = None if self.of_weight is None else self.of_weight.t()
         rounded = [
             None if gradient is None else gradient.to(self.output.weight.dtype)
@@ -217,10 +218,10 @@ class _Gradients:
 
 
 def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
-    """``p = softmax(z)``, ``[R, V]``, which overwrites ``z``, and ``log Σ e^z``, ``[R, 1]``."""
+    """Return ``p = softmax(z)``, in place of ``z`` ``[R, V]``, and ``log Σ e^z``, ``[R, 1]``."""
     highest = z.amax(dim=1, keepdim=True)
     p = torch.softmax(z, dim=1, out=z)
-    return p, highest - p.amax(dim=1, keepdim=True).log()  # the largest p is 1/V at least
+    return p, highest - p.amax(dim=1, keepdim=True).log()  # the largest p is at least 1/V
 
 
 def _smoothed(z: Tensor, place: slice, backward: bool, *, target: Tensor, epsilon: float) -> Tensor:

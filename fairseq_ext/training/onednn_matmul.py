@@ -1,4 +1,4 @@
-"""Products of fp32 matrices by oneDNN, where torch's own choice is slower (torch only).
+"""Multiply fp32 matrices with oneDNN where torch's own choice is slower (torch only).
 
 torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN is in
 torch, too, and uses it on all of them: on an AMD processor with AVX-512 a product of training takes
@@ -21,17 +21,17 @@ import torch
 from torch import Tensor
 
 LEAST = 1_500_000
-"""Multiplications below which the way through Python takes longer than oneDNN saves."""
+"""Fewest multiplications for which oneDNN is faster, despite the Python code around it."""
 
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-"""The number of programs that oneDNN and torch's layer above it keep; both read it from the
-environment at their first product. Each number of rows has its own program, some 0.3 MiB, and an
-update needs thirty. Of the 1,024 that both keep by default, a training would fill gigabytes."""
+"""How many programs oneDNN and torch's layer above it keep; both read this from the environment at
+their first product. Each number of rows has its own program of some 0.3 MiB, and an update needs
+thirty. With the default of 1,024 for each, a training would fill gigabytes."""
 
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether torch's own are slow here: MKL, AVX-512, and a processor that is not Intel's."""
+    """Whether torch's own products are slow here: MKL and AVX-512 on a non-Intel processor."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
@@ -47,12 +47,12 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 @contextlib.contextmanager
 def by_onednn() -> Iterator[None]:
-    """Within it, products on the CPU are oneDNN's, also in backward passes."""
+    """Use oneDNN for products on the CPU in the block, also in backward passes."""
     for name, capacity in CACHES.items():
         os.environ.setdefault(name, capacity)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says once that a kernel is replaced
+        warnings.simplefilter("ignore")  # torch warns once that a kernel is replaced
         for function in (mm, addmm, addmm_):
             library.impl(function.__name__, function, "CPU", allow_override=True)
     try:
@@ -62,14 +62,14 @@ def by_onednn() -> Iterator[None]:
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """``A B``."""
+    """Compute ``A B``."""
     if _is_large(a, b):
         return _product(a, b, None)
-    return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own, not replaced
+    return torch.mm(a, b, out=a.new_empty(a.size(0), b.size(1)))  # torch's own kernel
 
 
 def addmm(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``β added + α A B``."""
+    """Compute ``β added + α A B``."""
     is_bias = added.dim() == 1 and added.size(0) == b.size(1) and added.is_contiguous()
     if is_bias and beta == alpha == 1 and added.dtype == a.dtype and _is_large(a, b):
         return _product(a, b, added)
@@ -78,7 +78,7 @@ def addmm(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float 
 
 
 def addmm_(sums: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``β sums + α A B``, in the place of ``sums``."""
+    """Compute ``β sums + α A B`` in place, in ``sums``."""
     if beta == alpha == 1 and sums.dtype == a.dtype and _is_large(a, b):
         return sums.add_(_product(a, b, None))
     return torch.addmm(sums, a, b, beta=beta, alpha=alpha, out=sums)
@@ -92,5 +92,5 @@ def _is_large(a: Tensor, b: Tensor) -> bool:
 def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     weight = b.t()
     if not (weight.is_contiguous() or b.is_contiguous()):
-        weight = weight.contiguous()  # for other strides oneDNN has only its slow reference
+        weight = weight.contiguous()  # other strides use oneDNN's slow reference
     return torch.ops.mkldnn._linear_pointwise(a, weight, bias, "none", [], "")

@@ -1,8 +1,8 @@
-"""``--zero-sharding os``: each process keeps the optimizer's state of a part of the weights.
+"""``--zero-sharding os``: each process keeps the optimizer's state for a part of the weights.
 
-Stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054) by torch's own
-``ZeroRedundancyOptimizer``: gradients are summed as ever, each process updates its own parameters
-and sends them to the others. No parameter is divided, so the numbers are those of one optimizer.
+This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054) by torch's own
+``ZeroRedundancyOptimizer``: gradients are summed as usual, and each process updates its own
+parameters and sends them to the others. No parameter is divided, so results equal one optimizer's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return utils.broadcast_object(state, src_rank=0, group=self.process_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep this process's part of a whole state, once (torch would hold it twice)."""
+        """Keep this process's part of a whole state once (torch would hold it twice)."""
         super().load_state_dict(state_dict)
         self.state.clear()
 
@@ -50,7 +50,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return state
 
     def share(self) -> tuple[int, int]:
-        """The number of weights whose state this process keeps, and the number of all weights."""
+        """Return the number of weights whose state this process keeps, and of all weights."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)
@@ -63,11 +63,11 @@ def shard(
     config: dict[str, Any],
     group: torch.distributed.ProcessGroup,
 ) -> ShardedOptimizer:
-    """An optimizer like ``optimizer``, with its groups, whose state is shared out in ``group``.
+    """Make an optimizer like ``optimizer`` that splits its state among the processes of ``group``.
 
     Args:
-        optimizer: a fresh one, which treats each parameter for itself.
-        config: arguments of its class, beside the parameters.
-        group: of torch's processes, all of which call this.
+        optimizer: a new optimizer that treats each parameter separately.
+        config: arguments of its class, without the parameters.
+        group: torch's process group; all its processes call this.
     """
     return ShardedOptimizer(optimizer.param_groups, type(optimizer), group, **config)
