@@ -1,1 +1,1 @@
-"""Helpers that no library has, for all packages: files, locks, archives, errors, JSON."""
+"""Helpers for all packages that no library has: files, locks, archives, errors, JSON."""

@@ -11,14 +11,14 @@ from fairseq_ext.utils.errors import ConfigError
 def listen(host: str, port: int) -> socket.socket:
     """Open a listening socket.
 
-    Clients that come before the models are loaded wait.
+    Clients that connect before the models are loaded wait.
 
     Args:
         host: name or address of this machine.
-        port: 0 for any that is free.
+        port: 0 for any free port.
 
     Raises:
-        ConfigError: no such address, or the port is in use.
+        ConfigError: there is no such address, or the port is in use.
     """
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536
@@ -39,7 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(listener: socket.socket) -> str:
-    """Return the URL of a socket of :func:`listen`."""
+    """Return the URL of a socket from :func:`listen`."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"

@@ -29,20 +29,20 @@ from fairseq_ext.utils.files import explain, require_file, staged_folder
 
 try:
     import lzma
-except ImportError:  # a Python built without it reads no .xz
+except ImportError:  # a Python built without lzma cannot read .xz
     lzma = None  # type: ignore[assignment]
 
-# Everything that tarfile, zipfile and the decompressors raise for bytes that are not an archive.
+# All errors that tarfile, zipfile and the decompressors raise for bytes that are not an archive.
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError),
     *(LookupError, ValueError, ArithmeticError, RuntimeError),
-    MemoryError,  # a compressed file declares how much memory reading it takes
+    MemoryError,  # a compressed file declares how much memory its reader needs
     *((lzma.LZMAError,) if lzma else ()),
 )
-# Errors of the system for a name that is too long, or a file that is another member's folder.
+# System errors for a name that is too long, or for a file in the place of another member's folder.
 _OF_NAMES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them
-_HEADER = 1 << 24  # bytes; with a longer header, the archive would decide how much memory is used
+_HEADER = 1 << 24  # bytes; no archive may decide how much memory its headers take
 _MOST_HEADERS = 1 << 28  # bytes, of all members of a tar file
 _TAR_END = 1024  # bytes of zeros
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -57,20 +57,20 @@ def safe_extract(
 ) -> list[Path]:
     """Unpack a tar or zip archive into ``folder``, whole or not at all.
 
-    The archive is opened once, so that another file of its name is never read in its place.
+    The archive is opened only once, so that no other file can take its name meanwhile.
 
     Args:
         archive: a ``.zip``, or a tar file, plain or in gzip, bzip2, xz or zstd.
         folder: made if missing; nothing in it is overwritten.
-        max_bytes: the most the unpacked files may take together.
-        content: the archive's bytes where they are open already; ``archive`` is in messages then.
+        max_bytes: the most that the unpacked files may take together.
+        content: the archive's bytes if they are already open; ``archive`` then is for messages.
 
     Returns:
         The top-level files and folders, sorted.
 
     Raises:
-        DataError: damaged, too large, or with a member that is absolute, leaves the folder, or is
-            a link out of it or a device; or a result would overwrite what is there.
+        DataError: the archive is damaged or too large; a member is absolute, leaves the folder, is
+            a link out of it or a device, or would overwrite a file.
         EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
     """
     archive = Path(archive) if content else require_file(archive, "archive")
@@ -100,19 +100,19 @@ def safe_extract(
 
 @contextmanager
 def whole_archive(path: str | Path) -> Iterator[None]:
-    """Turn every error that damaged bytes of an archive cause into DataError.
+    """Turn every error from damaged bytes of an archive into DataError.
 
     Raises:
         DataError: the file is damaged.
-        OSError: the system's own, such as a full disk.
+        OSError: the system has another problem, such as a full disk.
     """
     try:
         yield
     except FairseqExtError:
         raise
     except (OSError, *_DAMAGED) as error:
-        # gzip and bz2 report wrong bytes as an OSError without a number; a wrong offset in a zip is
-        # an invalid argument to the system.
+        # gzip and bz2 report wrong bytes as an OSError without a number; the system reports a wrong
+        # offset in a zip as an invalid argument.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         reason = str(error.args[0] if error.args else "").partition("\n")[0] or type(error).__name__
@@ -137,10 +137,10 @@ def _require_members(archive: Path, members: Iterable[tuple[str, int]], max_byte
 
 
 class _InPieces:
-    """A file for tarfile, which reads a header in one piece, however large it says it is.
+    """A file that limits tarfile, which reads a header in one piece of any declared size.
 
     Attributes:
-        left: bytes that may still be read; tarfile keeps the headers of all members.
+        left: bytes that may still be read, since tarfile keeps the headers of all members.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -170,9 +170,7 @@ def _decompressed(path: Path, file: IO[bytes], folder: Path, max_bytes: int) -> 
 
 
 def _from_zstd(path: Path, file: IO[bytes], folder: Path, max_bytes: int) -> IO[bytes]:
-    """Decompress a whole tar file into an unnamed temporary file: tarfile seeks, and a zstd stream
-    cannot.
-    """
+    """Decompress a whole tar file to an unnamed file, since tarfile cannot seek in zstd streams."""
     extras.need("zstandard")
     import zstandard
 
@@ -186,7 +184,7 @@ def _from_zstd(path: Path, file: IO[bytes], folder: Path, max_bytes: int) -> IO[
             if plain.tell() > max_bytes + _MOST_HEADERS:
                 raise DataError(f"{path} unpacks to more than {max_bytes:,} bytes.")
         plain.seek(max(0, plain.tell() - _TAR_END))
-        if plain.read() != bytes(_TAR_END):  # the reader takes a cut file for a whole one
+        if plain.read() != bytes(_TAR_END):  # or a file that was cut off would pass for a whole one
             raise ValueError("it is cut off")
         plain.seek(0)
     except BaseException as error:
@@ -204,18 +202,16 @@ def _untar(archive: Path, packed: IO[bytes], folder: Path, max_bytes: int) -> No
     ):
         sizes = ((member.name, member.size) for member in _forwards(tar))
         _require_members(archive, sizes, max_bytes)
-        while file.read(1 << 20):  # the checksum comes after what tarfile looks at
+        while file.read(1 << 20):  # the checksum comes after the part that tarfile reads
             if file.tell() > max_bytes + _MOST_HEADERS:
                 raise DataError(f"{archive} unpacks to more than {max_bytes:,} bytes.")
-        pieces.left = math.inf  # from here on these are the contents
+        pieces.left = math.inf  # contents follow, which have their own limit
         _require_no_path_through_a_link(archive, tar)
         extract_members(tar, folder)
 
 
 def _forwards(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members; refuse negative sizes, with which tarfile would read the same member
-    forever.
-    """
+    """Yield the members; refuse negative sizes, which make tarfile repeat a member forever."""
     place = -1
     for member in tar:
         if member.offset_data <= place:
@@ -240,13 +236,12 @@ def _require_no_path_through_a_link(archive: Path, members: Iterable[tarfile.Tar
 def extract_members(tar: tarfile.TarFile, folder: str | Path = ".") -> None:
     """Write the members of a tar file below a folder: files, folders, and links that stay inside.
 
-    tarfile's own safe filter is missing in older Pythons, follows links to find out where a member
-    ends up, and could be deceived about that up to 3.11.12 (CVE-2025-4517). Here no link is
-    followed. Owners are not restored; files keep their time, and lose permissions of others to
-    write.
+    tarfile's own safe filter is missing in older Pythons, and follows links to find a member's
+    place, in which it could be deceived up to 3.11.12 (CVE-2025-4517). Here no link is followed.
+    Owners are not restored; files keep their time, but lose write permission for others.
 
     Raises:
-        tarfile.TarError: a member that would leave the folder, or is a link out of it or a device.
+        tarfile.TarError: a member would leave the folder, or is a link out of it or a device.
     """
     folder, links = Path(folder), set[PurePosixPath]()
     for member in tar:
@@ -278,10 +273,10 @@ def extract_members(tar: tarfile.TarFile, folder: str | Path = ".") -> None:
 def _require_target_inside(link: tarfile.TarInfo) -> None:
     """Refuse a symbolic link whose target is outside, or goes up again after a name.
 
-    The name may be another link, so that where `name/..` leads cannot be read from it.
+    The name may be another link, so the text of `name/..` does not show where it leads.
 
     Raises:
-        tarfile.TarError: such a link.
+        tarfile.TarError: there is such a link.
     """
     target = PurePosixPath(link.linkname)
     levels = sum(part == ".." for part in target.parts)
@@ -299,7 +294,7 @@ def _write_file(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> No
         if file.tell() != member.size:
             raise tarfile.ReadError("unexpected end of data")
     path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
-    with contextlib.suppress(OverflowError):  # of a time that no file can have
+    with contextlib.suppress(OverflowError):  # a time that no file can have
         os.utime(path, (member.mtime, member.mtime))
 
 
@@ -312,7 +307,7 @@ def _unzip(archive: Path, file: IO[bytes], folder: Path, max_bytes: int) -> None
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise DataError(f"{archive} has a link or device in it (`{member.filename[:60]}`).")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                # zipfile decompresses other kinds in one piece, whatever size they declare
+                # zipfile decompresses other kinds in one piece of any size
                 raise DataError(
                     f"{archive} has a member (`{member.filename[:60]}`) that is not compressed as "
                     "usual. Unpack it elsewhere, and pack it again."
@@ -321,6 +316,6 @@ def _unzip(archive: Path, file: IO[bytes], folder: Path, max_bytes: int) -> None
 
 
 def _require_inside(archive: Path, name: str) -> None:
-    # Python would strip a leading slash silently; a file that has one is not to be trusted.
+    # Python would silently strip a leading slash, but a file that has one cannot be trusted.
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
         raise DataError(f"{archive} is unsafe: its member `{name[:60]}` would leave the folder.")

@@ -1,4 +1,4 @@
-"""The last word on an error that ends a command: one line, printed in one place.
+"""Print the error that ends a command, in one line and in one place.
 
 :func:`report` is called by ``fairseq-ext`` (``cli.py``), by ``fairseq-hydra-train`` and, through
 ``sys.excepthook``, by every other command of fairseq that has this plugin.
@@ -26,7 +26,7 @@ from fairseq_ext.utils.errors import (
 )
 
 TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"
-"""The environment variable that asks for tracebacks of all errors."""
+"""Environment variable that asks for tracebacks of all errors."""
 USER_CAUSED = files.FULL_DISK | {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
     *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),
@@ -41,7 +41,7 @@ def report(error: BaseException) -> int | None:
     """Print the message of an error that ends the command.
 
     Returns:
-        The exit status; None, with nothing printed, if the error needs its traceback.
+        The exit status; None, and nothing is printed, if the error needs its traceback.
     """
     line = None if os.environ.get(TRACEBACK) else final_line(error)
     if line is None:
@@ -51,7 +51,7 @@ def report(error: BaseException) -> int | None:
 
 
 def final_line(error: BaseException) -> str | None:
-    """The message to show instead of a traceback, or None if the traceback is needed."""
+    """Return the message to show instead of a traceback, or None if the traceback is needed."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted."
     if isinstance(error, FairseqExtError):
@@ -67,9 +67,9 @@ def final_line(error: BaseException) -> str | None:
 
 
 def _refuses_options(error: BaseException) -> bool:
-    """Whether fairseq, or a library that it uses, refuses options with a message of its own.
+    """Whether fairseq, or a library that it uses, refuses options with its own message.
 
-    An error in the middle of the work is another matter, and so is a fault of this package.
+    Errors in the middle of the work do not count, nor do faults of this package.
     """
     worded = isinstance(error, _REFUSALS) or type(error) is Exception
     if not str(error) or not (worded or type(error).__module__.startswith(("omegaconf", "hydra"))):
@@ -83,7 +83,7 @@ def _refuses_options(error: BaseException) -> bool:
 
 
 def install_excepthook() -> None:
-    """Let :func:`report` print the error that ends this process, whatever its command."""
+    """Let :func:`report` print the error that ends this process, for any command."""
     previous = sys.excepthook
     if getattr(previous, "prints_user_errors", False):
         return

@@ -1,6 +1,6 @@
-"""One family of errors: everything that a user can cause and fix.
+"""Errors that a user can cause and fix, as one family.
 
-Each message names the file, line or option and says what to do. Commands print the message alone,
+Each message names the file, line or option and says what to do. Commands print only the message,
 without a traceback, and exit with status 1 (:mod:`fairseq_ext.utils.error_messages`).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-# Control characters, line ends of Unicode, marks that turn the direction of text, lone surrogates.
+# Control characters, Unicode's line ends, marks that change the direction of text, lone surrogates.
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -1,4 +1,4 @@
-"""Libraries that only some commands need, and the extra of this package that installs each."""
+"""Refuse work for which an optional library is missing, and name the extra that installs it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EXTRAS: dict[str, str] = {
     "babel": "serve",
     "argcomplete": "completion",
 }
-"""Module to extra, as in pyproject.toml."""
+"""The extra in pyproject.toml that installs each module."""
 
 
 def need(*modules: str) -> None:
-    """Refuse to begin work for which a library is missing.
+    """Require the libraries for a piece of work before it begins.
 
     Raises:
         EnvironmentProblem: one of the modules is not installed.

@@ -1,4 +1,4 @@
-"""Notice that a file which a process relies on has been replaced or written to.
+"""Notice when a file that a process relies on has been replaced or written to.
 
 Nothing here needs fairseq or torch.
 """
@@ -14,13 +14,13 @@ from fairseq_ext.utils.errors import DataError
 
 
 class Version(NamedTuple):
-    """The content of a file, by what the system notes of it.
+    """A version of a file's content, as the system's facts about the file show it.
 
     Attributes:
-        device, inode: where it is.
+        device, inode: where the file is.
         size: in bytes.
         modified: when its content was written, in nanoseconds.
-        changed: when its content or anything below was changed; nobody can set this time.
+        changed: when its content or its attributes were changed; nobody can set this time.
         attributes: mode, owner, group and the number of its names.
     """
 
@@ -42,9 +42,9 @@ def version(file: str | Path | int) -> Version:
     """Return the version of a file, given by its path or descriptor.
 
     Raises:
-        OSError: it is not there.
+        OSError: the file does not exist.
     """
-    status = os.stat(file)  # noqa: PTH116  # also of a descriptor
+    status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
     attributes = status.st_mode, status.st_uid, status.st_gid, status.st_nlink
     return Version(
         *(status.st_dev, status.st_ino, status.st_size),
@@ -53,14 +53,14 @@ def version(file: str | Path | int) -> Version:
 
 
 class FileVersions:
-    """The versions that files had when this was made, which is before they are read.
+    """The versions of files when this object was made, which is before they are read.
 
     Args:
         paths: of the files.
-        descriptors: of files that are open, by their paths; those may become other files'.
+        descriptors: of open files, by path; a path may become that of another file.
 
     Raises:
-        OSError: one is not there.
+        OSError: a file does not exist.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class FileVersions:
         self._versions = [(path, file, version(file)) for path, file in files.items()]
 
     def require_unchanged(self) -> None:
-        """Check that the files are what they were.
+        """Check that the files have not changed.
 
         Raises:
-            DataError: the first that is not.
+            DataError: a file has changed; the message names the first.
         """
         for path, file, former in self._versions:
             try:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, staged folders, checksums.
+"""Write files that are whole or absent: atomic writes, staged folders, checksums.
 
 Nothing here needs fairseq or torch.
 """
@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 
-LONGEST_NAME = 255  # bytes, of every usual file system
+LONGEST_NAME = 255  # bytes, in all common file systems
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 
@@ -38,7 +38,7 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
 
 
 def require_file(path: str | Path, description: str = "file") -> Path:
-    """Return ``path`` when it is a regular file that can be opened.
+    """Return ``path`` if it is a regular file that can be opened.
 
     Raises:
         DataError: it is missing, a folder, a device or pipe, or unreadable.
@@ -69,7 +69,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
 def head(path: str | Path, size: int) -> bytes:
     """Return the first bytes of a file; none if it cannot be read or is not a regular file.
 
-    Opening a pipe would wait for someone to write to it.
+    A pipe is not opened, because that would wait for someone to write to it.
     """
     try:
         if not Path(path).is_file():
@@ -81,7 +81,7 @@ def head(path: str | Path, size: int) -> bytes:
 
 
 def is_name(name: object) -> bool:
-    """Whether this is the name of a file in a folder, which leads nowhere else."""
+    """Whether this is a plain file name, which cannot lead to another folder."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")
@@ -91,13 +91,13 @@ def is_name(name: object) -> bool:
 
 
 def require_folder_of(path: Path, option: str) -> None:
-    """Refuse a file to write whose folder is not there.
+    """Refuse an output file whose folder does not exist.
 
     Raises:
-        EnvironmentProblem: it does not exist, or is no folder; ``option`` and cure are named.
+        EnvironmentProblem: it does not exist, or is not a folder; the message names ``option``.
     """
     folder = Path(os.path.realpath(path)).parent  # through a link, as `atomic_write` goes
-    if os.path.isdir(folder):  # noqa: PTH112  # of any text, also a long one
+    if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
     if os.path.exists(folder):  # noqa: PTH110
         raise EnvironmentProblem(f"`{option} {path}`: {folder} is no folder; choose another path.")
@@ -108,7 +108,7 @@ def require_folder_of(path: Path, option: str) -> None:
 
 
 def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
-    """Refuse to write over what is read.
+    """Refuse outputs that would overwrite an input.
 
     Raises:
         DataError: a file is both.
@@ -120,7 +120,7 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
 
 
 def twice(paths: Iterable[str | Path]) -> Path | None:
-    """Return the first path of a file that an earlier path names too; None without one."""
+    """Return the first path whose file an earlier path also names; None if there is none."""
     earlier: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)
@@ -131,7 +131,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Whether a path is a folder, a pipe or in ``/dev``, so that no file takes its place."""
+    """Whether a path is a folder, a pipe or in ``/dev``, which no file may replace."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
@@ -166,8 +166,8 @@ def require_space(folder: str | Path, size: int) -> None:
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` that takes its place once the block has succeeded.
 
-    Readers see the old file or the whole new one, whatever happens in between; after an error
-    the temporary file is removed. A device or pipe, such as ``/dev/null``, is written to as it is.
+    Readers see the old file or the whole new one, whatever happens in between; after an error the
+    temporary file is removed. A device or pipe, such as ``/dev/null``, is written to directly.
     ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``.
 
     Raises:
@@ -198,7 +198,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def _is_stream(path: str | Path) -> bool:
-    """Whether something is there that is neither a file nor a folder."""
+    """Whether the path is something other than a file or a folder, such as a pipe."""
     try:
         mode = Path(path).stat().st_mode
     except OSError:
@@ -218,8 +218,8 @@ def system_error(error: BaseException) -> OSError | None:
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder inside ``folder`` whose files move up once the block has succeeded.
 
-    After an error ``folder`` is as it was before, also when it did not exist. Files whose name
-    starts with ``last`` are moved last, so that their presence means the others are there too.
+    After an error ``folder`` is as before, even if it did not exist. Files whose names start with
+    ``last`` are moved last, so that their presence shows that the others are there.
 
     Raises:
         EnvironmentProblem: ``folder`` cannot be made or written to.
@@ -275,15 +275,15 @@ def scratch_folder(path: str | Path) -> Iterator[Path]:
 def whole_folder(folder: str | Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``folder`` once the block has succeeded.
 
-    It takes its place in one step: whatever happens before, even to the process, ``folder`` is as
-    it was. It must be empty, or not exist.
+    This takes one step: if anything happens before it, even to the process, ``folder`` stays as it
+    was. ``folder`` must be empty, or not exist.
 
     Raises:
         EnvironmentProblem: ``folder`` cannot be made.
     """
     folder = Path(os.path.realpath(folder))
     with scratch_folder(folder) as hidden:
-        stage = hidden / folder.name  # the hidden one is for this user alone
+        stage = hidden / folder.name  # the hidden folder is only for this user
         stage.mkdir()
         yield stage
         try:
@@ -295,7 +295,7 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk."""
+    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -307,7 +307,7 @@ def cache_folder() -> Path:
     """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache.
 
     Raises:
-        RuntimeError: there is no such variable, and no home.
+        RuntimeError: there is neither such a variable nor a home folder.
     """
     caches = os.environ.get("XDG_CACHE_HOME")
     return (Path(caches) if caches else Path.home() / ".cache") / "fairseq-ext"

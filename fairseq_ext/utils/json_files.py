@@ -1,8 +1,7 @@
 """Read a user's JSON files, with one kind of error.
 
-Python's reader accepts more than is meant (``NaN``, ``1e999`` as infinity, halves of surrogate
-pairs, a key twice) and raises four kinds of errors on the rest. Nothing here needs fairseq or
-torch.
+Python's reader accepts too much (``NaN``, ``1e999`` as infinity, halves of surrogate pairs, a key
+twice) and raises four kinds of errors for the rest. Nothing here needs fairseq or torch.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
 
-DIGITS = 18  # of a whole number; every one of them fits into int64
+DIGITS = 18  # of a whole number, so that each fits into int64
 
 
 def read_json(path: str | Path) -> Any:
     """Read a JSON file in UTF-8.
 
     Raises:
-        DataError: unreadable, or as for :func:`parse_json`; names file and line.
+        DataError: it is unreadable, or as for :func:`parse_json`; the message names file and line.
     """
     try:
         text = require_file(path).read_text(encoding="utf-8")
@@ -33,15 +32,15 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON, and refuse what Python's reader lets pass.
+    """Parse JSON, and refuse doubtful values that Python's reader accepts.
 
     Args:
         text: the JSON.
-        where: what it is, for the message.
+        where: its origin, for the message.
 
     Raises:
-        DataError: not JSON, a number out of range, half of a surrogate pair, a key twice in one
-            object, or nested too deeply.
+        DataError: it is not JSON, has a number out of range, half of a surrogate pair or a key
+            twice in one object, or is nested too deeply.
     """
 
     def refuse(number: str) -> None:

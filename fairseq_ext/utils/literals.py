@@ -1,8 +1,8 @@
-"""Python literals as options are written with them, read without ``eval``.
+"""Read Python literals in options without ``eval``.
 
-:func:`literal` accepts all that fairseq's options are written with: numbers, strings, booleans,
-None, lists, tuples and dictionaries, a sign, and ``+`` and ``*`` of these, as wav2vec 2.0's layers
-need: ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without imports of fairseq.
+:func:`literal` accepts everything that fairseq's options use: numbers, strings, booleans, None,
+lists, tuples and dictionaries, a sign, and ``+`` and ``*`` of these for wav2vec 2.0's layers:
+``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without imports of fairseq.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairseq_ext.utils.errors import ConfigError
 MOST_CHARACTERS = 100_000
 MOST_ELEMENTS = 100_000  # of the result: numbers, characters, containers
 MOST_OPERATORS = 100  # not counting the signs of list elements
-MOST_BRACKETS = 50  # one within the other
+MOST_BRACKETS = 50  # nested
 MOST_BITS = 1024  # of an integer; Python would refuse to print one of 4,300 digits
 
 _CONSTANTS = {"True": True, "False": False, "None": None}
@@ -31,8 +31,8 @@ class LiteralError(ConfigError):
     """A text that :func:`literal` refuses.
 
     Attributes:
-        text: the whole of it.
-        reason: as the end of a sentence.
+        text: the whole text.
+        reason: why it is refused, as the end of a sentence.
     """
 
     text: str = ""
@@ -43,14 +43,14 @@ def literal(text: str) -> Any:
     """Evaluate a Python expression of literals, without running code.
 
     Args:
-        text: as ``[(512, 3)] * 4``, ``{"left": True}`` or ``-1.5e-3``.
+        text: such as ``[(512, 3)] * 4``, ``{"left": True}`` or ``-1.5e-3``.
 
     Returns:
         The value that ``eval`` returns for it.
 
     Raises:
-        LiteralError: anything else (a name, a call, an index …), or a text or result that is too
-            large or too deep.
+        LiteralError: the text has anything else (a name, a call, an index …), or it or its value
+            is too large or too deep.
         TypeError: it is not a string, as from ``eval``.
     """
     if not isinstance(text, str):
@@ -82,9 +82,9 @@ class _Refusal(ValueError):
 
 
 def _check_tokens(text: str) -> None:
-    """Refuse all but literals, brackets and operators, before Python's parser sees the text.
+    """Refuse all but literals, brackets and operators before Python's parser sees the text.
 
-    That parser recurses in C, and a text of ten thousand signs or brackets can crash it.
+    The parser recurses in C, and a text of ten thousand signs or brackets can crash it.
     """
     if len(text) > MOST_CHARACTERS:
         raise _Refusal(f"has {len(text):,} characters")
@@ -112,7 +112,7 @@ _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.COMMENT)
 
 
 def _value(node: ast.expr) -> tuple[Any, int]:
-    """Evaluate a node; returns the value and its size: 1, plus the sizes of its elements."""
+    """Evaluate a node; return the value and its size: 1 plus the sizes of its elements."""
     match node:
         case ast.Constant(value=str() as value):
             return value, 1 + len(value)
@@ -145,7 +145,7 @@ def _sum(left: Any, left_size: int, right: Any, right_size: int) -> tuple[Any, i
     numbers = isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS)
     if not numbers and not (isinstance(left, _SEQUENCES) and type(left) is type(right)):
         raise _Refusal("adds what cannot be added")
-    size = 1 if numbers else left_size + right_size - 1  # one sequence is left of two
+    size = 1 if numbers else left_size + right_size - 1  # two sequences become one
     return _number(left + right), _bounded(size)
 
 

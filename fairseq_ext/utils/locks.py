@@ -1,10 +1,10 @@
 """Locks between processes, and locks between threads that survive a fork.
 
-Those between processes are ``flock``'s, which the kernel releases when the process ends, however it
-ends; so a killed process never blocks the next one. On NFS the server does the same for its
-clients, and releases the locks of a machine that is gone when its lease runs out (90 seconds on
-Linux). Where a file system has no such locks, nothing replaces them: a file whose existence is the
-lock would outlive a killed process.
+Processes use ``flock``. The kernel releases its locks when a process ends in any way, so a killed
+process never blocks the next one. On NFS the server does this for its clients, and releases the
+locks of a machine that is gone when its lease runs out (90 seconds on Linux). Nothing replaces the
+locks in a file system that has none: a file whose existence is the lock would outlive a killed
+process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 
 @contextlib.contextmanager
 def held(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock ``path``, whose folder exists; releasing it removes its file.
+    """Hold the lock ``path`` in an existing folder, and remove its file at the end.
 
     Yields:
-        Whether this file system has locks; where it has none, nothing is held.
+        Whether this file system has locks; if not, nothing is held.
 
     Raises:
         filelock.Timeout: another process holds it, and ``wait`` is False.
     """
-    import filelock  # takes as long as translating a sentence, which needs no lock
+    import filelock  # slow to import: as long as translating a sentence, which needs no lock
 
     timeout = -1 if wait else 0
     lock = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False, is_singleton=True)
@@ -46,7 +46,7 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
         yield True
     finally:
         if lock.lock_counter == 1:
-            # still locked, so a process that has already opened it will find it unlinked
+            # still locked, so that a process which already opened it finds it unlinked
             path.unlink(missing_ok=True)
         lock.release()
 
@@ -66,7 +66,7 @@ class ForkSafeLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Wait for the lock, and keep it for as long as the block takes."""
+        """Wait for the lock, and hold it during the block."""
         with self._lock:
             yield
 

@@ -1,7 +1,7 @@
-"""Whether a process keeps the memory that it frees: settings of glibc's allocator.
+"""Settings of glibc's allocator: whether a process keeps the memory that it frees.
 
-glibc maps every block above its threshold anew, 32 MiB at the most, and returns what is free at the
-end of its heap. Other C libraries have no such switches, and are left alone.
+glibc maps every block above a threshold anew, which is at most 32 MiB, and returns free memory at
+the end of its heap. Other C libraries have no such settings, and are left alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8  # of malloc.h
 LARGEST = 2**30
-"""Bytes of a block that is still kept."""
+"""Bytes of the largest block to keep."""
 INITIAL = 128 * 1024
-"""Bytes from which glibc at first takes blocks from the system, and returns them to it."""
+"""glibc's initial threshold in bytes for taking blocks from the system and returning them."""
 CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 """Environment variables by which a user configures the allocator."""
 
@@ -22,11 +22,11 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Let this process keep the memory that it frees; return whether it now does.
 
-    A training soon asks again for what it gives back, and the system clears it each time: gradients
-    and products the size of an embedding of many words are blocks above the threshold, and each of
-    their pages is a fault and a page of zeros in every update. What was resident once stays so
-    until the process ends, and small blocks in the gaps of large ones may add a few percent.
-    Allocator settings in the environment take precedence.
+    A training soon needs the memory again that it frees, and the system clears it each time.
+    Gradients and products the size of a large embedding are above the threshold, and each of their
+    pages costs a page fault and a page of zeros in every update. With this setting memory stays
+    resident until the process ends, and small blocks in the gaps of large ones may add a few
+    percent. Allocator settings in the environment take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -39,8 +39,8 @@ def keep() -> bool:
 def give_back() -> None:
     """Make all threads allocate from one heap, and take large blocks from the system.
 
-    By default glibc gives each thread a heap of its own, which keeps what an answer has freed, and
-    raises the size from which a block comes from the system as soon as such a block is freed. A
+    By default glibc gives each thread its own heap, which keeps the memory that an answer freed.
+    Whenever a block from the system is freed, glibc also raises the least size of such blocks. A
     process that runs for weeks calls this before it has threads.
     """
     mallopt = _mallopt()
@@ -51,7 +51,7 @@ def give_back() -> None:
 
 
 def _mallopt() -> Callable[[int, int], int] | None:
-    """Return glibc's function of that name; None with another library."""
+    """Return glibc's function ``mallopt``; None with another library."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018  (other libraries lack it)

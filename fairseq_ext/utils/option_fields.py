@@ -1,4 +1,4 @@
-"""Options of a command as fields of a dataclass: name, type, default and help in one place."""
+"""Declare a command's options as fields of a dataclass: name, type, default and help together."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _OPTION = "option"
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
-    """Declare a field that :func:`add_options` makes an option of.
+    """Declare a field from which :func:`add_options` makes an option.
 
     Args:
-        default: of the option; without one it is required.
+        default: of the option; without a default it is required.
         help: for ``--help``.
-        names: of the option, where it is another than the field's; without ``--`` an argument.
-        settings: of ``add_argument``; its type and action follow from the annotation.
+        names: of the option, if they differ from the field's; without ``--`` it is an argument.
+        settings: for ``add_argument``; type and action follow from the annotation.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -29,7 +29,7 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **se
 
 
 def flag(name: str) -> str:
-    """Return the option of a field's name: ``--max-tokens`` of ``max_tokens``."""
+    """Return the option for a field's name: ``--max-tokens`` for ``max_tokens``."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -37,7 +37,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
     """Add an option for each field that :func:`option` declares.
 
     Args:
-        parser: or a group of its options.
+        parser: a parser, or a group of its options.
         kind: the dataclass.
         names: of the fields; all if empty.
     """
@@ -68,9 +68,9 @@ def _of_type(hint: Any, default: Any) -> dict[str, Any]:
 
 
 def from_args(kind: type[T], args: argparse.Namespace) -> T:
-    """Make a dataclass of the arguments that its fields name, nested dataclasses included.
+    """Fill a dataclass, with nested ones, from the arguments named like its fields.
 
-    A field that no argument has the name of keeps its default.
+    A field keeps its default if no argument has its name.
     """
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}

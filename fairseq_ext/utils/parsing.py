@@ -1,4 +1,4 @@
-"""Report errors of a command line in one line, with the nearest right name."""
+"""Report errors in a command line in one line, with the nearest right name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 from fairseq_ext.utils.errors import printable
 
 FEW = 20
-"""So many choices are all listed in a message."""
+"""Most choices that a message lists in full."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` with an example, and one line instead of the usage for an error."""
+    """An ``ArgumentParser`` with an example in its help and errors of one line."""
 
     example = ""
     """A command line, shown at the end of the help."""
@@ -25,9 +25,9 @@ class Parser(argparse.ArgumentParser):
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does, but refuse what is unknown here, and not in a parser above.
+        """Parse like argparse, but refuse unknown arguments here, not in a parser above.
 
-        The parser of a subcommand so looks for the nearest name among its own options.
+        So a subcommand's parser looks for the nearest name among its own options.
         """
         self._words = list(args or [])
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -36,10 +36,10 @@ class Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print one line, which begins as those of other errors do, and exit with status 2."""
+        """Print one line, which begins like those of other errors, and exit with status 2."""
         options = options_of(self)
         if message.endswith(" required") or " are required: " in message:
-            # What is missing is mostly there, and misspelt.
+            # A required option is rarely missing; mostly it is misspelt.
             words = [word.partition("=")[0] for word in getattr(self, "_words", ())]
             names = [word for word in words if re.fullmatch("--[a-z].*", word)]
             unknown = [
@@ -78,9 +78,9 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
     """Add to an error of argparse the option or value that may have been meant.
 
     Args:
-        message: as ``ArgumentParser.error`` is given it.
-        options: all that the parser knows, such as ``--max-tokens``.
-        command: what the help is asked of, such as ``fairseq-ext translate``.
+        message: the argument of ``ArgumentParser.error``.
+        options: all options of the parser, such as ``--max-tokens``.
+        command: the command with the right help, such as ``fairseq-ext translate``.
     """
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
@@ -94,7 +94,7 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        candidates = set(options).difference(words)  # the parsers of fairseq know some for later
+        candidates = set(options).difference(words)  # fairseq's parsers know some of later ones
         advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
         return message + (advice or f". `{command} --help` lists the options.")
     if message.startswith("the following arguments are required: "):
@@ -109,7 +109,7 @@ def _one_of(names: list[str]) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean …?``, or a full stop where no name is near."""
+    """Return ``; did you mean …?``, or a full stop if no name is near."""
     import difflib
 
     near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)

@@ -1,7 +1,7 @@
-"""Workers on a Ray cluster, each a process that takes parts until none is missing.
+"""Run workers on a Ray cluster, processes that make parts until none is missing.
 
-Ray places the workers and starts a killed one again; the workers agree among themselves who takes
-which part, in the folder that they share (:mod:`fairseq_ext.utils.shared_folder`).
+Ray places the workers and restarts killed ones. The workers agree among themselves who makes which
+part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def run(
     """Start as many workers as the cluster has room for, and wait for all of them.
 
     Args:
-        address: of the cluster, as ``ray.init`` takes it; ``local`` starts one.
-        work: what a worker does, a function of a module.
-        args: handed to it; workers without a GPU get ``cpu=True``.
-        cpu: leave GPUs alone.
+        address: of the cluster, for ``ray.init``; ``local`` starts a cluster.
+        work: the work of one worker, a function of a module.
+        args: arguments for ``work``; workers without a GPU get ``cpu=True``.
+        cpu: whether to leave GPUs alone.
 
     Raises:
         EnvironmentProblem: Ray is not installed, or there is no such cluster.
-        FairseqExtError: that of a worker.
+        FairseqExtError: a worker raised it.
     """
     extras.need("ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
     import ray
 
     try:
@@ -66,7 +66,7 @@ def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[
     Args:
         resources: of the cluster, as Ray counts them.
         threads: of a worker without a GPU.
-        cpu: leave GPUs alone.
+        cpu: whether to leave GPUs alone.
     """
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads

@@ -1,9 +1,9 @@
-"""A job whose files several processes and machines make in a shared folder.
+"""Share a job among processes and machines that make its files in one folder.
 
-The files in the folder are the only record of progress, beside ``manifest.json``, which names the
-job that they belong to. A worker makes the next file that is missing and that nobody else makes.
-It holds a file by a lock of the kernel (:mod:`fairseq_ext.utils.locks`), which a killed worker
-loses; another one makes the file.
+The files are the only record of progress, beside ``manifest.json``, which describes their job. A
+worker makes the next missing file that nobody else is making. It claims a file by a lock of the
+kernel (:mod:`fairseq_ext.utils.locks`). A killed worker loses its lock, and another one makes the
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairseq_ext.utils.json_files import read_json
 
 MANIFEST = "manifest.json"
 WORKER = ".worker-"  # start of the name of each worker's lock
-PAUSE = 0.5  # seconds after which to look again at files that others make
+PAUSE = 0.5  # seconds before looking again at files that others are making
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class SharedFolder:
     """The folder of a job.
 
     Attributes:
-        path: exists once :meth:`joined_job` has been entered.
-        head: what every manifest of this kind of job begins with: ``format`` and ``version``.
-        command: whose folder it is, for messages.
-        things: what its files are called in messages.
-        option: that names the folder.
+        path: of the folder, which :meth:`joined_job` makes if necessary.
+        head: the beginning of all manifests of this kind of job: ``format`` and ``version``.
+        command: the command that works in the folder, for messages.
+        things: a word for its files, for messages.
+        option: the option that names the folder.
         called: options by their names in the job, for messages.
     """
 
@@ -53,13 +53,13 @@ class SharedFolder:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether the job has been begun here; another job without files does not count.
+        """Whether this job has been begun here; another job without files does not count.
 
         Args:
-            job: all that the files depend on, as JSON.
+            job: everything that the files depend on, as JSON.
 
         Raises:
-            DataError: the folder has files of another job, or of none.
+            DataError: the folder has files of another job, or files without a manifest.
         """
         return self._is_of(job, replaces=not self._has_files())
 
@@ -77,17 +77,17 @@ class SharedFolder:
 
     @contextlib.contextmanager
     def joined_job(self, job: Mapping[str, Any]) -> Iterator[None]:
-        """Begin the job, unless another worker has, and be one of its workers for the block.
+        """Begin the job unless another worker has, and be one of its workers in the block.
 
-        A job that has written nothing and has no running worker is replaced, so that one that
-        failed at once, for example because of a wrong option, does not block the folder.
+        A job without files and without a running worker is replaced, so that a job which failed at
+        once, for example because of a wrong option, does not block the folder.
 
         Raises:
             DataError: the folder has files of another job, or workers are at another job.
             EnvironmentProblem: the folder cannot be made or written to.
         """
         with contextlib.ExitStack() as stack:
-            with self._manifest_held() as locked:  # without locks nobody knows who is at work
+            with self._manifest_held() as locked:  # without locks, nobody can tell who is at work
                 at_work = self._is_at_work()
                 free = locked and not at_work and not self._has_files()
                 self._begin(job, replaces=free)
@@ -112,13 +112,13 @@ class SharedFolder:
                 file.write("\n")
 
     def _has_files(self) -> bool:
-        """Whether there is something beside the manifest that some job has made."""
+        """Whether a job has made any files beside the manifest."""
         return any(path.name != MANIFEST for path in self.path.glob("[!.]*"))
 
     def _is_at_work(self) -> bool:
-        """Whether a worker is in :meth:`joined_job`; removes the locks that killed workers left.
+        """Whether a worker is in :meth:`joined_job`; also remove the locks of killed workers.
 
-        To be called with the manifest held, when nobody begins.
+        The caller must hold the manifest's lock, so that no worker can begin meanwhile.
         """
         busy = False
         for path in self.path.glob(f"{WORKER}*.lock"):
@@ -130,7 +130,7 @@ class SharedFolder:
         return busy
 
     def _difference(self, manifest: Path, job: Mapping[str, Any]) -> str | None:
-        """Return a message that names the first difference to another job, or None."""
+        """Return a message with the first difference between the manifest and this job, or None."""
         content = read_json(manifest)
         if not isinstance(content, dict) or content.get("format") != self.head["format"]:
             raise DataError(
@@ -172,13 +172,13 @@ class SharedFolder:
                 free = False
             else:
                 free = not (self.path / name).exists()
-                if alone and free:  # their writers were killed
+                if alone and free:  # the writers of these files were killed
                     for leftover in self.path.glob(f".{stem}.*.tmp"):
                         leftover.unlink(missing_ok=True)
             yield free
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file, unless it exists or another worker makes it; return whether this one has."""
+        """Make a file unless it exists or another worker makes it; return whether this one did."""
         with self._claimed(name) as free:
             if free:
                 do(name)
@@ -195,7 +195,7 @@ class SharedFolder:
 
         Args:
             names: of the files.
-            do: writes the file of that name into the folder, and last of all that belongs to it.
+            do: writes the file of a given name to the folder, after all files that belong to it.
             spread: like ``map``, over several processes of this worker.
         """
         announced = False
@@ -211,7 +211,7 @@ class SharedFolder:
         self.tidy(names)
 
     def tidy(self, names: Sequence[str]) -> None:
-        """Remove locks of workers that were killed just after the last of these files was made."""
+        """Remove locks of workers that were killed just after making the last of these files."""
         left = {path.name for path in self.path.glob(".*.lock")}
         for name in names:
             if _lock(name) in left:
@@ -227,7 +227,7 @@ def _lock(name: str) -> str:
 
 
 def shard(text: str | None) -> tuple[int, int]:
-    """Parse ``I/N``: the number of a shard, and the count of shards.
+    """Parse ``I/N``, the number of a shard and the count of shards.
 
     Raises:
         ConfigError: the text is not of this form.
@@ -243,14 +243,14 @@ def shard(text: str | None) -> tuple[int, int]:
 
 
 def check_options(parts: Path | None, **options: object) -> None:
-    """Refuse options that lack the option they need, or exclude each other.
+    """Refuse options that exclude each other or lack an option that they need.
 
     Args:
         parts: the value of ``--parts``.
-        options: the values of ``part_lines``, ``shard`` and ``ray``, None where they are not given.
+        options: the values of ``part_lines``, ``shard`` and ``ray``, None if not given.
 
     Raises:
-        ConfigError: one of them is given without the other, or has an impossible value.
+        ConfigError: an option lacks the option that it needs, or has an impossible value.
     """
     for name, value in options.items() if parts is None else ():
         if value is not None:
@@ -270,7 +270,7 @@ def _named(value: Any, *, flag: bool) -> str:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested values into a dict by their paths, such as ``inputs 1 sha256``."""
+    """Flatten nested values into a dict with paths as keys, such as ``inputs 1 sha256``."""
     if isinstance(value, (dict, list)):
         items = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         pairs = [_flat(entry, f"{name} {key}".lstrip()) for key, entry in items]
