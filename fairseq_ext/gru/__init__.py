@@ -8,10 +8,9 @@ undefined; its parameter count, 43,564,519, is that of additive attention, which
     s_t = GRU([E y_{t-1}; c_t], s_{t-1})                logits = W_o [s_t; c_t; E y_{t-1}] + b_o
     s_0 = tanh(W_b [h→_S; h←_1] + b_b)
 
-``docs/gru.md`` says where each equation stands. ``reference.py`` has these equations in plain code
-and is what the tests compare with. ``attention.py`` has the scores, ``decoding.py`` the recurrence
-in words of the equations, ``recurrence.py`` the same as one fast function, ``model.py`` the fairseq
-wiring.
+``docs/gru.md`` says where each equation is. ``reference.py`` has these equations in plain code,
+with which the tests compare. ``attention.py`` has the scores, ``decoding.py`` the recurrence as in
+the equations, ``recurrence.py`` the recurrence as one fast function, ``model.py`` fairseq's wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch gru_attention``.
 """

@@ -3,8 +3,8 @@
 Letters: ``B`` sentences, ``G`` decoder rows per sentence (1 in training, the beam size in beam
 search), ``S`` source length, ``H`` query size, ``C`` annotation size, ``A`` attention size.
 
-Keys are computed once per sentence and are not copied for each hypothesis of a beam. A score is
-computed from a query and the keys alone.
+Keys are computed once per sentence and are not copied for each hypothesis of a beam. A score
+depends only on a query and a key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
-    """Softmax over the last dimension, in fp32 at least; exactly 0 on pads, also if all are pads.
+    """Softmax over the last dimension, at least in fp32; exactly 0 on pads, even if all are pads.
 
     Args:
         scores: ``[..., S]``.
@@ -33,10 +33,10 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """``e^{2k}`` of the keys for :func:`tanh_of_sum`, or None where a plain tanh should be used.
+    """Compute ``e^{2k}`` of the keys for :func:`tanh_of_sum`; None if it should use plain tanh.
 
-    It is used on a CPU, where a tanh takes ten times as long as a product, and only if every
-    ``|k| < 30``. Then the product of ``e^{2k}`` and ``e^{2q}`` is always defined, and where
+    Exponentials are used on a CPU, where a tanh takes ten times as long as a product, and only if
+    every ``|k| < 30``. Then the product of ``e^{2k}`` and ``e^{2q}`` is always defined, and where
     ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last bit anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
@@ -48,7 +48,7 @@ def exponentials(keys: Tensor) -> Tensor | None:
 def tanh_of_sum(
     keys: Tensor, keys_exponentials: Tensor | None, query: Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """``tanh(k + q)`` without gradient, by ``1 - 2 / (e^{2k} e^{2q} + 1)`` if possible.
+    """Compute ``tanh(k + q)`` without gradient, as ``1 - 2 / (e^{2k} e^{2q} + 1)`` if possible.
 
     Args:
         keys: ``[B, 1, S, A]``.
@@ -66,7 +66,7 @@ def tanh_of_sum(
 class MLPAttention(nn.Module):
     """Additive attention (Bahdanau et al. 2015, section A.1.2).
 
-    It is the one that agrees with the paper's parameter count.
+    Only this attention agrees with the paper's parameter count.
 
     ``e_j = v^T tanh(W [s; h_j] + b) + b_v``, split as ``W [s; h_j] = W_s s + W_h h_j`` so that
     ``keys_j = W_h h_j + b`` is computed once per sentence. ``b_v`` adds the same number to every
@@ -86,19 +86,19 @@ class MLPAttention(nn.Module):
 
     @property
     def query_weight(self) -> Tensor:
-        """``W_s``: ``[A, H]``."""
+        """The part ``W_s`` of ``W``: ``[A, H]``."""
         return self.hidden.weight[:, : self.query_dim]
 
     def keys(self, annotations: Tensor) -> Tensor:
-        """``W_h h_j + b``: ``[B, S, C]`` to ``[B, S, A]``."""
+        """Compute ``W_h h_j + b``: ``[B, S, C]`` to ``[B, S, A]``."""
         return F.linear(annotations, self.hidden.weight[:, self.query_dim :], self.hidden.bias)
 
     def forward(
         self, query: Tensor, keys: Tensor, keys_exponentials: Tensor | None = None
     ) -> Tensor:
-        """Scores ``[B, G, S]`` of queries ``[B, G, H]`` against keys ``[B, S, A]``.
+        """Score queries ``[B, G, H]`` against keys ``[B, S, A]``: ``[B, G, S]``.
 
-        With ``keys_exponentials`` (see :func:`exponentials`) it is faster, but has no gradient.
+        ``keys_exponentials`` (see :func:`exponentials`) make it faster, but without gradient.
         """
         queries = F.linear(query, self.query_weight).unsqueeze(2)  # [B, G, 1, A]
         if keys_exponentials is None:
@@ -109,9 +109,9 @@ class MLPAttention(nn.Module):
 
 
 class GeneralAttention(nn.Module):
-    """``e_j = s^T W h_j`` (Luong et al. 2015, "general"), with ``keys_j = W h_j``.
+    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``, with ``keys_j = W h_j``.
 
-    Args: as :class:`MLPAttention`; ``attention_dim`` is not used, as a key has the query's size.
+    Args: as for :class:`MLPAttention`; ``attention_dim`` is unused: keys have the query's size.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:
@@ -119,18 +119,18 @@ class GeneralAttention(nn.Module):
         self.hidden = nn.Linear(key_dim, query_dim, bias=False)  # W
 
     def keys(self, annotations: Tensor) -> Tensor:
-        """``W h_j``: ``[B, S, C]`` to ``[B, S, H]``."""
+        """Compute ``W h_j``: ``[B, S, C]`` to ``[B, S, H]``."""
         return self.hidden(annotations)
 
     def forward(
         self, query: Tensor, keys: Tensor, keys_exponentials: Tensor | None = None
     ) -> Tensor:
-        """Scores ``[B, G, S]`` of queries ``[B, G, H]`` against keys ``[B, S, H]``."""
+        """Score queries ``[B, G, H]`` against keys ``[B, S, H]``: ``[B, G, S]``."""
         return torch.bmm(query, keys.transpose(1, 2))
 
 
 class DotAttention(GeneralAttention):
-    """``e_j = s^T h_j``, as the paper prints it; state and annotation must have equal sizes.
+    """Dot attention as the paper prints it: ``e_j = s^T h_j``, for ``s`` and ``h_j`` of equal size.
 
     Raises:
         ConfigError: the sizes differ, as the paper's 256 and 512 do.
@@ -146,7 +146,7 @@ class DotAttention(GeneralAttention):
             )
 
     def keys(self, annotations: Tensor) -> Tensor:
-        """The annotations themselves: ``[B, S, C]``."""
+        """Return the annotations themselves: ``[B, S, C]``."""
         return annotations
 
 

@@ -1,4 +1,4 @@
-"""The decoder's recurrence with attention, over all steps (training) or step by step.
+"""Run the decoder's recurrence with attention, over all steps (training) or step by step.
 
 Torch only. Letters: ``T`` target length, ``B`` sentences, ``G`` rows per sentence, ``S`` source
 length, ``E`` embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
@@ -22,7 +22,7 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
 class Source(NamedTuple):
-    """Tensors of the source sentences that every decoding step reads; computed once.
+    """Tensors of the source sentences that are computed once and read in every decoding step.
 
     Args:
         annotations: ``[B, S, C]``, ``h_j``.
@@ -69,7 +69,7 @@ class AttentiveGRU(nn.Module):
         features = h̃_t = tanh(W_c [c_t; s_t])
 
     Without input feeding no step depends on the attention of the step before. Teacher forcing then
-    is one GRU call and one attention for all steps.
+    takes one GRU call and one attention for all steps.
 
     Args:
         embed_dim, hidden_dim, annotation_dim, attention_dim: E, H, C, A.
@@ -110,12 +110,12 @@ class AttentiveGRU(nn.Module):
         return Source(annotations, self.attention.keys(annotations), padding_mask)
 
     def initial(self, hidden: Tensor) -> State:
-        """The state before the first word, from ``s_0`` ``[B, H]``."""
+        """Return the state before the first word, from ``s_0`` ``[B, H]``."""
         feeds_vector = self.luong and self.input_feeding
         return State(hidden, torch.zeros_like(hidden) if feeds_vector else None)
 
     def attend(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Contexts ``[B, G, C]`` and weights ``[B, G, S]`` of queries ``[B, G, H]``."""
+        """Compute contexts ``[B, G, C]`` and weights ``[B, G, S]`` of queries ``[B, G, H]``."""
         weights = self._weights(query, source)
         return torch.bmm(weights, source.annotations), weights
 
@@ -140,9 +140,9 @@ class AttentiveGRU(nn.Module):
     def decode(
         self, embedded: Tensor, state: State, source: Source, output: nn.Linear
     ) -> tuple[Tensor, Tensor, State]:
-        """:meth:`step` and the output layer, without gradient; uses the tables if there are any.
+        """Run :meth:`step` and the output layer without gradient, with the tables if there are any.
 
-        Args: as :meth:`step`, and the layer that reads the features.
+        Args: as for :meth:`step`, and the layer that reads the features.
 
         Returns:
             outputs ``[B·G, O']``, attention weights ``[B·G, S]`` and the new state.
@@ -163,11 +163,11 @@ class AttentiveGRU(nn.Module):
         return outputs.flatten(0, 1), weights.flatten(0, 1), State(hidden_state, None)
 
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
-        """One target word for every row.
+        """Advance every row by one target word.
 
         Args:
             embedded: ``[B·G, E]``; the rows of a sentence are neighbours.
-            state: of the step before.
+            state: of the previous step.
             source: of the B sentences.
 
         Returns:
@@ -178,7 +178,7 @@ class AttentiveGRU(nn.Module):
     def forward(
         self, embedded: Tensor, hidden: Tensor, source: Source
     ) -> tuple[Tensor, Tensor, State]:
-        """All target words at once (teacher forcing).
+        """Decode all target words at once (teacher forcing).
 
         Args:
             embedded: ``[T, B, E]``.
@@ -248,7 +248,7 @@ class AttentiveGRU(nn.Module):
         return F.linear(embedded, weight, self.gru.bias_ih_l0)
 
     def _gate_table(self, source: Source) -> Tensor:
-        """``W_c h_j``: ``[B, S, 3H]``."""
+        """Compute ``W_c h_j``: ``[B, S, 3H]``."""
         return F.linear(source.annotations, self.gru.weight_ih_l0[:, self.embed_dim :])
 
     def _advance(self, gates: Tensor, fed: Tensor | None, hidden: Tensor) -> Tensor:

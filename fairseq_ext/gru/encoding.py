@@ -1,4 +1,4 @@
-"""The bidirectional GRU encoder; padding on either side does not change its result (torch only)."""
+"""The bidirectional GRU encoder, whose result does not depend on padding (torch only)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fairseq_ext.gru.recurrence import gru_recurrence
 
 
 class BidirectionalGRU(nn.Module):
-    """Annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
+    """The encoder that makes annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
 
-    The result for a sentence depends on its own words only, not on its padding or on the other
+    The result for a sentence depends only on its own words, not on its padding or on the other
     sentences of the batch. Each annotation is in the column of its word.
 
     Args:
@@ -41,11 +41,11 @@ class BidirectionalGRU(nn.Module):
         """
         run = self._packed if embedded.is_cuda else self._held
         annotations, final = run(embedded, padding_mask)
-        final = final.masked_fill(padding_mask.all(1, keepdim=True), 0.0)  # nothing was read
+        final = final.masked_fill(padding_mask.all(1, keepdim=True), 0.0)  # no word was read
         return annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0), final
 
     def _held(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both directions in one loop over time; a pad leaves the state unchanged."""
+        """Run both directions in one loop over time, in which a pad leaves the state unchanged."""
         gru, words = self.gru, embedded.transpose(0, 1)
         forward = F.linear(words, gru.weight_ih_l0, gru.bias_ih_l0)
         backward = F.linear(words, gru.weight_ih_l0_reverse, gru.bias_ih_l0_reverse).flip(0)
@@ -65,7 +65,7 @@ class BidirectionalGRU(nn.Module):
         return annotations, torch.cat([states[-1, 0], states[-1, 1]], dim=-1)
 
     def _packed(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """One call of cuDNN's GRU on packed sentences, which have no pads."""
+        """Call cuDNN's GRU once, on packed sentences without pads."""
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step
         packed = pack_padded_sequence(
@@ -81,8 +81,8 @@ class BidirectionalGRU(nn.Module):
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:
     """Initialize the matrix of each gate with Xavier-uniform (Glorot & Bengio 2010), biases with 0.
 
-    torch keeps the matrices of the three gates in one tensor. Initializing that tensor as a whole
-    would assume three times as many outputs, and its weights would be up to 1.6 times too small.
+    torch keeps the matrices of the three gates in one tensor. Initialized as a whole, it would seem
+    to have three times as many outputs, and its weights would be up to 1.6 times too small.
     """
     for name, parameter in gru.named_parameters():
         if "weight" in name:

@@ -1,4 +1,4 @@
-"""The GRU with attention as operations of the engine."""
+"""Compile the GRU with attention to operations of the engine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEnc
 
 
 def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
-    """Encoder, then a decoder of either order; equations in :mod:`fairseq_ext.gru.decoding`."""
+    """Compile a whole model; its equations are in :mod:`fairseq_ext.gru.decoding`."""
     annotations, initial = encode(model.encoder, program)
     decode(model.decoder, annotations, initial, program)
 
 
 def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
-    """Annotations ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``."""
+    """Compile annotations ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``."""
     embedded = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     gru = encoder.gru.gru
     annotations = program.register(2 * gru.hidden_size, Phase.TOKENS)
@@ -34,7 +34,7 @@ def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
 
 
 def halves(gru: nn.GRU, side: str, x: Columns, program: Writer) -> Columns:
-    """``W x + b``: the half of the gates that the input gives."""
+    """Compile ``W x + b``, the input's half of the gates."""
     weight, bias = (getattr(gru, f"{kind}_ih_l0{side}") for kind in ("weight", "bias"))
     return program.linear(x, program.array(weight), program.array(bias))
 
@@ -42,7 +42,7 @@ def halves(gru: nn.GRU, side: str, x: Columns, program: Writer) -> Columns:
 def decode(
     decoder: GRUAttentionDecoder, annotations: Columns, initial: Columns, program: Writer
 ) -> None:
-    """One step, in Bahdanau's or in Luong's order."""
+    """Compile one step, in Bahdanau's or in Luong's order."""
     recurrence = decoder.recurrence
     width, channels = recurrence.gru.hidden_size, annotations.width
     table = program.array(decoder.embed_tokens.weight)
@@ -76,12 +76,12 @@ def decode(
 
 
 def turned(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """A matrix for inputs whose first ``first`` numbers come last instead."""
+    """Return a matrix for inputs whose first ``first`` numbers are moved to the end."""
     return program.derive("beside", *reversed(halved(weight, first, program)))
 
 
 def halved(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """The first ``first`` columns of a matrix, and the others."""
+    """Split a matrix after its first ``first`` columns."""
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 
@@ -94,7 +94,7 @@ def advance(
     program: Writer,
     weight: np.ndarray | None = None,
 ) -> None:
-    """``s_t = GRU(read, s_{t-1})``."""
+    """Compile ``s_t = GRU(read, s_{t-1})``."""
     weight = program.array(gru.weight_ih_l0) if weight is None else weight
     inputs = program.linear(read, weight, program.array(gru.bias_ih_l0))
     recurrent_weights = program.array(gru.weight_hh_l0), program.array(gru.bias_hh_l0)
@@ -104,7 +104,7 @@ def advance(
 def attend(
     attention: nn.Module, query: Columns, annotations: Columns, out: Columns, program: Writer
 ) -> None:
-    """``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
+    """Compile ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
     if isinstance(attention, MLPAttention):
         hidden, split = attention.hidden, attention.query_dim
         of_query, of_keys = halved(program.array(hidden.weight), split, program)
@@ -121,7 +121,7 @@ def attend(
 
 
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
-    """``W_o features + b_o``, through the embedding's size where ``W_o`` is tied."""
+    """Compile ``W_o features + b_o``, with a projection to the embedding's size if it is tied."""
     if decoder.tied:
         features = linear(decoder.to_embedding, features, program)
     layer = decoder.output_projection

@@ -28,8 +28,8 @@ from fairseq_ext.gru.attention import ATTENTION_TYPES
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
 
-# The tables of a batch have S · V values for each sentence. They are not built if there are more
-# values than this (256 MiB in fp32).
+# The tables of a batch have S · V values for each sentence. They are not built if they would have
+# more values than this (256 MiB in fp32).
 LARGEST_TABLE = 2**26
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
@@ -37,7 +37,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 @dataclass
 class GRUAttentionConfig(configuration.TranslationModelConfig):
-    """Options of ``gru_attention``; all default sizes but the embeddings' are the paper's."""
+    """Options of ``gru_attention``; the default sizes are the paper's, except for embeddings."""
 
     encoder_hidden_size: int = field(
         default=256, metadata={"help": "size of the encoder's GRU in each of its two directions"}
@@ -80,7 +80,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
         """Build the model for a task's dictionaries.
 
         Raises:
-            ConfigError: the embeddings cannot be shared, or a dot score has unequal sizes.
+            ConfigError: the embeddings cannot be shared, or the sizes for a dot score differ.
         """
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
@@ -112,7 +112,7 @@ class GRUEncoder(FairseqEncoder):
 
         Returns:
             ``encoder_out``: annotations ``[S, B, C]`` in the columns of ``src_tokens``, 0 on pads;
-            ``encoder_padding_mask``: ``[B, S]``; ``hidden``: ``s_0`` ``[B, H]``, of each row;
+            ``encoder_padding_mask``: ``[B, S]``; ``hidden``: ``s_0`` ``[B, H]`` of each row;
             ``src_lengths``: ``[B, 1]``.
         """
         padding_mask = src_tokens.eq(self.padding_idx)
@@ -183,10 +183,10 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
-        """Logits ``[B, T, V]`` (one step with ``incremental_state``: ``[R, 1, V]``) and attention.
+        """Compute logits ``[B, T, V]`` (``[R, 1, V]`` with ``incremental_state``) and attention.
 
-        The second part holds ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None
-        where generation does not ask for it.
+        The second part has ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None if
+        generation does not need it.
         """
         plain = torch.is_grad_enabled() or self.training or self.dropout.apply_during_inference
         if incremental_state is not None and not (features_only or plain):
@@ -201,7 +201,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: IncrementalState | None = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
-        """The input of the output layer ``[B, T, O]``, and the attention as in :meth:`forward`."""
+        """Compute the output layer's input ``[B, T, O]``, and attention as in :meth:`forward`."""
         if incremental_state is None:
             embedded = self._embed(prev_output_tokens).transpose(0, 1)  # [T, B, E]
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
@@ -230,19 +230,19 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return outputs.unsqueeze(1), self._extra(weights.unsqueeze(1))
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
+        """Compute ``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
         outputs = self.reads_features(features)
         return self.output_projection(outputs) if self.tied else outputs
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """The last part of :meth:`output_layer`, which the loss computes in chunks."""
+        """Return the last product of :meth:`output_layer`, which the loss computes in chunks."""
         outputs = self.to_embedding(features) if self.tied else features
         return OutputLayer(outputs, self.output_projection.weight, self.output_projection.bias)
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder for beam search: the rows of the state, and the sentences of the keys."""
+        """Reorder the rows of the state and the sentences of the keys for beam search."""
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             return
@@ -261,7 +261,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.max_target_positions
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Return attention only if ``--print-alignment`` asks for it."""
+        """Make the decoder return attention only if ``--print-alignment`` asks for it."""
         self.need_attn = bool(need_attn)
 
     def _embed(self, tokens: Tensor) -> Tensor:
@@ -285,7 +285,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         encoder_out: dict[str, list[Tensor]],
         tables: bool,
     ) -> tuple[State, Source]:
-        """State and source, from the step before or, at the first step, from the encoder."""
+        """Load state and source from the previous step or, at the first step, from the encoder."""
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]

@@ -1,6 +1,6 @@
-"""Recurrences over all time steps as single functions, with backward passes written by hand.
+"""Compute recurrences over all time steps as single functions with hand-written backward passes.
 
-Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, ``T`` steps and ``D`` independent
+Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps and ``D`` independent
 GRUs; time is the first dimension. With autograd, a loop of GRU steps adds up T small gradients for
 each weight. Here the gradient of each weight is one product over all steps, which is faster.
 """
@@ -17,7 +17,7 @@ from fairseq_ext.gru.attention import exponentials, tanh_of_sum
 
 
 def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tensor:
-    """One GRU step from its two halves, ``W x + b`` and ``U s + b'`` (gates r, z, n; each 3H wide).
+    """Compute a GRU step from ``W x + b`` and ``U s + b'`` (gates r, z, n; each 3H wide).
 
     ``r = σ(W_r x + U_r s)``, ``z = σ(W_z x + U_z s)``, ``n = tanh(W_n x + r ⊙ (U_n s))``,
     ``s' = (1 - z) ⊙ n + z ⊙ s``. This is torch's cell, which agrees with the paper's
@@ -33,7 +33,7 @@ def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tens
 
 
 def gru_recurrence(input_gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """D independent GRUs over T steps: :func:`gru_update` in a loop.
+    """Run D independent GRUs over T steps: :func:`gru_update` in a loop.
 
     To skip a pad, set its ``i_z`` to infinity: the update gate is then 1 and keeps the state.
 
@@ -60,7 +60,7 @@ def additive_recurrence(
     hidden_weight: Tensor,
     hidden_bias: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The whole teacher-forced recurrence with additive attention, Bahdanau order.
+    """Run the whole teacher-forced recurrence with additive attention, in Bahdanau's order.
 
     For t = 1 … T, with ``s = s_{t-1}``::
 
@@ -68,7 +68,7 @@ def additive_recurrence(
         s_t = GRU(input_gates_t + W_c c_t, U s + b', s)
 
     where ``W_c c_t = Σ_j α_tj (W_c h_j)`` comes from a table that one product has computed for all
-    steps. The backward pass computes the tanh layer again. Keeping it would take memory for
+    steps. The backward pass recomputes the tanh layer, because keeping it would take memory for
     T · S · A numbers.
 
     Args:
@@ -85,11 +85,11 @@ def additive_recurrence(
     """
     tensors = (input_gates, state, keys, gate_table, query_weight, score_weight, score_bias)
     states, alphas = _apply(_AdditiveRecurrence, padding_mask, *tensors, hidden_weight, hidden_bias)
-    return states, alphas.masked_fill(padding_mask, 0.0)  # also where a sentence is all pads
+    return states, alphas.masked_fill(padding_mask, 0.0)  # even if a sentence is all pads
 
 
 def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> Any:
-    """Apply a function with all inputs in one precision: that of autocast, if it is on."""
+    """Apply a function with all inputs in one precision: autocast's, if it is on."""
     device = next(tensor for tensor in inputs if tensor is not None).device.type
     if not torch.is_autocast_enabled(device):
         return function.apply(*inputs)
@@ -103,8 +103,8 @@ class _Gates:
     """GRU gates of T steps, kept for the backward pass.
 
     The hidden half has the order n, r, z (``torch.roll`` of torch's r, z, n), the input half r, z,
-    n. The gradients of both halves then fit into one row ``[dh_n | dr | dz | dn]``: the first three
-    parts belong to the hidden half, the last three to the input half, and nothing is copied.
+    n. So the gradients of both halves fit into one row ``[dh_n | dr | dz | dn]`` without copying:
+    the first three parts belong to the hidden half, the last three to the input half.
     """
 
     def __init__(self, like: Tensor, *shape: int) -> None:
@@ -114,7 +114,7 @@ class _Gates:
         self.candidate = like.new_empty(*outer, hidden)
 
     def step(self, t: int, inputs: Tensor, hiddens: Tensor, state: Tensor, out: Tensor) -> None:
-        """:func:`gru_update` of step t into ``out``."""
+        """Write the result of :func:`gru_update` for step t to ``out``."""
         width = self.hidden
         reset_update, candidate = self.reset_update[t], self.candidate[t]
         torch.add(inputs[..., : 2 * width], hiddens[..., width:], out=reset_update).sigmoid_()
@@ -135,7 +135,7 @@ class _GateGradients:
         self.of_r = hidden_n * self.reset * (1 - self.reset)
 
     def step(self, t: int, grad: Tensor, row: Tensor) -> None:
-        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``; ``grad`` is of the new state."""
+        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``; ``grad`` is the new state's."""
         dh_n, dr, dz, dn = row.chunk(4, -1)
         torch.mul(grad, self.of_n[t], out=dn)
         torch.mul(grad, self.of_z[t], out=dz)
@@ -144,7 +144,7 @@ class _GateGradients:
 
 
 class _GRURecurrence(torch.autograd.Function):
-    """:func:`gru_recurrence`."""
+    """The function :func:`gru_recurrence` with its gradient."""
 
     @staticmethod
     def forward(
@@ -183,7 +183,7 @@ class _GRURecurrence(torch.autograd.Function):
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
-    """:func:`additive_recurrence`, with ``u_t = tanh(W_s s + keys)`` as its hidden layer."""
+    """The function :func:`additive_recurrence` with its gradient; ``u_t = tanh(W_s s + keys)``."""
 
     @staticmethod
     def forward(
@@ -257,8 +257,8 @@ class _AdditiveRecurrence(torch.autograd.Function):
             torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # de: [B, S]
             tanh_of_sum(keys, keys_exponentials, queries[t, :, None, None], out=layer)
             grad_score.addmv_(flat_layer, energy.view(-1))
-            # du = de v (1 - u²). The gradient of a key is the sum of this over t, that of the query
-            # is the sum over j, in which Σ_j de_j v = 0, as de is the gradient of a softmax.
+            # du = de v (1 - u²). A key's gradient is its sum over t, the query's is its sum over j,
+            # in which Σ_j de_j v = 0, because de is the gradient of a softmax.
             torch.mul(layer.squeeze(1), layer.squeeze(1), out=squares)
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
             squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)  # [B, A]

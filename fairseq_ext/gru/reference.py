@@ -1,8 +1,8 @@
 """The GRU with attention, written from the paper's equations (torch only).
 
-One sentence, one word at a time, no padding. It is slow and meant to be read; the tests compare the
-fast layers with it, values and all gradients. The paper does not number its equations, so the
-comments name its sections. Parameters have the names that they have in
+It takes one sentence, one word at a time, without padding. It is slow and meant to be read; the
+tests compare values and all gradients of the fast layers with it. The paper does not number its
+equations, so the comments name its sections. Parameters have the names of
 :class:`~fairseq_ext.gru.decoding.AttentiveGRU`.
 
 Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
@@ -19,7 +19,7 @@ Parameters = Mapping[str, Tensor]
 
 
 def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor:
-    """One step of a GRU from state ``s`` ``[H]`` with input ``x``; section 3.1, as torch's cell."""
+    """Advance a GRU from state ``s`` ``[H]`` by input ``x``; section 3.1, in torch's variant."""
     of_x = p[layer.format("weight_ih")] @ x + p[layer.format("bias_ih")]
     of_s = p[layer.format("weight_hh")] @ s + p[layer.format("bias_hh")]
     (x_r, x_z, x_n), (s_r, s_z, s_n) = of_x.chunk(3), of_s.chunk(3)  # [H] each
@@ -30,7 +30,7 @@ def gru(p: Parameters, x: Tensor, s: Tensor, layer: str = "gru.{}_l0") -> Tensor
 
 
 def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
-    """Alignment score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
+    """Compute the alignment score of a state ``[H]`` and an annotation ``[C]``; section 3.2."""
     if "attention.score.weight" in p:  # v^T tanh(W [s; h] + b) + b_v, of Bahdanau et al. (2015)
         joined = torch.cat([s, h])
         hidden = torch.tanh(p["attention.hidden.weight"] @ joined + p["attention.hidden.bias"])
@@ -41,7 +41,7 @@ def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
 
 
 def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tensor]:
-    """Context ``[C]`` and weights ``[S]`` of a state ``[H]`` over ``[S, C]``; section 3.2."""
+    """Compute context ``[C]`` and weights ``[S]`` for ``s`` ``[H]`` and ``[S, C]``; section 3.2."""
     e = torch.exp(torch.stack([score(p, s, h) for h in annotations]))
     alpha = e / e.sum()  # α^t = softmax(e^t)
     return sum(a * h for a, h in zip(alpha, annotations, strict=True)), alpha  # Σ_i α_i^t h_i
@@ -50,14 +50,14 @@ def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tenso
 def decode(
     p: Parameters, words: Tensor, s: Tensor, annotations: Tensor, input_feeding: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The input of the output layer ``[T, ·]``, and attention weights ``[T, S]``.
+    """Compute the input of the output layer ``[T, ·]``, and attention weights ``[T, S]``.
 
     Args:
-        p: has ``combine.weight`` where the order is Luong's.
-        words: embeddings ``[T, E]`` of the words before those that are predicted.
+        p: parameters by name; ``combine.weight`` among them means Luong's order.
+        words: embeddings ``[T, E]`` of the words before the predicted ones.
         s: the first state, ``[H]``.
         annotations: ``[S, C]``.
-        input_feeding: the GRU reads more than the word.
+        input_feeding: whether the GRU also reads the context or the attentional vector.
     """
     luong = "combine.weight" in p
     fed, features, alphas = torch.zeros_like(s), [], []

@@ -11,9 +11,9 @@ The encoder's self-attention and the decoder's cross-attention work like this, a
 linearly with ``n``. The decoder's self-attention stays exact, because a mixture over positions
 cannot be causal (section 1.2).
 
-``docs/linformer.md`` says where each equation stands. ``reference.py`` has the equation in plain
-code and is what the tests compare with. ``projection.py`` has E and F, ``attention.py`` the
-equation above, ``model.py`` the fairseq wiring, ``encoder.py`` the sentence classifier.
+``docs/linformer.md`` says where each equation is. ``reference.py`` has the equation in plain code,
+with which the tests compare. ``projection.py`` has E and F, ``attention.py`` the equation above,
+``model.py`` the fairseq wiring, ``encoder.py`` the sentence classifier.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch linformer``.
 """

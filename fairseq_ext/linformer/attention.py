@@ -18,14 +18,14 @@ from fairseq_ext.linformer.projection import LengthProjection
 from fairseq_ext.utils.errors import ConfigError
 
 SCALES = ("head-dim", "model-dim")
-# In inference on a CPU, two plain products are faster than the fused kernel up to this many slots.
+# Up to this many slots, two plain products beat the fused kernel in inference on a CPU.
 FEW_SLOTS = 64
 
 
 class LinformerAttention(nn.Module):
     """Multi-head attention over ``K`` mixtures of the source tokens.
 
-    All slots take part in the softmax, also those that stay empty because the source is short:
+    All slots take part in the softmax, even those that stay empty because the source is short:
     their key is 0, so they count as ``e^0``. A slot mixes several tokens, so its weight cannot be
     divided among them, and no attention weights are returned.
 
@@ -34,9 +34,9 @@ class LinformerAttention(nn.Module):
         num_heads: ``H``.
         projection: E and F; layers may share one.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
-        compress_first: True mixes the tokens before ``W_k`` and ``W_v`` (same result, but these
-            multiply ``K`` instead of ``S`` rows), False after; None chooses the cheaper order. It
-            must be False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
+        compress_first: whether to mix the tokens before ``W_k`` and ``W_v``, which then multiply
+            ``K`` instead of ``S`` rows with equal results; None chooses the cheaper order. It must
+            be False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``embed_dim``, or the scale is unknown.
@@ -63,7 +63,7 @@ class LinformerAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)
-        self.dropout: nn.Module = nn.Identity()  # in a model fairseq's takes its place
+        self.dropout: nn.Module = nn.Identity()  # replaced by fairseq's in a model
         self.compress_first = compress_first
         self.projection = projection
         self.q_proj = nn.Linear(embed_dim, embed_dim)
@@ -73,7 +73,7 @@ class LinformerAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialize as fairseq's exact attention does; E and F initialize themselves."""
+        """Initialize like fairseq's exact attention; E and F initialize themselves."""
         for linear in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.xavier_uniform_(linear.weight, gain=1 / sqrt(2))
         nn.init.xavier_uniform_(self.out_proj.weight)
@@ -105,7 +105,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """``(E y) W + (E 1) b^T = E (y W + 1 b^T)``, where 1 is 0 on pads."""
+        """Use ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``, where the vector 1 is 0 on pads."""
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]
@@ -120,16 +120,16 @@ class LinformerAttention(nn.Module):
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
         keys, values = self.k_proj(source), self.v_proj(source)
-        if padding_mask is not None:  # pads now hold the bias instead of 0
+        if padding_mask is not None:  # pads now have the bias instead of 0
             pads = padding_mask.t().unsqueeze(-1)
             keys, values = keys.masked_fill(pads, 0), values.masked_fill(pads, 0)
         return mix(matrices[0], keys), mix(matrices[-1], values)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """``softmax(Q (E K)^T / √D) F V`` of all heads, joined and projected by ``W_o``.
+        """Compute ``softmax(Q (E K)^T / √D) F V`` of all heads, joined and projected by ``W_o``.
 
         Args:
-            query: ``[T, R, C]``; ``R`` is ``B``, or a multiple of it when the hypotheses of a
+            query: ``[T, R, C]``; ``R`` is ``B``, or a multiple of it if the hypotheses of a
                 sentence are neighbours and share its keys.
             keys, values: ``[B, H, K, D]``.
 
@@ -146,19 +146,19 @@ class LinformerAttention(nn.Module):
         return self.out_proj(heads.reshape(length, rows, self.embed_dim))
 
     def forward(self, query: Tensor, source: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Attention of ``query`` ``[T, B, C]`` over ``source`` ``[S, B, C]``: ``[T, B, C]``."""
+        """Attend from ``query`` ``[T, B, C]`` to ``source`` ``[S, B, C]``: ``[T, B, C]``."""
         return self.attend(query, *self.compress(source, padding_mask))
 
     def _heads(self, slots: Tensor) -> Tensor:
-        """``[K, B, C]`` as ``[B, H, K, D]``."""
+        """Split slots ``[K, B, C]`` into heads ``[B, H, K, D]``."""
         return slots.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
 
 def mix(matrix: Tensor, source: Tensor) -> Tensor:
-    """``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``.
+    """Compute ``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``.
 
-    One product for all sentences, except in inference on a CPU, where one product for each sentence
-    is faster. (In training that would take a gradient of E for each sentence.)
+    It takes one product for all sentences, except in inference on a CPU, where one product for each
+    sentence is faster. (In training that would give a gradient of E for each sentence.)
     """
     if source.is_cuda or torch.is_grad_enabled():
         return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
@@ -169,7 +169,7 @@ def mix(matrix: Tensor, source: Tensor) -> Tensor:
 def attend_to_slots(
     query: Tensor, keys: Tensor, values: Tensor, scaling: float, dropout: float = 0.0
 ) -> Tensor:
-    """``softmax(scaling · Q K^T) V`` for ``[B, H, T, D]`` over ``[B, H, K, D]``, without a mask.
+    """Compute ``softmax(scaling · Q K^T) V`` for ``[B, H, T, D]`` over ``[B, H, K, D]``, unmasked.
 
     It uses torch's fused kernel, except in inference on a CPU with few slots, where two plain
     products are up to twice as fast.

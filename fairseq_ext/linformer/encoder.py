@@ -2,7 +2,7 @@
 
 Pampaloni (section 7) measures a much larger gain in speed for an encoder alone, and suggests that
 sentence classification may be the better benchmark. Both models consist of an encoder, a pooling
-over its tokens and fairseq's classification head. Only their attention differs:
+over its tokens and fairseq's classification head. They differ only in attention:
 
 - ``linformer_encoder``: :class:`LinformerEncoder`, linear in the length of the sentence;
 - ``transformer_encoder``: fairseq's own encoder, quadratic.
@@ -44,7 +44,7 @@ POOLINGS = ("mean", "bos")
 
 @dataclass
 class ClassifierOptions(FairseqDataclass):
-    """Options of a sentence classifier that its encoder does not have."""
+    """Options of a sentence classifier beside those of its encoder."""
 
     pooling: ChoiceEnum(POOLINGS) = field(
         default="mean",
@@ -74,7 +74,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
 
 @registry.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
-    """fairseq's Transformer encoder, a pooling, and the classification heads of its tasks.
+    """fairseq's Transformer encoder with a pooling and the classification heads of tasks.
 
     Args:
         cfg: the model's options.
@@ -108,12 +108,12 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Hook: replace the attention of the encoder's layers; this class keeps fairseq's."""
+        """Hook: replace the attention of the encoder's layers; this class keeps it."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
     ) -> None:
-        """Add a classification head, or replace the one of that name; fairseq's tasks call this."""
+        """Add a classification head, or replace the head ``name``; fairseq's tasks call this."""
         size = self.cfg.encoder_embed_dim
         self.classification_heads[name] = RobertaClassificationHead(
             input_dim=size,
@@ -156,14 +156,14 @@ class TransformerClassifier(FairseqEncoderModel):
         log_probs: bool,
         sample: dict[str, Any] | None = None,
     ) -> Tensor:
-        """(Log) probabilities of the classes, ``[B, classes]``, in fp32."""
+        """Return (log) probabilities of the classes, ``[B, classes]``, in fp32."""
         logits = net_output[0].float()
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Before loading, drop the checkpoint's heads that do not fit this model, with a warning.
+        """Drop, with a warning, the heads of a checkpoint to be loaded that do not fit this model.
 
-        A trained encoder can thus be fine-tuned for other classes (``--finetune-from-model``).
+        So a trained encoder can be fine-tuned for other classes (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
@@ -217,12 +217,12 @@ def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
 
 
 def of_head(state: dict[str, Tensor], head: str) -> dict[str, Tensor]:
-    """The parameters of one classification head."""
+    """Return the parameters of one classification head."""
     return {key: tensor for key, tensor in state.items() if key.startswith(f"{head}.")}
 
 
 def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
-    """The shape of each tensor."""
+    """Return the shape of each tensor."""
     return {name: tensor.shape for name, tensor in state.items()}
 
 

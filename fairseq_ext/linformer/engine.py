@@ -1,4 +1,4 @@
-"""Linformer attention as operations of the engine."""
+"""Compile Linformer attention to operations of the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
+    """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
     read = x if source is NOTHING else source
     projection = layer.projection
     if projection.kind == "learned":

@@ -37,7 +37,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 @dataclass
 class LinformerOptions(FairseqDataclass):
-    """Options of the Linformer that a Transformer does not have."""
+    """Options of the Linformer beside those of a Transformer."""
 
     linformer_k: str = field(
         default="32",
@@ -87,10 +87,10 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 @registry.register_model("linformer", dataclass=LinformerConfig)
 class LinformerModel(transformer.TranslationTransformer):
-    """Transformer with Linformer attention in the encoder and over the encoder's output."""
+    """A Transformer with Linformer attention in the encoder and over the encoder's output."""
 
     Config = LinformerConfig
-    # Shown when an option needs token alignments, which this model cannot give.
+    # The message for options that need token alignments.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
 
     def __init__(self, cfg: TransformerConfig, encoder: nn.Module, decoder: nn.Module) -> None:
@@ -115,16 +115,16 @@ class LinformerModel(transformer.TranslationTransformer):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> "LinformerEncoder":
-        """fairseq's hook for the encoder."""
+        """Build the encoder; fairseq's hook."""
         return LinformerEncoder(cfg, src_dict, embed_tokens)
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """``--linformer-k`` as one number for each encoder layer, then for each decoder layer.
+    """Parse ``--linformer-k`` to one number for each encoder layer, then for each decoder layer.
 
     Raises:
-        ConfigError: these are not numbers, not as many as there are layers, or several different
-            ones although all layers share E.
+        ConfigError: it is not made of numbers, has more or fewer than there are layers, or has
+            different ones although all layers share E.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -154,7 +154,7 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
 def build_projections(
     cfg: LinformerOptions, slots: list[int]
 ) -> Iterator[projection.LengthProjection]:
-    """The projection of each layer: a new one, or always the same with ``layerwise`` sharing."""
+    """Yield the projection of each layer, always the same one with ``layerwise`` sharing."""
     shared = None
     for count in slots:
         if shared is None or cfg.linformer_sharing != "layerwise":
@@ -171,7 +171,7 @@ def build_projections(
 def build_attention(
     cfg: LinformerOptions, side: str, projected: projection.LengthProjection
 ) -> "SourceAttention":
-    """The attention of one layer of the ``encoder`` or the ``decoder``.
+    """Build the attention of one layer of the ``encoder`` or the ``decoder``.
 
     Raises:
         ConfigError: encoder and decoder differ in their embedding dimension.
@@ -192,7 +192,7 @@ def build_attention(
 
 @with_incremental_state
 class SourceAttention(attention.LinformerAttention):
-    """:class:`LinformerAttention` with the interface of fairseq's attention and a cache.
+    """Linformer attention with the interface of fairseq's attention and a cache.
 
     In incremental decoding the compressed keys and values ``[B, H, K, D]`` of a sentence are
     computed once, and all its hypotheses share them.
@@ -218,7 +218,7 @@ class SourceAttention(attention.LinformerAttention):
             ``[T, R, C]``, and None for the weights.
 
         Raises:
-            ConfigError: there is a mask over pairs of positions, which mixtures cannot respect.
+            ConfigError: there is a mask over pairs of positions, which mixtures cannot obey.
             DataError: a source is longer than ``--linformer-max-len``.
         """
         if attn_mask is not None:
@@ -230,7 +230,7 @@ class SourceAttention(attention.LinformerAttention):
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             keys, values = self.compress(key, key_padding_mask)
-            # Only the number of rows is needed, so they are stored as a tensor without elements.
+            # Only the number of rows is needed, so a tensor without elements stores it.
             saved = {"keys": keys, "values": values, "rows": query.new_empty(query.size(1), 0)}
             self.set_incremental_state(incremental_state, "projected", saved)
         return self.attend(query, saved["keys"], saved["values"]), None
@@ -238,7 +238,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder for beam search: keep the sentences of the selected rows."""
+        """Keep the sentences of the rows that beam search selects."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -253,13 +253,13 @@ class SourceAttention(attention.LinformerAttention):
 
 
 class LinformerEncoder(TransformerEncoderBase):
-    """fairseq's encoder, which moves the words of each source to the left edge of the batch first.
+    """fairseq's encoder, but with the words of each source moved to the left edge of the batch.
 
     Each column of E and F belongs to a position, but fairseq pads sources on the left by default,
     and always in fairseq-interactive and in hub use. The output is padded on the right.
     """
 
-    # Named in messages on sentences that are too long.
+    # The option to name in messages about sentences that are too long.
     max_length_option = "--linformer-max-len"
 
     def forward(
@@ -272,7 +272,7 @@ class LinformerEncoder(TransformerEncoderBase):
         """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder.
 
         Raises:
-            DataError: a source above ``--linformer-max-len``.
+            DataError: a source is longer than ``--linformer-max-len``.
         """
         columns = real_first(src_tokens.eq(self.padding_idx))
         width = self._width(src_tokens)
@@ -282,7 +282,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
 
     def _width(self, src_tokens: Tensor) -> int:
-        """The number of columns to keep: cut pads if there are more columns than E and F have."""
+        """Return how many columns to keep, without pads if E and F have too few columns."""
         width = src_tokens.size(1)
         if width > self.linformer_max_len:
             width = max(1, int(src_tokens.ne(self.padding_idx).sum(1).max()))
@@ -290,7 +290,7 @@ class LinformerEncoder(TransformerEncoderBase):
 
     @property
     def linformer_max_len(self) -> int:
-        """``N``, the number of columns of the projections."""
+        """The number ``N`` of columns of the projections."""
         return self.layers[0].self_attn.projection.max_len
 
     def max_positions(self) -> int:

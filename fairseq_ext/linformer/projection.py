@@ -32,7 +32,7 @@ class LengthProjection(nn.Module):
     If ``K`` does not divide ``N``, windows of ``w`` tokens may need fewer than ``K`` slots: the
     last slots are then empty for every source, and only add ``e^0`` to the softmax.
 
-    Initialization of ``learned``. Both ways keep slots and scores bounded for every length:
+    ``learned`` has two initializations, which keep slots and scores bounded for every length:
 
     - ``identity``: ``E_ij = 1 / (1 + ⌊j / K⌋)`` where ``j mod K = i``, else 0. The first ``K``
       tokens fill one slot each, which is exact attention. The next ``K`` tokens are added with
@@ -44,7 +44,7 @@ class LengthProjection(nn.Module):
     Args:
         slots: ``K``.
         max_len: ``N``.
-        shared: one matrix for keys and values (E = F).
+        shared: whether keys and values share one matrix (E = F).
         kind: one of :data:`KINDS`.
         init: one of :data:`INITS`, for ``learned``.
 
@@ -101,7 +101,7 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """E and F for sources of ``length`` tokens: ``[M, K, S]``.
+        """Return E and F for sources of ``length`` tokens: ``[M, K, S]``.
 
         Raises:
             DataError: ``length`` is above ``N``.
@@ -129,8 +129,8 @@ def fit_checkpoint(
     """Fit the E and F of a checkpoint to another ``N``, before torch compares the shapes.
 
     A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
-    model could read give the same result, and tokens beyond them are ignored until the new columns
-    are trained. The window of a convolution is stretched or shrunk, and its sum stays the same.
+    model could read give the same result, and later tokens are ignored until the new columns are
+    trained. The window of a convolution is stretched or shrunk without changing its sum.
 
     Raises:
         CheckpointError: the checkpoint has another number of slots, or only one of checkpoint and
@@ -155,8 +155,8 @@ def fit_checkpoint(
         stretched = functional.interpolate(
             saved.float().unsqueeze(1), size=new, mode="linear", align_corners=False
         ).squeeze(1)
-        # The steps are closer or wider, and what rounding at the edges loses is spread equally. A
-        # factor that restores the sum would have no bound, as a window may sum to 0.
+        # The steps are closer or wider, and the loss by rounding at the edges is spread equally. A
+        # factor that restores the sum would have no bound, because a window may sum to 0.
         stretched *= old / new
         missing = saved.float().sum(-1, keepdim=True) - stretched.sum(-1, keepdim=True)
         state_dict[name] = (stretched + missing / new).to(saved.dtype)

@@ -1,7 +1,7 @@
 """Linformer attention, written from its equations (torch only).
 
-One sentence, no padding. It is slow and meant to be read; the tests compare the fast layer with it,
-values and all gradients. Equations are those of Wang et al. (2020); sections are Pampaloni's.
+It takes one sentence without padding. It is slow and meant to be read; the tests compare values and
+all gradients of the fast layer with it. Equations are Wang et al.'s (2020), sections Pampaloni's.
 
 Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``K`` slots, ``N`` columns of E and F.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
-    """E or F ``[K, N]``; Wang et al., section 4.
+    """Return E or F ``[K, N]``; Wang et al., section 4.
 
     Args:
         kind: ``learned``, ``mean-pool`` or ``convolution``.
@@ -40,7 +40,7 @@ def attention(
     num_heads: int,
     scale: str = "head-dim",
 ) -> Tensor:
-    """Equation (7) with all heads of equation (2): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
+    """Compute equation (7) for all heads of (2): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
 
     Args:
         p: the four projections by name, ``q_proj.weight`` …
