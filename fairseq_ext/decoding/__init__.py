@@ -1,9 +1,9 @@
-"""From a trained model to translations: loading, search, and choosing among samples.
+"""Translate with trained models: loading, search, and choosing among samples.
 
-:mod:`~fairseq_ext.decoding.translator` loads models and translates tokens, as a
-:mod:`~fairseq_ext.decoding.search` says; :mod:`~fairseq_ext.decoding.engine_translator` does so
-without torch and fairseq, with bundles that :mod:`fairseq_ext.model` reads.
-:mod:`~fairseq_ext.decoding.stream` goes through a file or a pipe, line by line.
-:mod:`~fairseq_ext.decoding.mbr` is minimum Bayes risk decoding, of files and of samples that were
-just drawn, with the :mod:`~fairseq_ext.decoding.mbr_utilities`.
+:mod:`~fairseq_ext.decoding.translator` loads models and translates tokens by the options of a
+:mod:`~fairseq_ext.decoding.search`; :mod:`~fairseq_ext.decoding.engine_translator` does so without
+torch and fairseq, with bundles that :mod:`fairseq_ext.model` reads.
+:mod:`~fairseq_ext.decoding.stream` translates a file or a pipe, line by line.
+:mod:`~fairseq_ext.decoding.mbr` is minimum Bayes risk decoding, for files and for new samples, with
+the :mod:`~fairseq_ext.decoding.mbr_utilities`.
 """

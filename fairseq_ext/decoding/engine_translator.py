@@ -1,4 +1,4 @@
-"""An engine model as a function from sentences to translations (no torch, no fairseq).
+"""Translate sentences with an engine model (no torch, no fairseq).
 
 :class:`EngineTranslator` has the interface of :class:`fairseq_ext.decoding.translator.Translator`.
 :func:`fairseq_ext.load` adds the model's own steps between text and tokens.
@@ -22,7 +22,7 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 
 def available_threads() -> int:
-    """The value of ``OMP_NUM_THREADS``, or the number of processors this process may use."""
+    """Return ``OMP_NUM_THREADS``, or else the number of processors this process may use."""
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if setting.isdecimal() and int(setting):
         return int(setting)
@@ -36,14 +36,14 @@ class EngineTranslator:
 
     Args:
         model: from its file.
-        search: how to search, unless a call says otherwise; None for the model's own defaults.
-        threads: how many share out the sentences of a batch; None: see :func:`available_threads`.
+        search: the default search of all calls; None for the model's own defaults.
+        threads: how many share a batch's sentences; None for :func:`available_threads`.
 
     Its attributes are those of :class:`~fairseq_ext.decoding.search.Translates`.
 
     Raises:
-        ConfigError: the engine was not compiled, or options that it does not have.
-        DataError: a shortlist that cannot be used.
+        ConfigError: the engine was not compiled, or lacks an option.
+        DataError: the shortlist cannot be used.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EngineTranslator:
         self._counting = ForkSafeLock()
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """How many source tokens the model would see, its special symbols included."""
+        """Count the source tokens of each sentence, including the model's special symbols."""
         return [len(self._encode(sentence)) for sentence in sentences]
 
     def translate(
@@ -80,10 +80,10 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate sentences; see :meth:`~fairseq_ext.decoding.search.Translates.translate`.
 
-        Batches are as large as the translator was told, whatever ``search`` says.
+        The translator sets the size of batches, even if ``search`` has another one.
 
         Raises:
-            ConfigError: a search that is not possible, or options that the engine does not have.
+            ConfigError: the search is not possible, or the engine lacks one of its options.
             DataError: somebody wrote to the file of the weights.
         """
         search = search or self._search
@@ -106,16 +106,16 @@ class EngineTranslator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
-        """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
+        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
-        They are those among all tokens, whatever the shortlist.
+        The probabilities are among all tokens, even with a shortlist.
 
         Args:
             sources: lines of source tokens, none longer than ``limit``.
             targets: lines of target tokens, one for each source.
 
         Raises:
-            DataError: a target that is longer than the model writes, or has ``</s>`` inside.
+            DataError: a target is longer than the model writes, or has ``</s>`` inside.
         """
         target_numbers = {symbol: number for number, symbol in enumerate(self._model.target)}
         encoded = [self._encode(line) for line in sources]
@@ -147,7 +147,7 @@ class EngineTranslator:
         """Encode a line as token numbers, cut and with special symbols as in training."""
         settings = self._model.settings
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
-        tokens = [number for number in numbers if number != PAD]  # fairseq takes them for padding
+        tokens = [number for number in numbers if number != PAD]  # fairseq takes pads for padding
         if settings.cut:
             tokens = tokens[: settings.cut - 1]
         before, after, _ = settings.affixes
@@ -169,10 +169,10 @@ class EngineTranslator:
 
 
 def _rules(search: Search, vocabulary: int) -> Rules:
-    """The search as the engine's :class:`Rules`.
+    """Turn a search into the engine's :class:`Rules`.
 
     Raises:
-        ConfigError: a number out of range, or an option of fairseq's generator alone.
+        ConfigError: a number is out of range, or only fairseq's generator has an option.
     """
     search.check()
     for option, value in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):

@@ -1,6 +1,6 @@
-"""A trained model, whatever it is kept in, ready to translate.
+"""Open a trained model of any form to translate with it.
 
-A bundle with a program needs neither torch nor fairseq; every other model is left to them.
+A bundle with a program needs neither torch nor fairseq; all other models need both.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MakeSearch = Callable[[Mapping[str, int | float]], Search]
 
 
 class Opened(NamedTuple):
-    """A model.
+    """An opened model.
 
     Attributes:
         translator: of tokens.
-        search: how it searches unless a call says otherwise.
-        folders: where its ``text.json`` may be; the first one counts.
+        search: the default search of all calls.
+        folders: where its ``text.json`` may be; the first one found counts.
         versions: of its files before they were read.
     """
 
@@ -41,15 +41,15 @@ class Opened(NamedTuple):
     versions: FileVersions
 
     def require_unchanged(self) -> None:
-        """Check, after model and text are loaded, that all was read from the same files.
+        """Check, once model and text are loaded, that no file has changed meanwhile.
 
         Raises:
-            DataError: one was replaced or written to.
+            DataError: a file was replaced or written to.
         """
         self.versions.require_unchanged()
 
     def text(self) -> Pipeline:
-        """The text pipeline saved with the model; an empty pipeline if it saved none.
+        """Return the text pipeline saved with the model, or an empty one if there is none.
 
         Raises:
             DataError: it cannot be used.
@@ -67,19 +67,19 @@ def opened(
     make_search: MakeSearch,
     threads: int | None = None,
 ) -> Iterator[Opened]:
-    """A model, and for as long as the block takes the folders of its text.
+    """Open a model, and keep the folders of its text during the block.
 
     Args:
         paths: a bundle, checkpoint, folder of a run, published model or name on the Hub; several
-            vote.
+            are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: from the model's own defaults to how it searches unless a call says otherwise.
-        threads: that share out the work; None for as many as the environment says. For all but
-            models for the engine this is a setting of the process.
+        make_search: makes the default search of all calls from the model's own defaults.
+        threads: that share the work; None for the number in the environment. Except for models on
+            the engine, this is a setting of the process.
 
     Raises:
-        FairseqExtError: it cannot be loaded, or options do not go with it.
+        FairseqExtError: the model cannot be loaded, or options do not go with it.
     """
     paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
     versions = FileVersions(chain(*map(files_of, paths)))
@@ -94,17 +94,17 @@ def opened(
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the files of a bundle; a checkpoint is one."""
+    """List the files of a bundle; a checkpoint is one file."""
     if bundle.is_bundle(path):
         return [file for file in bundle.home(path).iterdir() if file.is_file()]
-    return [path] if path.is_file() else []  # its reader says what is wrong
+    return [path] if path.is_file() else []  # the reader reports what is wrong
 
 
 def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
-    """The search defaults of a model: of a bundle, or of the first of several.
+    """Return the search defaults of a bundle, or of the first model in an ensemble.
 
     Raises:
-        CheckpointError: the bundle has defaults for a search that is not possible.
+        CheckpointError: the bundle's default search is not possible.
     """
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}
@@ -119,11 +119,11 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """The checkpoints of a published model, which vote; of any other path :func:`in_run`.
+    """Return the checkpoints of a published model; for any other path, the one of :func:`in_run`.
 
     Args:
         path: of the model.
-        src, tgt: languages, which a published model of many needs.
+        src, tgt: languages, needed by a published model of many languages.
 
     Raises:
         FairseqExtError: see :func:`in_run` and :func:`fairseq_ext.checkpoints.published.prepare`.
@@ -132,10 +132,10 @@ def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> lis
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """The checkpoint of a model that does not vote; see :func:`models_of`.
+    """Return the only checkpoint of a model; see :func:`models_of`.
 
     Raises:
-        ConfigError: there are several.
+        ConfigError: the model is an ensemble.
     """
     first, *others = models_of(path, src, tgt)
     if others:
@@ -147,15 +147,15 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 
 
 def has_dictionaries(path: Path) -> bool:
-    """Whether a model brings its dictionaries along: a bundle, or a published model."""
+    """Whether a model comes with its dictionaries, as bundles and published models do."""
     return bundle.is_bundle(path) or published.is_prepared(path)
 
 
 def in_run(path: Path) -> Path:
-    """The model of a run's folder, or the bundle that a name stands for; a file is itself.
+    """Find the model in a run's folder, or the bundle of a name; a file stays as it is.
 
     Raises:
-        CheckpointError, EnvironmentProblem: it cannot be had from the Hub.
+        CheckpointError, EnvironmentProblem: it cannot be fetched from the Hub.
         ConfigError: the folder has none of :data:`~fairseq_ext.checkpoints.published.RUN`.
     """
     path = find_model.resolved(path)
@@ -173,7 +173,7 @@ def _for_the_engine(
     search: Search,
     threads: int | None,
 ) -> tuple[Translates, Sequence[Path]]:
-    """Models that have all they need; neither torch nor fairseq is imported."""
+    """Load models that the engine runs, without importing torch or fairseq."""
     from fairseq_ext.decoding.engine_translator import EngineTranslator
 
     numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
@@ -198,7 +198,7 @@ def _for_fairseq(
     search: Search,
     threads: int | None,
 ) -> Iterator[tuple[Translates, Sequence[Path]]]:
-    """Checkpoints with the dictionaries of the data."""
+    """Load checkpoints with the dictionaries of the data."""
     logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
     from fairseq_ext import register
 
@@ -219,13 +219,13 @@ def _for_fairseq(
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    That is its own folder, if the dictionaries are there, or else the one it was trained on. Where
-    fairseq-train was told a relative path, its working folder is not known: it may be that of the
-    checkpoint or one of the two above, as the recipes have it, or else this process's.
+    It is the checkpoint's own folder if the dictionaries are there, or else the training's data
+    folder. A relative path in the checkpoint is tried from the checkpoint's folder, from the two
+    folders above it, as in the recipes, and then from this process's working folder.
 
     Raises:
         CheckpointError: the file cannot be read.
-        ConfigError: there are no dictionaries in either.
+        ConfigError: neither folder has dictionaries.
     """
     from fairseq_ext.checkpoints import layout, storage
 
@@ -238,7 +238,7 @@ def data_of(path: Path) -> Path:
         try:
             if any(folder.glob("dict.*.txt")):
                 return folder
-        except (OSError, ValueError):  # what the checkpoint names is no path at all
+        except (OSError, ValueError):  # the checkpoint's text is not a valid path
             continue
     raise ConfigError(
         "DATA must be the folder of fairseq-preprocess, but is missing, and "

@@ -1,11 +1,11 @@
-"""Minimum Bayes risk decoding: the candidate that agrees best with all others.
+"""Minimum Bayes risk decoding: choose the candidate that agrees best with all others.
 
-Section 4.3 of the BMT paper, after Freitag et al. 2022::
+It follows section 4.3 of the BMT paper, after Freitag et al. 2022::
 
     h_MBR = argmax_{h ∈ H} (1 / |H|) Σ_{y ∈ H} u(h, y)
 
-H are samples of the model, the sum includes y = h. A sentence sampled twice is in H twice. Of
-candidates that are equally good the first one is taken, which fairseq lists as the most probable.
+H are samples of the model, and the sum includes y = h. A sentence sampled twice is in H twice.
+Among equally good candidates the first one wins, which fairseq lists as the most probable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Candidates:
 
     Attributes:
         index: number of the sentence in the corpus.
-        source: its text, where a utility reads that.
+        source: its text, if the utility reads it.
         texts: candidates, in the order of the files.
     """
 
@@ -50,7 +50,7 @@ class Decision:
         text: the chosen candidate.
         candidate: its place among the sentence's candidates in the files, from 0.
         expected_utility: its mean utility over all candidates.
-        mean_utility: what a random candidate would have had.
+        mean_utility: the expected utility of a random candidate.
         distinct: how many different candidates there were.
     """
 
@@ -70,15 +70,15 @@ def read_candidates(
     source: str | Path | None = None,
     reads_source: bool = False,
 ) -> list[Candidates]:
-    """The samples of every sentence from one or several outputs of fairseq-generate.
+    """Read the samples of every sentence from one or several outputs of fairseq-generate.
 
     Args:
         paths: outputs of ``fairseq-generate --sampling --beam K --nbest K``, each of the whole
-            corpus and with a ``--seed`` of its own.
+            corpus and with its own ``--seed``.
         count: how many candidates each sentence has in all files together.
-        undoing: how samples become text, and the S lines.
+        undoing: turns samples and S lines into text.
         source: the source text; None for the S lines.
-        reads_source: as of the utility; without, candidates have no source.
+        reads_source: whether the utility reads the source; if not, candidates have none.
 
     Raises:
         DataError: a sentence has another number of candidates, the files do not belong together,
@@ -107,7 +107,7 @@ def read_candidates(
 
 
 def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]) -> None:
-    """Check that the files translate the same sentences, and are not copies of each other."""
+    """Check that the files translate the same sentences and are not copies of each other."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
         if len(sentences) != len(files[0]):
@@ -131,17 +131,17 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 
 
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
-    """``size`` places of candidates, drawn without replacement, in ascending order.
+    """Draw ``size`` places of candidates without replacement, in ascending order.
 
-    fairseq sorts samples by score, so that the first ones are no random choice. The draw depends
-    on seed and sentence alone, and of two sizes the smaller draw is part of the larger one.
+    fairseq sorts samples by score, so the first ones are not a random choice. The draw depends only
+    on seed and sentence, and a smaller draw is part of a larger one.
     """
     order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
     return tuple(sorted(order[:size].tolist()))
 
 
 def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> Decision:
-    """Choose the best of the candidates at ``places`` by its mean utility over all of these."""
+    """Choose the candidate at ``places`` with the best mean utility over all of them."""
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
     for place in places:
@@ -165,10 +165,10 @@ def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> D
 def decode(
     sentences: Iterable[Candidates], utility: Utility, count: int | None = None, seed: int = 1
 ) -> Iterator[Decision]:
-    """Decide sentence by sentence.
+    """Choose a candidate for each sentence.
 
     Args:
-        sentences: from :func:`read_candidates`; a progress bar over them goes here.
+        sentences: from :func:`read_candidates`, perhaps in a progress bar.
         utility: from ``mbr_utilities``.
         count: use a random subset of this size, or all candidates.
         seed: of the subsets.
@@ -186,7 +186,7 @@ def decode(
 
 
 def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) -> dict[str, Any]:
-    """Everything decided, for JSON; ``settings`` are written along."""
+    """Return all decisions and the ``settings`` as a dict for JSON."""
     return {
         "utility": utility.signature,
         **settings,
@@ -197,7 +197,7 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
-    """A few lines: how many, how different, how good by their own measure."""
+    """Summarize the decisions in a few lines: number, variety and mean utility."""
     rows = (
         ("sentences", f"{len(decisions)}"),
         ("distinct candidates", f"{_mean(decisions, 'distinct'):.1f} per sentence"),
@@ -222,8 +222,8 @@ def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iter
     """Keep the best translation of each line by MBR, with the model's score of it.
 
     Args:
-        translations: lines with all their samples; a line that was left out stays as it is.
-        utility: u(h, y), which sees the text of samples and source.
+        translations: lines with all their samples; a skipped line stays as it is.
+        utility: u(h, y), which reads the text of samples and source.
     """
     for translation in translations:
         if not translation.candidates:

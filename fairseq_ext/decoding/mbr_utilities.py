@@ -1,12 +1,12 @@
-"""Utilities u(h, y) of minimum Bayes risk decoding: how good is h, if y were the reference.
+"""Utilities u(h, y) of minimum Bayes risk decoding: how good h would be if y were the reference.
 
-sacrebleu's sentence-level chrF and BLEU for all pairs of a sentence's candidates at once, COMET in
-a Python of its own, and any metric of the optional library ``mbrs``. Letters: ``H`` distinct
+They are sacrebleu's sentence-level chrF and BLEU for all pairs of a sentence's candidates at once,
+COMET in its own Python, and any metric of the optional library ``mbrs``. Letters: ``H`` distinct
 candidates, ``n`` order of n-grams.
 
-A pair's clipped n-gram matches ``Σ_g min(count_h(g), count_y(g))`` are the size of an intersection
-of sets once the j-th occurrence of g is called ``(g, j)``: with one row of zeros and ones for each
-candidate, all pairs of one order are a single product ``S Sᵀ``.
+If the j-th occurrence of an n-gram g is called ``(g, j)``, a pair's clipped matches
+``Σ_g min(count_h(g), count_y(g))`` are the size of an intersection of sets. With one row of zeros
+and ones for each candidate, a single product ``S Sᵀ`` gives all pairs of one order.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
 
 
 class Utility(Protocol):
-    """A utility: u for all pairs of candidates.
+    """A utility u, computed for all pairs of candidates.
 
     Attributes:
         signature: name to report.
-        reads_source: it needs the source, as text.
+        reads_source: whether it needs the source text.
     """
 
     reads_source: bool
@@ -45,7 +45,7 @@ class Utility(Protocol):
     def signature(self) -> str: ...
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """``[H, H]``, u(candidate i, candidate j); larger is better."""
+        """Compute u(candidate i, candidate j), ``[H, H]``; larger is better."""
 
 
 def is_neural(name: str) -> bool:
@@ -59,17 +59,17 @@ def build_utility(
     tokenizer: str = tokenizers.USUAL,
     **process: Any,
 ) -> Utility:
-    """The utility called ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
+    """Build the utility called ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
     Args:
-        name: as in ``--utility``.
+        name: the value of ``--utility``.
         options: fields of the mbrs metric's configuration, as text.
-        tokenizer: of sacrebleu, for BLEU.
-        process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+        tokenizer: sacrebleu's, for BLEU.
+        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
 
     Raises:
-        ConfigError: an unknown name, options that do not fit, or mbrs is not installed.
-        DataError: there is no such file of a neural metric's model.
+        ConfigError: the name is unknown, options do not fit, or mbrs is not installed.
+        DataError: a neural metric's model file does not exist.
         EnvironmentProblem: no Python has a neural metric's library.
     """
     if name.startswith(OUTSIDE):
@@ -88,7 +88,7 @@ def build_utility(
 
 
 def pair_matches(bags: Sequence[Sequence[Any]]) -> Array:
-    """Count the clipped matches of every two bags of n-grams, ``[H, H]``."""
+    """Count the clipped matches of all pairs of bags of n-grams, ``[H, H]``."""
     columns: dict[Any, int] = {}
     places: list[int] = []
     for bag in bags:
@@ -103,7 +103,7 @@ def pair_matches(bags: Sequence[Sequence[Any]]) -> Array:
 
 
 def _ngrams(items: Sequence[Any], order: int) -> list[Any]:
-    """All n-grams of a sequence, as slices of it."""
+    """Return all n-grams of a sequence, as slices of it."""
     return [items[start : start + order] for start in range(len(items) - order + 1)]
 
 
@@ -128,7 +128,7 @@ class ChrfUtility:
             bags = [_ngrams(text, order) for text in texts]
             sizes = np.array([len(bag) for bag in bags], float)
             matches = pair_matches(bags)
-            # An order counts where both sides are long enough to have it.
+            # An order counts if both sides are long enough for it.
             used += (sizes[:, None] > 0) & (sizes[None, :] > 0)
             divisor = np.maximum(sizes, 1)
             precision += matches / divisor[:, None]
@@ -142,7 +142,7 @@ class ChrfUtility:
 class BleuUtility:
     """Sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
 
-    That is exponential smoothing, and the orders that the hypothesis has.
+    It uses exponential smoothing, and only orders that the hypothesis is long enough for.
     """
 
     reads_source = False
@@ -171,24 +171,25 @@ class BleuUtility:
 
 
 def _brevity(lengths: Array) -> Array:
-    """``[H, H]`` brevity penalties ``min(1, exp(1 - |y| / |h|))``; an empty h matches nothing."""
+    """Compute brevity penalties ``min(1, exp(1 - |y| / |h|))``, ``[H, H]``."""
     hypothesis, reference = np.maximum(lengths, 1)[:, None], lengths[None, :]
     return np.exp(np.minimum(0, 1 - reference / hypothesis))
 
 
 def _signature(metric: Any, name: str) -> str:
-    metric.sentence_score("a", ["a"])  # a signature knows the number of references only now
+    metric.sentence_score("a", ["a"])  # before that, a signature lacks the number of references
     return f"{name}|{metric.get_signature()}"
 
 
 class NeuralUtility:
-    """A neural metric, in a process of its own that ends with this object.
+    """A neural metric in its own process, which ends with this object.
 
-    The model is loaded when it is first needed, which takes long; samples are checked before.
+    The model is loaded when it is first needed, because that takes long and samples are checked
+    before.
 
     Args:
         name: such as ``comet:Unbabel/wmt22-comet-da``.
-        process: of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
 
     reads_source = True
@@ -199,15 +200,15 @@ class NeuralUtility:
 
     @property
     def signature(self) -> str:
-        """Signature of the metric, beginning with its name."""
+        """The metric's signature, which begins with its name."""
         return f"{self.metric.name}|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """``[H, H]``, in the metric's own unit.
+        """Compute u in the metric's own unit, ``[H, H]``.
 
         Raises:
             ConfigError: the model uses no reference.
-            DataError, EnvironmentProblem: as of
+            DataError, EnvironmentProblem: as for
                 :meth:`~fairseq_ext.evaluation.neural.NeuralMetric.matrix`.
         """
         if not self.metric.sees_references:
@@ -250,7 +251,7 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric itself, loaded when it is first needed; samples are checked before."""
+        """The metric itself, loaded when first needed, because samples are checked before."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
@@ -261,7 +262,7 @@ class MbrsUtility:
 
 
 def _value(text: str) -> Any:
-    """``8`` as a number and ``True`` as a truth value, everything else as text."""
+    """Read ``8`` as a number, ``True`` as a truth value, and everything else as text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):

@@ -1,11 +1,11 @@
-"""Translation of large texts in parts, by any number of workers that share a folder.
+"""Translate large texts in parts, by any number of workers that share a folder.
 
 The text is cut into parts of N lines. A part's translation is a file that is whole or absent
 (:mod:`fairseq_ext.utils.shared_folder`)::
 
     manifest.json       the job: texts and models by checksum, options, lines of a part
-    part-000000.txt     translations, a file for each part; together, in order, the whole
-    part-000000.jsonl   details of them, where they are asked for
+    part-000000.txt     translations, a file for each part; joined in order, the whole text
+    part-000000.jsonl   details of the translations, if they are asked for
     part-000000.sha256  checksums of both, as ``sha256sum`` prints them
 """
 
@@ -31,10 +31,10 @@ WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the parts are.
+    """The folder of the parts.
 
     Attributes:
-        path: exists once :meth:`start` has begun.
+        path: of the folder, which :meth:`start` makes if necessary.
         parts: of the whole text.
         details: whether parts have details beside their text.
         line_by_line: whether a part has as many lines as its source.
@@ -46,11 +46,11 @@ class Folder:
     line_by_line: bool = True
 
     def text(self, part: Part) -> Path:
-        """The part's translations."""
+        """Return the path of a part's translations."""
         return self.path / f"part-{part.number:06d}.txt"
 
     def details_of(self, part: Part) -> Path:
-        """The part's details."""
+        """Return the path of a part's details."""
         return self.text(part).with_suffix(".jsonl")
 
     @property
@@ -58,7 +58,7 @@ class Folder:
         return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether the job has been begun here; see :meth:`SharedFolder.is_of`."""
+        """Whether this job has been begun here; see :meth:`SharedFolder.is_of`."""
         return self._shared.is_of(job)
 
     def start(self, job: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
@@ -66,18 +66,18 @@ class Folder:
         return self._shared.joined_job(job)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """The parts, of those given or of all, that have not been translated yet."""
+        """Return which of the given parts, or of all, have not been translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
         return [parts_by_name[name] for name in self._shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate parts until none of them is missing, side by side with other workers.
+        """Translate parts until none of them is missing, together with other workers.
 
         Args:
-            parts: those of this worker's shard.
-            write: the translations of a part, and their details, into these files.
+            parts: the parts of this worker's shard.
+            write: writes a part's translations and their details to two files.
         """
         parts_by_name = {self.text(part).name: part for part in parts}
         self._shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
@@ -88,7 +88,7 @@ class Folder:
 
     def _write(self, part: Part, write: WritePart) -> None:
         with contextlib.ExitStack() as stack:
-            out = stack.enter_context(atomic_write(self.text(part)))  # takes its place last
+            out = stack.enter_context(atomic_write(self.text(part)))  # appears last
             details = None
             if self.details:
                 details = stack.enter_context(atomic_write(self.details_of(part)))
@@ -100,14 +100,14 @@ class Folder:
                     sums.write(f"{sha256(file.name)}  {path.name}\n")
 
     def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts in order into one file, unless it holds just that.
+        """Write all parts in order into one file, unless the file already has this content.
 
         Args:
             output: the file.
-            details: those instead of the texts.
+            details: whether to write details instead of texts.
 
         Raises:
-            DataError: a part is not what its worker wrote.
+            DataError: a part has changed since its worker wrote it.
         """
         name = "details" if details else "text"
         with locks.held(self.path / f".{name}.lock", wait=True):
@@ -117,7 +117,7 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield all texts or details in order; the checksum of each comes with its last block."""
+        """Yield all texts or details in order, and check each against its checksum at its end."""
         for part in self.parts:
             path = self.details_of(part) if details else self.text(part)
             digest, lines = hashlib.sha256(), 0
@@ -140,6 +140,6 @@ class Folder:
 
 
 def _holds(output: Path, content: Iterable[bytes]) -> bool:
-    """Whether a file has just this content."""
+    """Whether a file has exactly this content."""
     with output.open("rb") as file:
         return all(file.read(len(block)) == block for block in content) and not file.read(1)

@@ -1,4 +1,4 @@
-"""How to search for translations, and what is found: shared by all that translates (no torch)."""
+"""Search options and results, shared by all translators (no torch)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fairseq_ext.engine import DEFAULT
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
 
-# Attributes of a search that are whole numbers: option, least and most.
+# Whole-number attributes of a search, each with its option, least and most.
 WHOLE = {
     "beam": ("--beam", 1, math.inf),
     "nbest": ("--nbest", 1, math.inf),
     "max_len_b": ("--max-len-b", 1, math.inf),
     "max_tokens": ("--max-tokens", 1, math.inf),
     "top_k": ("--sampling-topk", 0, math.inf),
-    "seed": ("--seed", 0, 2**32 - 1),  # as fairseq's, which also seeds numpy
+    "seed": ("--seed", 0, 2**32 - 1),  # fairseq's range, because it also seeds numpy
 }
 
-BUFFER = 2000  # lines that are read before they are translated
+BUFFER = 2000  # lines to read before translating them
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Search:
     Attributes:
         beam: beam size, or number of samples.
         nbest: translations returned for each sentence.
-        lenpen: exponent of the length that a score is divided by.
+        lenpen: a score is divided by the length to this power.
         gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
-        sampling: draw tokens instead of searching.
+        sampling: whether to draw tokens instead of searching.
         epsilon: draw only among tokens of at least this probability.
-        top_k: draw only among this many of the most probable tokens; 0: all.
+        top_k: draw only among this many of the most probable tokens; 0 for all.
         seed: of the samples.
-        attention: give attention weights, if all models have them.
+        attention: whether to return attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
         max_tokens: source tokens in a batch, padding included.
-        fp16: half precision.
-        cpu: leave a GPU alone.
+        fp16: whether to use half precision.
+        cpu: whether to leave a GPU alone.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
         flags: further flags of ``fairseq-interactive``.
@@ -71,7 +71,7 @@ class Search:
         """Refuse numbers out of range.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: a number is out of range; the message names the first.
         """
         for name, (option, minimum, maximum) in WHOLE.items():
             value = getattr(self, name)
@@ -122,7 +122,7 @@ class Candidate:
 
 @dataclass
 class Counts:
-    """Source tokens read so far, how many of them no dictionary has, and tokens written."""
+    """Counts of source tokens read, of unknown ones among them, and of tokens written."""
 
     source: int = 0
     unknown: int = 0
@@ -136,7 +136,7 @@ class Translates(Protocol):
         src, tgt: languages.
         name: of the architecture.
         limit: the most source tokens in a sentence, its end included.
-        limit_name: whose limit this is, as the subject of a sentence.
+        limit_name: what sets this limit, as the subject of a sentence.
         counts: tokens so far.
     """
 
@@ -148,7 +148,7 @@ class Translates(Protocol):
     counts: Counts
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """How many source tokens the model would see, its special symbols included."""
+        """Count the source tokens of each sentence, including the model's special symbols."""
 
     def translate(
         self,
@@ -156,22 +156,22 @@ class Translates(Protocol):
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """The ``nbest`` translations of each sentence, best first, in the order given.
+        """Translate sentences: the ``nbest`` translations of each in order, best first.
 
-        Samples of a sentence depend on its number; without ``numbers`` the first one has 0.
-        Without ``search`` it is the translator's own.
+        Samples of a sentence depend on its number; without ``numbers`` the first sentence has 0.
+        Without ``search`` the translator's own is used.
         """
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Iterable[float]]:
-        """Log-probabilities, base e, of the tokens of each target and its ``</s>``."""
+        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``."""
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:
     """Raise :class:`DataError` for a target that is longer than its model writes.
 
     Args:
-        lengths: tokens, ``</s>`` included.
-        longest: that a model writes.
+        lengths: tokens of each target, ``</s>`` included.
+        longest: the most tokens that the model writes.
     """
     for number, length in enumerate(lengths, start=1):
         if length > longest:

@@ -1,4 +1,4 @@
-"""A file or a pipe, translated line by line: order kept, empty lines kept, memory bounded."""
+"""Translate a file or a pipe line by line, with order and empty lines kept and memory bounded."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Translation:
     Attributes:
         line: its number, from 1.
         source: its text.
-        texts: translations, best first; one empty text for a line that was left out.
-        candidates: the translations as tokens with scores; none for a line that was left out.
+        texts: translations, best first; one empty text for a skipped line.
+        candidates: the translations as tokens with scores; none for a skipped line.
         text: the best translation.
     """
 
@@ -57,10 +57,10 @@ class Translation:
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode lines of UTF-8, which end in a line feed, or a carriage return and a line feed.
+    """Decode lines of UTF-8, which end in LF or CR LF.
 
     Raises:
-        DataError: a line that is not UTF-8, by number.
+        DataError: a line is not UTF-8; the message has its number.
     """
     for number, line in enumerate(lines, start=1):
         try:
@@ -73,12 +73,12 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield the lines unchanged; refuse a byte-order mark in the first one.
+    """Yield the lines of a pipe unchanged; refuse a byte-order mark in the first one.
 
-    This is for a pipe: files are checked earlier.
+    Files need no such check here, because they are checked earlier.
 
     Raises:
-        DataError: the first one starts with a byte-order mark.
+        DataError: the first line starts with a byte-order mark.
     """
     for number, line in enumerate(lines):
         if number == 0 and line.startswith(codecs.BOM_UTF8):
@@ -107,20 +107,20 @@ def translations(
 
     Args:
         lines: text.
-        translator: of its tokens.
+        translator: translates its tokens.
         codec: between text and tokens.
-        search: how to search; None as the translator was told.
+        search: how to search; None for the translator's own search.
         name: of the input, for messages.
-        first: number of the first line in it.
-        before: lines of other inputs before it; they count in the numbers of translations.
-        buffer: lines read before they are translated, in batches of about equal length.
-        skip_long: give empty translations of lines that are too long, with a warning.
-        splitter: translate each sentence of a line alone; None translates a line at once.
-        keeper: finds spans that stay as they are.
+        first: number of its first line.
+        before: lines of earlier inputs, which count in the numbers of translations.
+        buffer: lines to read before translating them in batches of about equal length.
+        skip_long: whether lines that are too long get empty translations and a warning.
+        splitter: splits lines into sentences to translate one by one; None keeps lines whole.
+        keeper: finds spans to keep unchanged.
 
     Raises:
-        ConfigError: a buffer of no lines.
-        DataError: a line that is too long, by number.
+        ConfigError: the buffer has no lines.
+        DataError: a line is too long; the message has its number.
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
@@ -188,7 +188,7 @@ def _joined(
     candidates: Sequence[Sequence[Candidate]],
     splitter: SentenceSplitter,
 ) -> Translation:
-    """Join the translations of a line's sentences, those of equal rank together."""
+    """Join the translations of a line's sentences by rank."""
     ranks = max(map(len, texts))
     joined_texts, joined_candidates = [], []
     for rank in range(ranks):
@@ -216,9 +216,9 @@ def _fit_to_translate(
     name: str,
     skip_long: bool,
 ) -> dict[int, str]:
-    """Encode the sentences that are neither empty nor too long: tokens by their places."""
+    """Encode the sentences that are neither empty nor too long; return tokens by place."""
     encoded = enumerate(map(encode, sentences))
-    tokens = {place: line for place, line in encoded if line.strip()}  # a blank may be all it had
+    tokens = {place: line for place, line in encoded if line.strip()}  # a line may have only blanks
     lengths = translator.lengths(list(tokens.values()))
     for place, length in zip(list(tokens), lengths, strict=True):
         if length <= translator.limit:

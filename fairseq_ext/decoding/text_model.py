@@ -1,4 +1,4 @@
-"""Translation in Python: text in, text out.
+"""Translate text in Python: text in, text out.
 
 >>> import fairseq_ext
 >>> model = fairseq_ext.load("de-en")
@@ -24,13 +24,13 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Model:
-    """A trained model between lines of text. Several threads may call its methods.
+    """A trained model from lines of text to lines of text. Several threads may call its methods.
 
     Args:
         translator: of tokens.
         codec: between text and tokens.
-        target: from a line of text in the target language to tokens.
-        search: how to search where a call does not say it.
+        target: turns a line of text in the target language into tokens.
+        search: the default search of all calls.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The architecture, as fairseq knows it."""
+        """The name of the architecture in fairseq."""
         return self._translator.name
 
     @property
@@ -103,18 +103,19 @@ class Model:
 
         Args:
             texts: lines; an empty one has an empty translation.
-            beam: beam size; None for the model's default, as for all that follow.
+            beam: beam size; here and below, None stands for the model's default.
             nbest: translations of a line, at most ``beam``.
             lenpen: scores are divided by length to this power.
             max_len_a, max_len_b: a translation has at most ``a × source tokens + b`` tokens.
-            alignments: with attention weights, of models that have them.
+            alignments: whether to return attention weights, if the model has them.
 
         Returns:
-            A result for each line, in their order; for a single string the result itself.
+            A result for each line, in order; for a single string the result itself.
 
         Raises:
-            ConfigError: a search that is not possible.
-            DataError: a line that is not a string or is longer than :attr:`limit`, by number.
+            ConfigError: the search is not possible.
+            DataError: a line is not a string or is longer than :attr:`limit`; the message has its
+                number.
         """
         single = isinstance(texts, str)
         texts = [texts] if single else _listed(texts, "texts")
@@ -139,12 +140,12 @@ class Model:
         max_len_b: int | None = None,
         alignments: bool = False,
     ) -> Iterator[Translation]:
-        """Translate lines as they come, without end if they have none.
+        """Translate lines as they come, even an endless stream.
 
         Args:
             lines: without line ends.
-            buffer: lines that are read before they are translated; no more are kept in memory.
-            skip_long: give empty translations of lines that are too long, with a warning.
+            buffer: lines to read before translating them; no more are kept in memory.
+            skip_long: whether lines that are too long get empty translations and a warning.
             beam, nbest, lenpen, max_len_a, max_len_b, alignments: see :meth:`translate`.
 
         Raises:
@@ -169,13 +170,12 @@ class Model:
             targets: their translations.
 
         Returns:
-            For each pair the log-probability, base e, of the target: the sum over its tokens and
-            the ``</s>`` behind them.
+            The log-probability, base e, of each target: the sum over its tokens and ``</s>``.
 
         Raises:
-            ConfigError: a string instead of a list of them.
-            DataError: another number of targets, an empty source, or a line that is too long or
-                is not a string.
+            ConfigError: an argument is a string instead of a list of strings.
+            DataError: the numbers of sources and targets differ, a source is empty, or a line is
+                too long or not a string.
         """
         sources, targets = _listed(sources, "sources"), _listed(targets, "targets")
         if len(sources) != len(targets):
@@ -194,7 +194,7 @@ class Model:
 
 
 def _listed(texts: Iterable[str], argument: str) -> list[str]:
-    """The texts as a list; one string would otherwise be read as a list of its letters."""
+    """Make a list of texts; refuse a string, which would become a list of its letters."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise ConfigError(
             f"`{argument}` must be a list of strings, but is of the type {type(texts).__name__}."
@@ -203,7 +203,7 @@ def _listed(texts: Iterable[str], argument: str) -> list[str]:
 
 
 def _strings(lines: Iterable[str], name: str = "line") -> Iterator[str]:
-    """Yield the lines; the first that is not a string is an error."""
+    """Yield the lines; refuse the first that is not a string."""
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
             raise DataError(
@@ -223,27 +223,27 @@ def load(
     max_tokens: int = Search.max_tokens,
     cpu: bool = False,
 ) -> Model:
-    """A trained model, ready to translate text as it was prepared for training.
+    """Load a trained model that translates text, prepared as in its training.
 
     Args:
         path: a bundle, which mostly needs neither torch nor fairseq; a checkpoint; the folder of a
-            run, whose ``average.pt``, ``checkpoint_best.pt`` or ``checkpoint_last.pt`` is taken,
-            the first that is there; or a name on the Hugging Face Hub, ``org/name`` or
+            run, of which the first existing one of ``average.pt``, ``checkpoint_best.pt`` and
+            ``checkpoint_last.pt`` is taken; or a name on the Hugging Face Hub, ``org/name`` or
             ``org/name@revision``.
         data: folder of fairseq-preprocess with the dictionaries; None for the model's own, or those
             that it was trained with, if they are still there.
         src, tgt: languages; None for those of the training.
         engine: what translates on a CPU: ``native``, ``native-bf16``, ``native-int8``,
             ``torch``, or ``fairseq``.
-        threads: that share out the work; None for as many as ``OMP_NUM_THREADS`` says, or there are
-            processors. A checkpoint's are torch's, of the whole process.
+        threads: that share the work; None for ``OMP_NUM_THREADS``, or else the number of
+            processors. With a checkpoint, they are torch's threads of the whole process.
         max_tokens: source tokens in a batch.
-        cpu: leave a GPU alone.
+        cpu: whether to leave a GPU alone.
 
     Raises:
-        CheckpointError: a file that cannot be used.
-        ConfigError: arguments that do not go together, or the engine was not compiled.
-        DataError: no dictionaries, or a ``text.json`` that cannot be used.
+        CheckpointError: a file cannot be used.
+        ConfigError: arguments exclude each other, or the engine was not compiled.
+        DataError: there are no dictionaries, or ``text.json`` cannot be used.
     """
     if engine not in (FAIRSEQ, *ENGINES):
         raise ConfigError(

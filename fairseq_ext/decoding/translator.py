@@ -1,4 +1,4 @@
-"""Trained models of any architecture, as a function from sentences to translations.
+"""Translate sentences with trained models of any architecture.
 
 The task and its options (start symbol, cut sources, languages) come from the first checkpoint, so
 nobody has to repeat them. Loading, batches and search are fairseq's own, called in this process.
@@ -37,32 +37,32 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
-"""Options of the search that hold from the loading of a model on."""
+"""Options of the search that are fixed when a model is loaded."""
 SCORE = Search(beam=1, flags=("--score-reference",))
 MOST_GENERATORS = 8
-"""Kept ready, one for each way to search."""
+"""Generators to keep, one for each set of search options."""
 
 
 class Translator:
-    """One model, or several that vote. Threads may share it: one at a time is served.
+    """A model or an ensemble that translates. Threads may share it, and take turns.
 
     Args:
-        data: folder with the dictionaries, as fairseq-preprocess wrote it.
+        data: folder with the dictionaries, from fairseq-preprocess.
         paths: checkpoints.
         src, tgt: languages; None for those of the training.
-        search: how to search, unless a call says otherwise.
+        search: the default search of all calls.
 
     Attributes:
         src, tgt: languages.
         name: of the (last) model's architecture.
         limit: the most source tokens in a sentence, its end included.
-        limit_name: whose limit this is, as the subject of a sentence.
+        limit_name: what sets this limit, as the subject of a sentence.
         counts: tokens so far.
 
     Raises:
-        ConfigError: options that cannot work, or models that do not translate text.
-        CheckpointError: a checkpoint that cannot be read, or does not fit the dictionaries.
-        DataError: no dictionaries.
+        ConfigError: options cannot work, or models do not translate text.
+        CheckpointError: a checkpoint cannot be read, or does not fit the dictionaries.
+        DataError: there are no dictionaries.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Translator:
             self._random = torch.get_rng_state()
         self.name = architecture({"cfg": cfg})
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
-        self._one_at_a_time = ForkSafeLock()  # models and generators keep what they are doing
+        self._one_at_a_time = ForkSafeLock()  # models and generators have state
         self._limits = utils.resolve_max_positions(
             self._task.max_positions(), *(model.max_positions() for model in self._models)
         )
@@ -95,7 +95,7 @@ class Translator:
         self.counts = Counts()
 
     def _prepare_models(self) -> None:
-        if self._aligns:  # a later search may want it
+        if self._aligns:  # a later search may need attention
             self._cfg.generation.print_alignment = "soft"  # read by the models
         for model in self._models:
             if self._cfg.common.fp16:
@@ -106,7 +106,7 @@ class Translator:
         self._cfg.generation.print_alignment = None
 
     def _generator(self, search: Search) -> Any:
-        """fairseq's generator for a search, or the engine; some are kept for the next time."""
+        """Return fairseq's generator or the engine for a search; some are kept for reuse."""
         fixed = {name: getattr(self._search, name) for name in FIXED}
         search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
@@ -133,7 +133,7 @@ class Translator:
         return generator
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """How many source tokens the model would see, its special symbols included."""
+        """Count the source tokens of each sentence, including the model's special symbols."""
         dataset = self._dataset(sentences)
         return [int(dataset.size(i)[0]) for i in range(len(sentences))]
 
@@ -143,18 +143,18 @@ class Translator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """The ``nbest`` translations of each sentence, best first, in the order given.
+        """Translate sentences: the ``nbest`` translations of each in order, best first.
 
         Args:
             sentences: lines of source tokens, none longer than ``limit``; if the translator was
                 told `--constraints`, with target tokens that must occur behind tabs.
             numbers: of the sentences, which samples depend on; from 0 if None.
-            search: how to search; None as the translator was told. Precision, device and engine
-                are the translator's.
+            search: how to search; None for the translator's own search. Precision, device and
+                engine are always the translator's.
 
         Raises:
-            ConfigError: a search that is not possible.
-            DataError: a constraint with tokens that the model does not write.
+            ConfigError: the search is not possible.
+            DataError: a constraint has tokens that the model does not write.
         """
         search = search or self._search
         results: list[list[Candidate]] = [[] for _ in sentences]
@@ -174,14 +174,14 @@ class Translator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
-        """Log-probabilities, base e, of the tokens of each target and its ``</s>``.
+        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
         Args:
             sources: lines of source tokens, none longer than ``limit``.
             targets: lines of target tokens, one for each source.
 
         Raises:
-            DataError: a target that is longer than the model writes.
+            DataError: a target is longer than the model writes.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
@@ -206,10 +206,10 @@ class Translator:
     def _run(
         self, generator: Any, dataset: LanguagePairDataset, numbers: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, list[dict[str, Any]]]]:
-        """Place, source tokens and hypotheses of each sentence, batch by batch."""
+        """Yield place, source tokens and hypotheses of each sentence, batch by batch."""
         if not len(dataset):
             return
-        longest = max(map(dataset.num_tokens, range(len(dataset))))  # a reference may be
+        longest = max(map(dataset.num_tokens, range(len(dataset))))  # a reference may be longer
         batches = self._task.get_batch_iterator(
             dataset=dataset,
             max_tokens=max(self._cfg.dataset.max_tokens, longest),
@@ -228,9 +228,9 @@ class Translator:
             yield from zip(places, sources, results, strict=True)
 
     def _begin_to_draw(self, search: Search, first: int) -> None:
-        """Make fairseq's samples depend on the first sentence's number, not on former calls.
+        """Make fairseq's samples depend on the first sentence's number, not on earlier calls.
 
-        From sentence 0 on they are those of ``fairseq-interactive``.
+        If it is 0, they are the samples of ``fairseq-interactive``.
         """
         utils.set_torch_seed(search.seed + first)
         if not first and search == self._search:
@@ -280,7 +280,7 @@ def _flags(search: Search) -> list[str]:
     """Write the search options as flags of fairseq-interactive.
 
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: a number is out of range.
     """
     search.check()
     names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
@@ -303,6 +303,6 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """A context after which torch draws for the caller as if it had not been."""
+    """Return a context whose draws from torch do not change the caller's later draws."""
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])
