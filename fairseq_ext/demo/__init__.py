@@ -1,6 +1,6 @@
-"""A web page on which one sentence is translated by several models: ``fairseq-ext demo``.
+"""A web page on which several models translate a sentence: ``fairseq-ext demo``.
 
-:mod:`~fairseq_ext.demo.systems` loads what the command names,
+:mod:`~fairseq_ext.demo.systems` loads the systems that the command names,
 :mod:`~fairseq_ext.demo.answers` translates a sentence with them, without any page,
 :mod:`~fairseq_ext.demo.page` builds the page,
 :mod:`~fairseq_ext.demo.server` serves it.

@@ -1,4 +1,4 @@
-"""The answers of several systems to one sentence: translations, scores, attention."""
+"""Translate a sentence with several systems: translations, scores, attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.utils.errors import DataError
 
-LONGEST_WORD = 100  # characters; text without spaces is no sentence of words
+LONGEST_WORD = 100  # characters; longer text without spaces is not a sentence of words
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Answer:
 
     Attributes:
         name: of the system.
-        text: its translation, empty where there is none.
-        remark: its score and how long it took, or why there is no translation.
-        attention: of a model that has it, else None.
+        text: its translation, empty if there is none.
+        remark: its score and the time it took, or why there is no translation.
+        attention: None if the model has none.
     """
 
     name: str
@@ -40,15 +40,15 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
     """Translate a sentence with each of the systems.
 
     Args:
-        sentence: text as it was typed; of several sentences, for systems that split it.
-        systems: those chosen.
-        max_words: the most that are translated.
+        sentence: text as typed, with several sentences for systems that split it.
+        systems: the chosen systems.
+        max_words: the most words to translate.
 
     Returns:
-        An answer of each system, in their order.
+        The answer of each system, in order.
 
     Raises:
-        DataError: no sentence, or one that is too long.
+        DataError: the sentence is empty or too long.
     """
     words = sentence.split()
     if not words:
@@ -94,15 +94,15 @@ def _answer_of(system: System, text: str) -> Answer:
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
-    """Attention between words, or None where a model has none for the words typed."""
+    """Return attention between words, or None if the model has none for the typed words."""
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
-    with contextlib.suppress(DataError):  # none, or of a source that the task has cut
+    with contextlib.suppress(DataError):  # no attention, or the task has cut the source
         alignment = plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)
         return dataclasses.replace(alignment, title=f"Attention of {name}")
     return None
 
 
 def heat_map(attention: plots.Alignment) -> bytes:
-    """The picture that ``fairseq-ext plot alignment`` draws, as PNG."""
+    """Draw the picture of ``fairseq-ext plot alignment`` as PNG."""
     with tempfile.TemporaryDirectory() as folder:
         return plots.plot_alignments([attention], Path(folder, "attention"))[0].read_bytes()

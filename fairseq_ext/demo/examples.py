@@ -1,4 +1,4 @@
-"""Sentences to try: a few of those that the data of a model was tested on."""
+"""Choose sentences to try: a few from the test set of a model's data."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fairseq_ext.text import pipeline
 from fairseq_ext.text.generated import Undoing
 
 COUNT = 4
-WORDS = range(4, 13)  # of such a sentence
+WORDS = range(4, 13)  # in a sentence to try
 SPLITS = ("test", "valid")
 
 
 def sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
-    """Different sentences of middling length, spread over the first split that the folder has.
+    """Return different sentences of middling length, spread over the folder's first split.
 
     Args:
         data: folder of fairseq-preprocess; its ``text.json``, if any, says how tokens become text.
         src, tgt: languages of the model.
-        max_words: the most that the demo translates.
+        max_words: the most words that the demo translates.
 
     Raises:
         DataError: the folder's ``text.json`` is damaged.

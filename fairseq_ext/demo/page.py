@@ -1,6 +1,6 @@
 """The page of ``fairseq-ext demo``, built with gradio: a sentence in, translations side by side.
 
-Nothing on it comes from outside: the fonts are the reader's own, and nothing is reported.
+Nothing on it comes from outside: it uses the reader's own fonts, and reports nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
 
 def theme() -> Base:
-    """Colours of the pictures, and no fonts to fetch."""
+    """Return a theme with the colours of the pictures and without fonts to fetch."""
     return gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=("ui-monospace",))
 
 
@@ -37,12 +37,12 @@ def build(
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """The page.
+    """Build the page.
 
     Args:
         systems: by name.
-        translate: the answers of the systems named to a sentence; a
-            :class:`~fairseq_ext.utils.errors.DataError` is shown on the page.
+        translate: returns the answers of the named systems to a sentence; the page shows a
+            :class:`~fairseq_ext.utils.errors.DataError`.
         max_words: for the hint below the field.
         examples: sentences to click.
     """
@@ -108,7 +108,7 @@ def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
 def _shown(
     text: str, names_chosen: Sequence[str], names: Sequence[str], translate: Translate
 ) -> list[Any]:
-    """New states of the message, and of column, text and picture of every system."""
+    """Return new states of the message, and of column, text and picture of every system."""
     try:
         if not names_chosen:
             raise DataError("Choose a system first.")
@@ -140,7 +140,7 @@ def _picture(answer: Answer) -> str:
 
 
 def _image(name: str, png: bytes) -> str:
-    """A picture within the page, so that no file of it is left anywhere."""
+    """Put a picture into the page itself, so that no file of it is left anywhere."""
     data, name = base64.b64encode(png).decode(), html.escape(name)
     style, density = "max-width: 100%", "1.5x"  # of plots.save_picture
     return f'<img alt="{name}" style="{style}" srcset="data:image/png;base64,{data} {density}">'

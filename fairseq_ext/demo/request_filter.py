@@ -1,4 +1,4 @@
-"""The demo's server answers requests of its own page, under its own name, and no others."""
+"""Make the demo's server answer only requests of its own page, under its own name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATHS = {"/", "/theme.css", "/favicon.ico", "/gradio_api/queue/data", "/gradio_a
 FOLDERS = ("/assets/", "/static/", "/gradio_api/heartbeat/")
 FIELDS = ("data", "session_hash", "fn_index", "trigger_id")
 MOST_BYTES = 1 << 16  # of a request; sentences are shorter
-# The page needs its own scripts, styles and pictures; a browser asks nobody else for anything.
+# The page needs only its own scripts, styles and pictures; a browser must not load any others.
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; "
     "form-action 'self'"
@@ -38,10 +38,10 @@ class Refusal(Exception):
 
 
 class Gate:
-    """ASGI middleware that lets the page's requests through.
+    """ASGI middleware that lets only the page's own requests through.
 
-    Another name in ``Host`` gets 403, as a page elsewhere whose name was pointed at this machine
-    would send it (DNS rebinding); so does another ``Origin``. Starlette's own middleware answers
+    Another name in ``Host`` gets 403, because a foreign page whose name was pointed at this machine
+    would send one (DNS rebinding); so does another ``Origin``. Starlette's own middleware answers
     400, and does not look at ``Origin``.
 
     Args:
@@ -86,15 +86,15 @@ class Gate:
             raise Refusal(403, "This page does not answer other pages.")
 
     def _served(self, scope: Scope) -> set[str]:
-        """The names of this connection: the address that it came in on, and those of the server."""
+        """Return the names of this connection: the address it came in on, and the server's names."""
         address = ipaddress.ip_address(scope["server"][0])
-        # A server of `::` takes IPv4 too, and is then at an address such as ::ffff:127.0.0.1.
+        # A server on `::` also takes IPv4, at an address such as ::ffff:127.0.0.1.
         address = getattr(address, "ipv4_mapped", None) or address
         loopback_names = {"localhost"} if address.is_loopback else set()
         return {str(address), *self.names, *loopback_names}
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """The body of a request as the page is to receive it."""
+        """Return the body of a request in the form that the page should receive."""
         method, path = scope["method"], scope["path"]
         if method == "POST" and path == JOIN:
             body = self._request(await _body(Request(scope, receive)))
@@ -104,7 +104,7 @@ class Gate:
         raise Refusal(404, "Nothing is here.")
 
     def _request(self, body: bytes) -> bytes:
-        """A sentence and the systems chosen, in gradio's form; anything else in it is left out."""
+        """Reduce a request to a sentence and the chosen systems, in gradio's form."""
         try:
             request = parse_json(body.decode("utf-8"), "the request")
         except (UnicodeDecodeError, DataError):
@@ -138,7 +138,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A channel with ``body``, and then whatever follows."""
+    """Return a channel that first gives ``body``, and then whatever follows."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:

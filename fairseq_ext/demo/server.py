@@ -1,4 +1,4 @@
-"""Serving a page of gradio's, which asks nothing of any other machine."""
+"""Serve a page of gradio's without contacting any other machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fairseq_ext.demo import page
 from fairseq_ext.demo.request_filter import Gate
 
 VISITORS = 100
-"""How many open pages gradio remembers, some 90 KB each, and how many events; it would remember
-10,000 of both."""
+"""How many open pages, some 90 KB each, and how many events gradio remembers; its default is 10,000
+of both."""
 
 
 def _beside(name: str) -> str:
@@ -24,7 +24,7 @@ def _beside(name: str) -> str:
 
 
 def application(blocks: gr.Blocks, host: str) -> Gate:
-    """The page as a web application without uploads, statistics and descriptions of itself.
+    """Make a web application of the page, without uploads, statistics and its own description.
 
     Args:
         blocks: the page.
@@ -61,6 +61,6 @@ def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:
         host: as for :func:`application`.
     """
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}
-    settings["timeout_graceful_shutdown"] = 1  # seconds: a page that is open holds a connection
+    settings["timeout_graceful_shutdown"] = 1  # seconds, because an open page holds a connection
     with listener:
         uvicorn.Server(uvicorn.Config(application(blocks, host), **settings)).run([listener])

@@ -1,4 +1,4 @@
-"""The systems of the demo: ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``, named and loaded."""
+"""Parse and load the demo's systems: ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 @dataclass(frozen=True)
 class Named:
-    """A system as the command line names it.
+    """A system in the form of the command line.
 
     Attributes:
         name: on the page.
         checkpoint: of any architecture, or a bundle.
-        data: its folder of fairseq-preprocess.
-        codes: its merges of subword-nmt, or None for those of all systems.
+        data: its folder from fairseq-preprocess.
+        codes: its merges of subword-nmt, or None for the merges of all systems.
     """
 
     name: str
@@ -44,7 +44,7 @@ class About:
 
     Attributes:
         line: languages and size.
-        pictures: of the model itself, as PNG by title.
+        pictures: pictures of the model itself, PNG by title.
     """
 
     line: str
@@ -53,14 +53,14 @@ class About:
 
 @dataclass(frozen=True)
 class System:
-    """A system that is loaded.
+    """A loaded system.
 
     Attributes:
         name: on the page.
         translator: from tokens to tokens.
         codec: between text and tokens.
-        about: it, for the page.
-        splitter: of a text into sentences, which are translated alone; None leaves it as it is.
+        about: its description for the page.
+        splitter: splits a text into sentences to translate one by one; None keeps it whole.
     """
 
     name: str
@@ -74,16 +74,17 @@ MakeCodec = Callable[[Named, Translator], TextCodec]
 
 
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
-    """The systems in the order given.
+    """Parse the systems, in the order given.
 
     Args:
         arguments: each as ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``.
-        data: folder of the systems that name none; None for a model's own, or that of its training.
+        data: folder for systems that name none; None for the model's own, or its training's.
 
     Raises:
-        ConfigError: another form, a name that is there twice, a model for the engine, or no folder.
-        DataError: no such checkpoint.
-        CheckpointError, EnvironmentProblem: a model that the Hub does not give.
+        ConfigError: an argument has another form, a name occurs twice, a model is for the engine,
+            or there is no folder.
+        DataError: a checkpoint does not exist.
+        CheckpointError, EnvironmentProblem: a model cannot be fetched from the Hub.
     """
     systems: dict[str, Named] = {}
     for argument in arguments:
@@ -123,13 +124,13 @@ def load(
     """Load a model, once for all sentences.
 
     Args:
-        named: where it is.
+        named: the system.
         search: how it translates.
-        make_codec: how its text becomes tokens.
-        split_sentences: translate each sentence of a text alone.
+        make_codec: makes the codec between its text and its tokens.
+        split_sentences: whether to translate each sentence of a text separately.
 
     Raises:
-        FairseqExtError: as of :class:`~fairseq_ext.decoding.translator.Translator` and
+        FairseqExtError: as for :class:`~fairseq_ext.decoding.translator.Translator` and
             ``make_codec``.
     """
     translator = Translator(named.data, [named.checkpoint], search=search)
@@ -146,7 +147,7 @@ def _size(checkpoint: Path) -> str:
 
 
 def _pictures(checkpoint: Path) -> dict[str, bytes]:
-    """Pictures of this model, of every wing that draws some."""
+    """Collect the pictures that wings draw of this model."""
     pictures: dict[str, bytes] = {}
     for package, module in wings.declared("PORTRAIT"):
         pictures |= importlib.import_module(f"{package}.{module}").portrait(checkpoint)
