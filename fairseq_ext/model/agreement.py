@@ -1,7 +1,7 @@
-"""Check that a bundle's two descriptions of its model are of the same model.
+"""Check that a bundle's two descriptions describe the same model.
 
-fairseq builds the model by ``config.json``, the engine runs ``program.json``. Where they differ,
-one file would give two translations.
+fairseq builds the model from ``config.json``, and the engine runs ``program.json``. If they differ,
+one bundle would give two translations.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def require(
 
     Args:
         manifest: of the bundle.
-        begins, cut: the treatment of a source by the program.
-        program: what the engine runs.
+        begins, cut: the program's treatment of a source.
+        program: of the engine.
         weights: the entries of ``program.json`` for the program's arrays.
 
     Raises:
-        DataError: the first contradiction.
+        DataError: they contradict each other; the message has the first contradiction.
     """
     config = bundle.configuration(manifest)
     cfg = config.get("cfg")
@@ -54,7 +54,7 @@ def require(
 def _pairs(
     manifest: bundle.Bundle, model: dict[str, Any], task: dict[str, Any], begins: Any, cut: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Values of the configuration, each with that of the manifest or the program."""
+    """Yield values of the configuration, each with its value in the manifest or the program."""
     yield model.get("arch") or model.get("_name"), manifest.architecture
     yield task.get("source_lang"), manifest.src
     yield task.get("target_lang"), manifest.tgt

@@ -1,4 +1,4 @@
-"""The model card of a bundle, a ``README.md`` as model hubs read it."""
+"""The model card of a bundle, a ``README.md`` in the form of model hubs."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _IN = re.compile(rf"^{re.escape(_MEASURED).replace(re.escape('{numbers}'), '([a-
 
 @dataclass(frozen=True)
 class Card:
-    """The part of a model card that only the model's maker can give.
+    """The part of a model card that only the model's maker can write.
 
     Attributes:
-        about: the model and its data.
-        licence: its name.
+        about: text about the model and its data.
+        licence: name of the licence.
         scores: on a test set.
-        measured: numbers of the weights that have these scores; None for those that are stored.
+        measured: numbers of the weights with these scores; None for the stored ones.
     """
 
     about: str = ""
@@ -62,7 +62,7 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> Card:
-        """Parse a card: all fields of one that we rendered; of others the licence and the text."""
+        """Parse a card: all fields if we rendered it, else only the licence and the text."""
         licence, about, numbers = (pattern.search(text) for pattern in (_LICENCE, _ABOUT, _IN))
         return cls(
             about[1] if about else text.rpartition("\n---\n")[2].strip(),
@@ -87,7 +87,7 @@ class Card:
         Args:
             src, tgt: languages.
             architecture: its name in fairseq.
-            parameters: their number.
+            parameters: how many there are.
             numbers: of the weights.
             updates: of the training, or None.
             text: the steps between text and tokens.
@@ -113,7 +113,7 @@ class Card:
         return {score.name for score in self.scores}
 
     def _table(self) -> str:
-        """Return the table of scores, one row each."""
+        """Return the table of scores, with a row for each score."""
         if not self.scores:
             return ""
         cells = [

@@ -18,7 +18,7 @@ def write(stock: StockTransformer, folder: Path) -> None:
 
     Args:
         stock: the model.
-        folder: an empty one.
+        folder: an empty folder.
 
     Raises:
         EnvironmentProblem: the library is not installed.
@@ -54,5 +54,5 @@ def write(stock: StockTransformer, folder: Path) -> None:
 
 
 def _symbols(dictionary: Dictionary) -> list[str]:
-    """Symbols in order, with the library's own name of the padding."""
+    """Return the symbols in order, with the library's own name for the padding."""
     return ["<blank>" if symbol == "<pad>" else symbol for symbol in dictionary.symbols]

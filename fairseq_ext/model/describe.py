@@ -15,13 +15,13 @@ from fairseq_ext.text import pipeline
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Read and check a bundle, and count its bytes by what they are for.
+    """Read and check a bundle, and count its bytes by purpose.
 
     Returns:
         ``architecture``, ``numbers``, ``languages``, ``text`` (how text becomes tokens, in words,
         or None), ``search`` (its own defaults), ``parameters``, and ``bytes`` by kind and in total;
-        of one with a program ``symbols`` of both dictionaries, the ``longest`` source and target,
-        and the ``operations`` of encoder and decoder by name.
+        for a bundle with a program also ``symbols`` of both dictionaries, the ``longest`` source
+        and target, and the ``operations`` of encoder and decoder by name.
 
     Raises:
         CheckpointError: the bundle cannot be used.
@@ -68,7 +68,7 @@ def _of_program(program: Program) -> dict[str, Any]:
 
 
 def _weights(tensors: Tensors) -> Counter[str]:
-    """Bytes of the tensors by the form in which they are kept."""
+    """Count the bytes of tensors by the form in which they are stored."""
     sizes: Counter[str] = Counter()
     for name in tensors.all_names():
         kind = tensors.kind(name)
@@ -83,7 +83,7 @@ def _weights(tensors: Tensors) -> Counter[str]:
 
 
 def _kind(name: str) -> str:
-    """Name the purpose of a file of a bundle."""
+    """Name the purpose of a file in a bundle."""
     if name.startswith("dict."):
         return "dictionaries"
     kinds = {

@@ -21,18 +21,18 @@ EXACTNESS = {
     "bits-int8": "binary and ternary weights that quantize to those of the bundle, and embeddings "
     "as rounded to int8",
 }
-"""By the numbers of a bundle: what an exported checkpoint has of the trained one."""
+"""How near an exported checkpoint is to the trained one, by the numbers of the bundle."""
 
 
 def export(path: Path, output: Path) -> tuple[int, str]:
-    """Write the checkpoint, whole or not at all.
+    """Write a bundle as a checkpoint, whole or not at all.
 
     Args:
         path: of the bundle.
-        output: of the checkpoint; it has no optimizer state.
+        output: the checkpoint's path; it gets no optimizer state.
 
     Returns:
-        The number of tensors, and how near they are to the trained ones, in words.
+        The number of tensors, and in words how near they are to the trained ones.
 
     Raises:
         CheckpointError: the bundle is missing or damaged.
@@ -48,13 +48,13 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     """Write a model in the format of another tool, whole or not at all.
 
     Args:
-        tool: of :data:`TOOLS`.
+        tool: one of :data:`TOOLS`.
         path: of a checkpoint or bundle.
         data: folder with its dictionaries.
         output: a folder, which must be empty or not exist.
 
     Returns:
-        The architecture of the model in fairseq.
+        The name of the model's architecture in fairseq.
 
     Raises:
         CheckpointError, DataError: the model cannot be read.

@@ -1,7 +1,7 @@
-"""Names of models: bundles that come with the plugin, and bundles on the Hub.
+"""Find models by name: bundles that come with the plugin, and bundles on the Hub.
 
-``fairseq_ext/shipped`` leads to ``models`` at the root of the repository; an installation that is
-not editable has copies.
+``fairseq_ext/shipped`` is a link to ``models`` at the root of the repository; an installation that
+is not editable has copies.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:
-    """Names of the models that come with the plugin, in alphabetical order."""
+    """List the models that come with the plugin, in alphabetical order."""
     return sorted(path.name for path in folder.glob("*") if bundle.is_bundle(path))
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the folder of the bundle that a name stands for; return any other path unchanged.
+    """Return the folder of the bundle with a given name; return any other path unchanged.
 
     A path that exists is not taken for a name.
 
@@ -34,15 +34,15 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Resolve a name as :func:`resolved` does, and demand that a bundle is there.
+    """Resolve a name like :func:`resolved`, and require a bundle.
 
     Args:
         path: of the bundle, or its name.
-        participle: what is done to bundles alone, such as "exported", for the message.
+        participle: what can only be done to bundles, such as "exported", for the message.
 
     Raises:
         CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be downloaded.
-        ConfigError: nothing is there, or something else than a bundle.
+        ConfigError: there is no bundle.
     """
     path = resolved(path)
     if not path.exists():

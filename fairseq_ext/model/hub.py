@@ -1,7 +1,7 @@
-"""Bundles on the Hugging Face Hub, by names such as ``org/name`` and ``org/name@revision``.
+"""Exchange bundles with the Hugging Face Hub, by names such as ``org/name@revision``.
 
-A name is looked up once in a process, and stands for one commit from then on. What is downloaded
-stays in the Hub's own cache. Its servers are those of ``HF_ENDPOINT``.
+A name is looked up once in a process, and stands for one commit from then on. Downloads stay in the
+Hub's own cache. ``HF_ENDPOINT`` can name another server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Name(NamedTuple):
-    """A repository of models on the Hub, and a branch, tag or commit of it."""
+    """A model repository on the Hub, with a branch, tag or commit."""
 
     repo: str
     revision: str | None
@@ -45,7 +45,7 @@ class Name(NamedTuple):
 def name(path: str | Path) -> Name | None:
     """Read a path as a name on the Hub; None if it exists or cannot be a name.
 
-    A path whose first folder exists is no name, so that mistyped paths are not sent to the Hub.
+    A path whose first folder exists is not a name, so that mistyped paths are not sent to the Hub.
     """
     match = _NAME.fullmatch(str(path))
     if match is None or match[1].endswith(_OF_FILES):
@@ -56,7 +56,7 @@ def name(path: str | Path) -> Name | None:
 
 
 def fetched(path: Path) -> Path:
-    """Return the folder of a bundle on the Hub, checked; return any other path unchanged.
+    """Fetch and check a bundle on the Hub, and return its folder; return other paths unchanged.
 
     Raises:
         CheckpointError: there is no such bundle, or it is damaged.
@@ -77,7 +77,7 @@ def _fetch(hub_name: Name) -> Path:
         folder = _download(hub_name, again=False)
         try:
             bundle.read(folder).check()
-        except CheckpointError:  # a copy can be damaged where it is kept
+        except CheckpointError:  # the copy in the cache may be damaged
             folder = _download(Name(hub_name.repo, folder.name), again=True)
             bundle.read(folder).check()
     if not _COMMIT.fullmatch(hub_name.revision or ""):
@@ -89,7 +89,7 @@ def _fetch(hub_name: Name) -> Path:
 
 
 def _download(hub_name: Name, *, again: bool) -> Path:
-    """Download the files that a bundle lists, of one commit; return their folder in the cache."""
+    """Download the files that a bundle lists from one commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
     options = {"repo_id": hub_name.repo, "force_download": again}
@@ -101,12 +101,12 @@ def _download(hub_name: Name, *, again: bool) -> Path:
 
 
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
-    """Put a bundle on the Hub, in one commit, which also deletes files of the previous bundle.
+    """Put a bundle on the Hub in one commit, which also deletes files of the previous bundle.
 
     Args:
         path: of the bundle, which is checked first.
-        repo: ``org/name``; made if it is not there.
-        private: a new one is not shown to others.
+        repo: ``org/name``; made if it does not exist.
+        private: whether a new repository is hidden from others.
         message: of the commit.
 
     Returns:
@@ -146,7 +146,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 def _stale(repo: str, current: Collection[str]) -> list[str]:
     """Return the files of the bundle on the Hub that are not in ``current``.
 
-    Files that the bundle there does not list are left out.
+    Only files that this bundle lists count.
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
@@ -195,7 +195,7 @@ def _one_line(hub_name: Name) -> Iterator[None]:
         raise CheckpointError(
             f"{where} is not a bundle, or not all of one; `fairseq-ext push` puts bundles there."
         ) from None
-    except Exception as error:  # of the library, or of the network library below it
+    except Exception as error:  # from the library, or the network library below it
         status = getattr(getattr(error, "response", None), "status_code", None)
         cure = f" ({LOGIN})" if status in (401, 403) else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__

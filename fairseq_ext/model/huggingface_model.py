@@ -1,8 +1,7 @@
 """Write fairseq's Transformer as a model of Hugging Face's library transformers.
 
-That library has classes whose computation is that of fairseq's models which they were made for.
-Weights have the same names there, behind ``model.``. Neither the library nor its files are needed
-to write a model.
+The library has classes for models from fairseq, which compute the same. Their weights have the same
+names after ``model.``. Neither the library nor its files are needed to write a model.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ TOOL = "Hugging Face's transformers"
 
 
 class ModelClass(NamedTuple):
-    """A class of the library, by what it computes.
+    """A class of the library.
 
     Attributes:
         name: of the class.
         kind: its ``model_type``.
-        first_position: row of the first token's position in a table of learned positions.
+        first_position: row of the first position in a table of learned positions.
     """
 
     name: str
@@ -43,14 +42,14 @@ CLASSES = {
     (True, True, True): ModelClass("MBartForConditionalGeneration", "mbart"),
     (True, True, False): ModelClass("BlenderbotForConditionalGeneration", "blenderbot", 0),
 }
-"""By whether layers normalize first, positions are learned, and embeddings are normalized."""
+"""Classes by three facts: layers normalize first, positions are learned, embeddings normalized."""
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the class that computes what a model does.
+    """Find the class that computes the same as a model.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such class.
     """
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
@@ -81,7 +80,7 @@ def write(stock: StockTransformer, folder: Path) -> None:
         folder: an empty one.
 
     Raises:
-        ConfigError: no class computes what the model does.
+        ConfigError: no class computes the same as the model.
     """
     kind = model_class(stock)
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
@@ -89,8 +88,8 @@ def write(stock: StockTransformer, folder: Path) -> None:
     special |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
     _write_json(folder / "config.json", {**_configuration(stock, kind), **special})
     longest = min(200, stock.longest[1] - 1)
-    # As in fairseq: the padding is never written, and a search ends with as many translations as
-    # the beam is wide.
+    # Like fairseq, never write the padding, and end a search with as many translations as the beam
+    # is wide.
     search: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
     search |= {"max_length": longest, "bad_words_ids": [[1]]}
     _write_json(folder / "generation_config.json", {**special, **search})
@@ -129,14 +128,14 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """The state dict of the class; every tensor has its own memory, as the format demands."""
+    """Return the class's state dict; the format demands separate memory for each tensor."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():
         if name.endswith(("version", "_float_tensor")):
             continue
         if name.endswith("embed_positions.weight"):
-            learned = tensor[2:]  # fairseq counts positions from the padding's number, 1, on
+            learned = tensor[2:]  # fairseq's positions begin after the padding's number, 1
             tensor = tensor.new_zeros(longest + kind.first_position, tensor.shape[1])
             tensor[kind.first_position :][: len(learned)] = learned
         weights[f"model.{name}"] = tensor.clone().contiguous()
@@ -148,7 +147,7 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
 
 
 def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
-    """Write a tokenizer of the model's own tokens, which a text has between blanks."""
+    """Write a tokenizer for text that consists of the model's own tokens, separated by blanks."""
     special = [
         {
             **{"id": number, "content": dictionary.symbols[number], "single_word": False},

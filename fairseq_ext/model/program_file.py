@@ -1,12 +1,15 @@
 """The file ``program.json`` of a bundle, with the engine's computation (no torch).
 
-The file is an object with ``format`` and ``version``; ``begins``, ``cut`` and, from version 2
-on, ``affixes``, how the model's task treats a source
-(:class:`fairseq_ext.engine.engine_model.Settings`); ``program``, as
-:func:`~fairseq_ext.engine.program.encode_program` writes it; and ``weights``, a list with an entry
-for each of the program's arrays: its ``recipe`` (:mod:`fairseq_ext.engine.recipes`) and whether it
-is ``plain``, or the weight whose ``signs`` it is, whether it is ``ternary``, the recipe of the
-signs' ``levels`` unless they are kept with these, and the ``reading`` of inputs.
+The file is a JSON object with these entries:
+
+- ``format`` and ``version``;
+- ``begins``, ``cut`` and, from version 2 on, ``affixes``: how the model's task treats a source
+  (:class:`fairseq_ext.engine.engine_model.Settings`);
+- ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
+- ``weights``, a list with an entry for each of the program's arrays: its ``recipe``
+  (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``; or the weight whose ``signs`` it
+  is, whether it is ``ternary``, the recipe of the signs' ``levels`` unless they are stored with the
+  signs, and the ``reading`` of inputs.
 """
 
 from __future__ import annotations
@@ -41,12 +44,12 @@ from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
 FORMAT, VERSION = "fairseq-ext program", 1
-# Versions of files with ``affixes`` or ``ternary`` weights, which earlier readers would overlook.
+# Versions of files with ``affixes`` or ``ternary`` weights, which older readers would overlook.
 WITH_AFFIXES, WITH_TERNARY = 2, 3
 VERSIONS = (VERSION, WITH_AFFIXES, WITH_TERNARY)
 
-# A model's arrays are at most as large as all its weights in fp32; a table of positions comes on
-# top. From one bit to fp32 a weight grows 32 times.
+# A model's arrays are at most as large as all its weights in fp32, plus a table of positions. From
+# one bit to fp32 a weight grows 32 times.
 GROWTH, SPARE = 32, 1 << 27
 
 
@@ -62,7 +65,7 @@ def encode(
     Args:
         program: of one model.
         begins, cut: the task's treatment of a source.
-        in_bits: names of the weights that are kept as bits or trits with their levels.
+        in_bits: names of the weights that are stored as bits or trits with their levels.
         affixes: see :class:`fairseq_ext.engine.engine_model.Settings`.
     """
     constants: dict[str, np.ndarray] = {}
@@ -105,10 +108,10 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
 
     Args:
         path: of the bundle.
-        numbers: of the weights, of :data:`fairseq_ext.engine.NUMBERS`; None for the bundle's own.
+        numbers: of the weights, from :data:`fairseq_ext.engine.NUMBERS`; None for the bundle's own.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or it has no program that could run.
+        CheckpointError: a file is missing or damaged, or there is no program that can run.
     """
     with bundle.unchanged(path) as manifest:
         manifest.check()
@@ -166,7 +169,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield the program's arrays, each only when the one before is laid out."""
+    """Yield the program's arrays one by one, so that only one is in memory before its layout."""
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:

@@ -1,4 +1,4 @@
-"""fairseq's own Transformer: what other tools can express of it, and what they cannot."""
+"""Load fairseq's own Transformer for export, and refuse what other tools cannot express."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ STATE = re.compile(
     rf"(encoder|decoder)\.(version|embed_tokens\.weight|output_projection\.weight|{_LAYER}|"
     rf"embed_positions\.(weight|_float_tensor)|(layer_norm|layernorm_embedding){_AFFINE})"
 )
-"""Names of the weights of a Transformer; one with other weights computes something else."""
+"""Names of a Transformer's weights; a model with other weights computes something else."""
 
 
 @dataclass(frozen=True)
 class StockTransformer:
-    """A trained Transformer whose computation is fairseq's, option by option.
+    """A trained Transformer of fairseq, with the options that decide its computation.
 
     Attributes:
         model: in evaluation mode.
@@ -42,12 +42,12 @@ class StockTransformer:
         src, tgt: languages.
         folders: where its ``text.json`` may be.
         architecture: its name in fairseq.
-        activation: of the feed-forward layers, of :data:`ACTIVATIONS`.
+        activation: of the feed-forward layers, one of :data:`ACTIVATIONS`.
         heads: of encoder and decoder.
-        pre_norm: layers normalize what they read, not what they add to.
-        learned_positions: positions are learned, not sinusoidal.
-        normalizes_embeddings: there is a layer norm after the embedding.
-        longest: tokens of source and target, ``</s>`` included.
+        pre_norm: whether layers normalize their input instead of the residual sum.
+        learned_positions: whether positions are learned, not sinusoidal.
+        normalizes_embeddings: whether there is a layer norm after the embedding.
+        longest: tokens of the longest source and target, ``</s>`` included.
     """
 
     model: BaseFairseqModel
@@ -82,7 +82,7 @@ class StockTransformer:
         return decoder.embed_tokens.weight is decoder.output_projection.weight
 
     def copy_text(self, folder: Path) -> None:
-        """Copy the text pipeline, where the model has one."""
+        """Copy the text pipeline if the model has one."""
         for home in self.folders:
             if (Path(home) / "text.json").is_file():
                 pipeline.copy(home, folder)
@@ -93,16 +93,16 @@ Require = Callable[[object, str], None]
 
 
 def load(path: Path, data: Path, tool: str) -> StockTransformer:
-    """Load a checkpoint or bundle, and refuse what no other tool computes.
+    """Load a checkpoint or bundle, and refuse models that no other tool computes.
 
     Args:
         path: of the checkpoint or bundle.
         data: folder with its dictionaries.
-        tool: that it is exported to, for messages.
+        tool: the tool to export to, for messages.
 
     Raises:
         CheckpointError, DataError: it cannot be read, or has no dictionaries.
-        ConfigError: it is no Transformer of fairseq, or has options that ``tool`` lacks.
+        ConfigError: it is not a Transformer of fairseq, or has options that ``tool`` lacks.
     """
     (model,), cfg, task = trained.load(data, [path])
     model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Trained translation models as fairseq builds them, with the dictionaries of the data."""
+"""Load trained translation models with fairseq, with the dictionaries of the data."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def load(
     src: str | None = None,
     tgt: str | None = None,
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """The models of some checkpoints, the last one's configuration, and their task.
+    """Load the models of some checkpoints, the last one's configuration, and their task.
 
     Args:
-        data: folder with the dictionaries they were trained with.
+        data: folder with the dictionaries of their training.
         paths: checkpoints or bundles.
         src, tgt: languages; None for those of the training.
 
     Raises:
         CheckpointError: one cannot be read, does not translate, or has other dictionaries.
-        ConfigError: one language without the other, or the other direction.
+        ConfigError: only one language is given, or the model translates in the other direction.
         DataError: there are no dictionaries.
     """
     if not Path(data).is_dir():

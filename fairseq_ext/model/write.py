@@ -1,4 +1,4 @@
-"""Make a bundle of a checkpoint; :mod:`fairseq_ext.checkpoints.bundle` has the format."""
+"""Make a bundle from a checkpoint; :mod:`fairseq_ext.checkpoints.bundle` has the format."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fairseq_ext.version import __version__
 
 CARD = "README.md"
 TABLES = ("embed_tokens.weight", "output_projection.weight")
-"""Endings of the weights that are in int8 beside binary ones."""
+"""Endings of the weights that are stored in int8 beside binary ones."""
 
 Change = Callable[
     [BaseFairseqModel, Any, TranslationTask], tuple[BaseFairseqModel, TranslationTask]
@@ -66,19 +66,19 @@ def write(
     Args:
         checkpoint: of any architecture.
         data: folder with its dictionaries.
-        output: the folder, which must be empty or not exist; or an archive that does not exist,
-            its name ending as one of :data:`fairseq_ext.checkpoints.archived.SUFFIXES`.
-        numbers: of the weights, of :data:`fairseq_ext.checkpoints.bundle.KINDS`.
-        search: its defaults.
-        shortlist: file of `fairseq-ext shortlist`, which becomes part of it; None for that of the
-            bundle that the checkpoint is, if it has one.
-        card: what the model card says besides.
-        change: what is done to the model before it is written; None for nothing.
+        output: a folder, which must be empty or not exist; or an archive that does not exist, with
+            a name that ends in one of :data:`fairseq_ext.checkpoints.archived.SUFFIXES`.
+        numbers: of the weights, from :data:`fairseq_ext.checkpoints.bundle.KINDS`.
+        search: its default options.
+        shortlist: file of `fairseq-ext shortlist` to include; None keeps the shortlist of a
+            ``checkpoint`` that is itself a bundle.
+        card: what only the maker can write in the model card.
+        change: what to do to the model before writing it; None for nothing.
 
     Raises:
         CheckpointError: the checkpoint cannot be used, or has nothing binary to store in bits.
-        ConfigError: the folder has files, the archive is there, or the model cannot be rounded.
-        DataError: there are no dictionaries, or a ``text.json`` that cannot be used.
+        ConfigError: the folder has files, the archive exists, or the model cannot be rounded.
+        DataError: there are no dictionaries, or ``text.json`` cannot be used.
         EnvironmentProblem: the bundle cannot be written.
     """
     with _becoming(output) as folder:
@@ -96,7 +96,7 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
     """Copy a bundle with its card to another folder or archive, whole or not at all.
 
     Args:
-        source: what is copied.
+        source: the bundle to copy.
         output: as for :func:`write`.
 
     Raises:
@@ -106,13 +106,13 @@ def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
     source.check()
     with _becoming(output) as folder:
         for name in (*source.files, bundle.MANIFEST, CARD):
-            if (source.folder / name).is_file():  # a card may have been deleted
+            if (source.folder / name).is_file():  # the card may have been deleted
                 shutil.copyfile(source.folder / name, folder / name)
     return dataclasses.replace(source, folder=output)
 
 
 def card_of(source: bundle.Bundle) -> Card:
-    """The content of a bundle's model card; an empty card where that was deleted."""
+    """Read a bundle's model card; return an empty card if it was deleted."""
     path = source.folder / CARD
     try:
         return Card.read(path.read_text(encoding="utf-8")) if path.is_file() else Card()
@@ -122,7 +122,7 @@ def card_of(source: bundle.Bundle) -> Card:
 
 @contextmanager
 def _becoming(output: Path) -> Iterator[Path]:
-    """A folder to fill, which then is ``output``, or the archive of that name."""
+    """Yield a folder to fill, which then becomes ``output``, or the archive of that name."""
     kind = archived.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
@@ -143,7 +143,7 @@ def _write_files(
     card: Card,
     change: Change | None,
 ) -> None:
-    """Write all files of a bundle except the shortlist, which is written before."""
+    """Write all files of a bundle except the shortlist, which has already been written."""
     (model,), cfg, task = trained.load(data, [checkpoint])
     if change is not None:
         model, task = change(model, cfg, task)
@@ -195,7 +195,7 @@ def _write_model(
     """Write options, weights, and the engine's program if the engine supports the model.
 
     Raises:
-        CheckpointError: nothing in it is binary. The message is the end of a sentence.
+        CheckpointError: nothing in the model is binary. The message is the end of a sentence.
     """
     legacy = not OmegaConf.is_config(cfg.model)
     options = portable.model_settings(cfg.model)
@@ -234,7 +234,7 @@ def _write_model(
 def _write_program(
     model: BaseFairseqModel, task: TranslationTask, folder: Path, in_bits: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """Write what the engine runs, or say why it does not; return the program's own arrays."""
+    """Write the engine's program, or log why there is none; return the program's own arrays."""
     try:
         program, begins, cut = compiled(model, task)
     except ConfigError as error:
@@ -249,8 +249,8 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
     """Compile a model: its program, whether a source begins with ``<s>``, and where it is cut.
 
     Raises:
-        CheckpointError: weights that are not finite. The message is the end of a sentence.
-        ConfigError: the engine does not have the model, or its task.
+        CheckpointError: a weight is not finite. The message is the end of a sentence.
+        ConfigError: the engine does not support the model or its task.
     """
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
@@ -270,7 +270,7 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """The symbols around a task's sentences, as ``Settings`` of the engine's models has them."""
+    """Return the symbols around a task's sentences in the form of the engine's ``Settings``."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     symbols = (() if number is None else (number,) for number in task.affixes[:3])
@@ -278,10 +278,10 @@ def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
 
 
 def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Pack binary weights: their entry in the configuration, and the tensors of each.
+    """Pack binary weights; return their entry in the configuration, and the tensors of each.
 
     Raises:
-        CheckpointError: there are none. The message is the end of a sentence.
+        CheckpointError: there are no binary weights. The message is the end of a sentence.
     """
     for package, module in wings.declared("BITS"):
         return importlib.import_module(f"{package}.{module}").binary_weights(model)
@@ -289,7 +289,7 @@ def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, dict[st
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
-    """Return the form in which a tensor is stored, by name."""
+    """Return the tensors, by name, as which one tensor is stored."""
     if not tensor.is_floating_point() or not tensor.numel():
         return {name: tensor}
     if numbers == "bf16":
