@@ -86,7 +86,7 @@ class Gate:
             raise Refusal(403, "This page does not answer other pages.")
 
     def _served(self, scope: Scope) -> set[str]:
-        """Return the names of this connection: the address it came in on, and the server's names."""
+        """Return the names of this connection: its address here, and the server's names."""
         address = ipaddress.ip_address(scope["server"][0])
         # A server on `::` also takes IPv4, at an address such as ::ffff:127.0.0.1.
         address = getattr(address, "ipv4_mapped", None) or address

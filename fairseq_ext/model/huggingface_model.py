@@ -77,7 +77,7 @@ def write(stock: StockTransformer, folder: Path) -> None:
 
     Args:
         stock: the model.
-        folder: an empty one.
+        folder: an empty folder.
 
     Raises:
         ConfigError: no class computes the same as the model.
