@@ -20,7 +20,7 @@ from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.commands.translate_parts import PartOptions
 from fairseq_ext.decoding.search import BUFFER
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, printable
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 if TYPE_CHECKING:
@@ -345,9 +345,11 @@ class Session:
     ) -> int:
         """Write translations, and their details as JSON; returns the number of the last line."""
         number = 0
+        # A dictionary of a stranger may have tokens that control a terminal.
+        shown = printable if out.isatty() else str
         for translation in translations:
             number = translation.line
-            out.writelines(_rows(translation, self.request.search.nbest or 1))
+            out.writelines(_rows(translation, self.request.search.nbest or 1, shown))
             out.flush()
             if details is not None:
                 details.write(json.dumps(_as_dict(translation), ensure_ascii=False) + "\n")
@@ -373,13 +375,13 @@ def _with_bar(translations: Iterator[Translation], lines: int | None) -> Iterato
     yield from tqdm(translations, total=lines, desc="translate", unit=" lines")
 
 
-def _rows(translation: Translation, nbest: int) -> Iterator[str]:
+def _rows(translation: Translation, nbest: int, shown: Callable[[str], str]) -> Iterator[str]:
     if nbest == 1:
-        yield translation.texts[0] + "\n"
+        yield shown(translation.texts[0]) + "\n"
         return
     scores = [candidate.score for candidate in translation.candidates] or [0.0]
     for rank, (text, score) in enumerate(zip(translation.texts, scores, strict=True), start=1):
-        yield f"{translation.line}\t{rank}\t{score:.4f}\t{text}\n"
+        yield f"{translation.line}\t{rank}\t{score:.4f}\t{shown(text)}\n"
 
 
 def _as_dict(translation: Translation) -> dict[str, Any]:
