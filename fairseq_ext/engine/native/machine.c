@@ -4,12 +4,60 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The last operation that needs what a register holds: those of the encoder are numbered before
+ * those of the decoder, which run again and again, so that `all` is after every step. */
+static int32_t last_use(const program *what, int32_t index, int32_t all) {
+    int32_t last = -1;
+    for (int32_t i = 0; i < all; i++) {
+        const int decoding = i >= what->encoder_count;
+        const operation *op =
+            decoding ? &what->decoder[i - what->encoder_count] : &what->encoder[i];
+        if (op->out.index == index) last = i;
+        for (int k = 0; k < 3; k++)
+            if (op->in[k].index == index)
+                last = decoding && (what->shapes[index].phase != HYPOTHESES || op->code == RECALL) ? all : i;
+        if (last == all) return all;
+    }
+    for (int i = 0; i < what->output_count; i++)
+        if (what->outputs[i].result.index == index) last = all;
+    return last;
+}
+
+/* Gives registers that are never needed at the same time the same memory. What is recalled needs
+ * its own through all of the decoder. Returns how many memories there are. */
+static int32_t share_memory(const program *what, int32_t *memory_of, int32_t *busy_until) {
+    const int32_t all = what->encoder_count + what->decoder_count;
+    int32_t count = 0;
+    for (int i = 0; i < what->shape_count; i++) memory_of[i] = -1;
+    for (int i = 0; i < what->decoder_count; i++) { /* first, before steps need others */
+        const operation *op = &what->decoder[i];
+        if (op->code != RECALL || memory_of[op->in[0].index] >= 0) continue;
+        busy_until[count] = all;
+        memory_of[op->in[0].index] = count++;
+    }
+    for (int32_t i = 0; i < all; i++) {
+        const int32_t index = i < what->encoder_count
+                                  ? what->encoder[i].out.index
+                                  : what->decoder[i - what->encoder_count].out.index;
+        if (memory_of[index] >= 0) continue;
+        int32_t place = 0;
+        while (place < count && busy_until[place] >= i) place++;
+        if (place == count) count++;
+        busy_until[place] = last_use(what, index, all);
+        memory_of[index] = place;
+    }
+    return count;
+}
+
 workspace *new_workspace(const program *what, const arithmetic *math) {
     workspace *space = calloc(1, sizeof *space);
     if (!space) return NULL;
     space->what = what, space->math = math;
     space->registers = calloc((size_t)what->shape_count + 1, sizeof *space->registers);
+    space->memory_of = calloc((size_t)what->shape_count + 1, sizeof *space->memory_of);
+    space->memories = calloc((size_t)what->shape_count + 1, sizeof *space->memories);
     space->capacities = calloc((size_t)what->shape_count + 1, sizeof *space->capacities);
+    int32_t *busy_until = calloc((size_t)what->shape_count + 1, sizeof *busy_until);
     space->caches = calloc((size_t)what->cache_count + 1, sizeof *space->caches);
     int64_t most = 1;
     const operation *lists[] = {what->encoder, what->decoder};
@@ -22,21 +70,27 @@ workspace *new_workspace(const program *what, const arithmetic *math) {
     for (int i = 0; i < what->output_count; i++)
         if (what->outputs[i].result.width > most) most = what->outputs[i].result.width;
     space->scratch = malloc(SCRATCH(most));
-    if (!space->registers || !space->capacities || !space->caches || !space->scratch) {
+    if (!space->registers || !space->memory_of || !space->memories || !space->capacities ||
+        !busy_until || !space->caches || !space->scratch) {
+        free(busy_until);
         free_workspace(space);
         return NULL;
     }
+    space->memory_count = share_memory(what, space->memory_of, busy_until);
+    free(busy_until);
     return space;
 }
 
 void free_workspace(workspace *space) {
     if (!space) return;
-    for (int i = 0; space->registers && i < space->what->shape_count; i++) free(space->registers[i]);
+    for (int i = 0; i < space->memory_count; i++) free(space->memories[i]);
     for (int i = 0; space->caches && i < space->what->cache_count; i++) {
         for (int64_t t = 0; space->caches[i] && t < space->cache_steps; t++) free(space->caches[i][t]);
         free(space->caches[i]);
     }
     free(space->registers);
+    free(space->memory_of);
+    free(space->memories);
     free(space->capacities);
     free(space->caches);
     free(space->block_begins);
@@ -47,13 +101,16 @@ void free_workspace(workspace *space) {
     free(space);
 }
 
-/* Room for so many rows; what the register held is lost if it grows. */
+/* Room for so many rows; what the register held, or one that shares its memory, may be lost. */
 int reserve(workspace *space, int32_t index, int64_t rows) {
-    if (rows <= space->capacities[index]) return 0;
-    free(space->registers[index]);
-    const size_t width = (size_t)space->what->shapes[index].width;
-    space->registers[index] = aligned_alloc(64, ((size_t)rows * width * sizeof(float) + 127) / 64 * 64);
-    space->capacities[index] = space->registers[index] ? rows : 0;
+    const int32_t place = space->memory_of[index];
+    const int64_t floats = rows * space->what->shapes[index].width;
+    if (floats > space->capacities[place]) {
+        free(space->memories[place]);
+        space->memories[place] = aligned_alloc(64, ((size_t)floats * sizeof(float) + 127) / 64 * 64);
+        space->capacities[place] = space->memories[place] ? floats : 0;
+    }
+    space->registers[index] = space->memories[place];
     return !space->registers[index];
 }
 

@@ -74,8 +74,11 @@ typedef struct {
 typedef struct {
     const program *what;
     const arithmetic *math;
-    float **registers;
-    int64_t *capacities;
+    float **registers;   /* where each is now, in one of the memories */
+    int32_t *memory_of;  /* of each register */
+    float **memories;
+    int64_t *capacities; /* of each memory, in floats */
+    int32_t memory_count;
     int64_t sentences, tokens, hypotheses, step;
     const int32_t *words;   /* of the encoder: [tokens] */
     const int64_t *begins;  /* of the sentences in `words`, [sentences + 1] */
