@@ -115,8 +115,9 @@ describe() {
     bmt-1) words="${matched[bmt]} --bmt-preset bmt-1" parent=bmt distilled=1 ;;
     bmt-1-plain) words="${matched[bmt]} --bmt-preset bmt-1" parent=bmt ;;
     bmt-6) words="${matched[bmt]} --bmt-preset bmt-6" parent=bmt-1 distilled=1 ;;
-    binary) words="${matched[binary]}" parent=transformer ;;
+    binary | ternary) words="${matched[$system]}" parent=transformer ;;
     binary-muse) words="${matched[muse]} --binary-weights qkv,out,ffn" parent=muse ;;
+    ternary-muse) words="${matched[muse]} --binary-weights ternary" parent=muse ;;
     binary-linformer) words="${matched[linformer]} --binary-weights qkv,out,ffn" parent=linformer-32 ;;
     *) words="${matched[$system]}" ;;
     esac
@@ -124,7 +125,7 @@ describe() {
     read -r arch words <<<"$words"
     read -ra model <<<"$words"
     if [[ -n "$parent" ]]; then
-        dropout=0.1 # 1-bit weights bear less of it (docs/results/bmt.md)
+        dropout=0.1 # 1-bit and ternary weights bear less of it (docs/results/bmt.md)
         parent+="${1#"$system"}" # of the same seed
         model+=(--finetune-from-model "models/$parent/average.pt")
     fi

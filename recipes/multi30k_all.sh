@@ -24,6 +24,7 @@ groups=(
     "bmt-6 bmt-1-plain binary transformer@2 muse@2 transformer@3 muse@3"
     "$(echo {muse-simple,linformer-32,linformer-8,gru,bmt,bmt-1,bmt-6,bmt-1-plain,binary}@{2,3}) \
 binary-muse binary-linformer"
+    "$(echo {ternary,ternary-muse}{,@2,@3})"
 )
 
 usage() {
@@ -34,6 +35,8 @@ Usage: bash recipes/multi30k_all.sh [OPTION]... [NAME]...
                      1: ${groups[0]}
                      2: ${groups[1]}
                      3: seeds 2 and 3 of the rest, binary-muse, binary-linformer
+                     4: ternary weights where the others are binary, three seeds of
+                        ternary and ternary-muse
   --group N        the systems of that line; may be repeated
 
   --device D       cpu or gpu                                  (gpu where there is one)

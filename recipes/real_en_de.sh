@@ -22,8 +22,10 @@ corpus=real src=en tgt=de average=1 schedule_kind=cosine
 flags+=(--no-epoch-checkpoints)
 systems="transformer muse bmt lightconv dynamicconv linformer-32 gru muse-simple transformer-12-1 \
 linformer-8 bmt-1 binary"
-groups=("$systems" "${systems// /@2 }@2" "${systems// /@3 }@3" "transformer@4 muse@4 transformer@5 muse@5")
-system_rates=([gru]=0.004 [bmt]=0.004 [bmt-1]=0.001 [binary]=0.001)
+groups=("$systems" "${systems// /@2 }@2" "${systems// /@3 }@3" "transformer@4 muse@4 transformer@5 muse@5"
+    "$(echo {ternary,binary-muse,ternary-muse}{,@2,@3})")
+system_rates=([gru]=0.004 [bmt]=0.004 [bmt-1]=0.001 [binary]=0.001 [ternary]=0.001
+    [binary-muse]=0.001 [ternary-muse]=0.001)
 
 usage() {
     cat <<HELP
@@ -33,6 +35,7 @@ Usage: bash recipes/real_en_de.sh [OPTION]... [NAME]...
                      1: $systems
                      2, 3: the same with seeds 2 and 3
                      4: ${groups[3]}
+                     5: binary or ternary weights, three seeds of ternary, binary-muse, ternary-muse
   --group N        the systems of that line; may be repeated
 
   --corpus C       real or multi30k                                 (real)

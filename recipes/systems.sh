@@ -29,4 +29,5 @@ declare -A matched=(
     [muse-simple]="muse_tiny --share-all-embeddings --muse-kernels none"
     [bmt]="bmt_tiny $tiny --attention-dropout 0 --activation-dropout 0" # as the others have it
     [binary]="binary_transformer_tiny $tiny --binary-weights qkv,out,ffn"
+    [ternary]="binary_transformer_tiny $tiny --binary-weights ternary"
 )

@@ -98,7 +98,7 @@ describe() {
         ;;
     *) words="${matched[$system]-}" ;;
     esac
-    [[ -n "$words" && "$system" != binary ]] ||
+    [[ -n "$words" && "$system" != @(binary|ternary) ]] ||
         die "\`$system\` must be a model that --help lists, but is not."
     lr="${lr:-0.002}" dropout="${dropout:-0.2}"
     # Rounding would change the signs that a binary model makes of its weights.

@@ -53,6 +53,7 @@ FIXED = {
     "bmt-6": Look(PURPLE, "-.", "D"),
     "bmt-1-plain": Look(PURPLE, ":", "^"),
     "binary": Look(PURPLE, "--", "s"),
+    "ternary": Look(PURPLE, "-", "P"),
 }
 
 

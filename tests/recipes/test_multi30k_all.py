@@ -49,7 +49,9 @@ def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> 
 
 
 def test_settings_are_the_literatures(tmp_path: Path) -> None:
-    word_lists = dry_run(tmp_path, *GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer")
+    word_lists = dry_run(
+        tmp_path, *GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary"
+    )
     for folder, words in trainings(word_lists).items():
         cfg = configuration(words[words.index("--arch") :])
         assert cfg.model.share_all_embeddings
@@ -57,7 +59,7 @@ def test_settings_are_the_literatures(tmp_path: Path) -> None:
         assert (cfg.checkpoint.keep_last_epochs, cfg.dataset.max_tokens) == (10, 1000)
         assert cfg.optimization.update_freq == [1]
         assert cfg.lr_scheduler.warmup_updates == 1000
-        binary = re.match("models/(bmt-|binary)", folder) is not None
+        binary = re.match("models/(bmt-|binary|ternary)", folder) is not None
         assert cfg.model.dropout == (0.1 if binary else 0.3)
         assert (cfg.checkpoint.finetune_from_model is not None) == binary
         distilled = re.match("models/bmt-[16]/", folder) is not None
@@ -96,6 +98,9 @@ def test_a_gpu_takes_the_literatures_batches_in_bf16(tmp_path: Path) -> None:
     assert cfg.common.bf16
 
 
+TERNARY = ("ternary", "ternary-muse")
+
+
 def test_all_systems_in_their_order(tmp_path: Path) -> None:
     models = trainings(dry_run(tmp_path))
     names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
@@ -103,7 +108,8 @@ def test_all_systems_in_their_order(tmp_path: Path) -> None:
     seeds = ["transformer@2", "muse@2", "transformer@3", "muse@3"]
     assert names[8:15] == ["bmt-6", "bmt-1-plain", "binary", *seeds]
     assert {"gru@3", "bmt-6@2", "binary-muse", "binary-linformer"} < set(names[15:])
-    assert len(names) == 8 + 7 + 9 * 2 + 2
+    assert names[-6:] == [f"{name}{seed}" for name in TERNARY for seed in ("", "@2", "@3")]
+    assert len(names) == 8 + 7 + 9 * 2 + 2 + 6
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_all_systems_in_their_order(tmp_path: Path) -> None:
     [
         (["lstm"], "`lstm` must be a system"),
         (["muse@0"], "`muse@0` must be a system, or one with @SEED"),
-        (["--group", "4"], "`--group` must be from 1 to 3, but is `4`"),
+        (["--group", "5"], "`--group` must be from 1 to 4, but is `5`"),
         (["--jobs", "0"], "`--jobs` must be a positive whole number"),
         (["--device", "tpu"], "`--device` must be cpu or gpu, but is `tpu`"),
         (["--rates", "0.1,x"], "`--rates` must be numbers"),
