@@ -9,11 +9,11 @@ the same input side by side, and attention and convolution share one value proje
 
 D is dropout; MUSE-simple (2) is the same without convolutions.
 
-``docs/muse.md`` says where each equation stands. ``reference.py`` has these equations in plain code
-and is what the tests compare with. ``convolution.py`` has the dynamic and the ordinary convolution,
-``attention.py`` the attentions and the branch that they share with the convolution, ``block.py``
-the block, ``projections.py`` its matrices, separate or fused (section 3.5), ``caching.py`` the
-state that decoding keeps, ``encoder_decoder.py`` and ``model.py`` the fairseq wiring.
+``docs/muse.md`` says where each equation is. ``reference.py`` has these equations in plain code,
+with which the tests compare. ``convolution.py`` has the dynamic and the ordinary convolution,
+``attention.py`` the attentions and the branch that self-attention shares with the convolution,
+``block.py`` the block, ``projections.py`` its matrices, separate or fused (section 3.5),
+``caching.py`` the state between decoding steps, ``encoder_decoder.py`` and ``model.py`` the wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """

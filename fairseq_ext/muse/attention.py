@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, longest_band
 
-# Added to the score of a pad. Its weight then is exactly 0, and the number is finite in fp16.
+# Added to the score of a pad, so that its weight is exactly 0; finite even in fp16.
 MASKED = -3e4
 
 
@@ -24,13 +24,13 @@ def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]
 
 
 def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
-    """The mask ``[B·H, 1, S]`` to add to scores ``[B·H, ·, S]``, from pads ``[B, S]``."""
+    """Make a mask ``[B·H, 1, S]`` to add to scores ``[B·H, ·, S]``, from pads ``[B, S]``."""
     added = like.new_zeros(padding_mask.shape).masked_fill_(padding_mask, MASKED)
     return added.repeat_interleave(heads, dim=0).unsqueeze(1)
 
 
 def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
-    """``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4), in fp32 at least.
+    """Compute ``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4), at least in fp32.
 
     Args:
         queries, keys: ``[N, M, D]``, ``[N, S, D]``.
@@ -50,7 +50,7 @@ class MultiScaleAttention(nn.Module):
     Args:
         heads: H.
         convolution: of the values, or None (MUSE-simple).
-        separate: the convolution has values of its own (Table 3, "without shared projection").
+        separate: whether the convolution has its own values (Table 3, "without shared projection").
         dropout: applied to the attention weights.
     """
 
@@ -67,12 +67,12 @@ class MultiScaleAttention(nn.Module):
 
     @property
     def parts_in(self) -> int:
-        """The number of projections it reads: q, k, v and perhaps the convolution's own values."""
+        """The number of projections to read: q, k, v and perhaps the convolution's own values."""
         return 4 if self.separate else 3
 
     @property
     def parts_out(self) -> int:
-        """The number of parts of its output: attention and perhaps convolution."""
+        """The number of parts in the output: attention and perhaps convolution."""
         return 1 if self.convolution is None else 2
 
     def forward(
@@ -110,14 +110,14 @@ class MultiScaleAttention(nn.Module):
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
     def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
-        """Attention, then convolution: ``[N, 2T, D]``. Short shared values take one product."""
+        """Attend, then convolve: ``[N, 2T, D]``, by one product if values are shared and short."""
         left = self.convolution.left
         if not self.separate and weights.size(1) <= longest_band(kernels.size(-1)):
             return torch.bmm(torch.cat([weights, band(kernels, left)], dim=1), values[0])
         return torch.cat([torch.bmm(weights, values[0]), convolve(values[-1], kernels, left)], 1)
 
     def step(self, projected: Tensor, cache: Tensor) -> Tensor:
-        """The result of :meth:`forward` for the newest position alone, under a causal mask.
+        """Compute :meth:`forward` only for the newest position, under a causal mask.
 
         Args:
             projected: ``[R, 3C]`` (``[R, 4C]`` if separate), of the newest position.
@@ -167,7 +167,7 @@ class SourceAttention(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def source(self, projected: Tensor, padding_mask: Tensor | None) -> Source:
-        """Keys and values ``[S, B, 2C]`` and pads ``[B, S]`` as :meth:`forward` reads them."""
+        """Convert keys and values ``[S, B, 2C]`` and pads ``[B, S]`` to :meth:`forward`'s form."""
         keys, values = heads_first(projected, 2, self.heads)
         mask = None if padding_mask is None else additive_mask(padding_mask, self.heads, keys)
         return Source(keys, values, mask)
@@ -188,7 +188,7 @@ class SourceAttention(nn.Module):
             contexts ``[R, C]`` and weights ``[B, H, R / B, S]``.
         """
         sentences = source.keys.size(0) // self.heads
-        # Hypotheses take the place of time, so that those with the same keys share one product.
+        # Hypotheses take the place of time, so that hypotheses with equal keys share one product.
         by_sentence = queries.view(sentences, -1, queries.size(-1)).transpose(0, 1)
         contexts, weights = self(by_sentence, source)
         return contexts.transpose(0, 1).reshape(queries.shape), weights

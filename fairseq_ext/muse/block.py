@@ -35,22 +35,22 @@ class Dropouts(NamedTuple):
 
 
 class ParallelBlock(nn.Module):
-    """``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))``, equations (1) and (8).
+    """The block ``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))``, (1) and (8).
 
     ``SAConv(x) = A W_O + C W_out + b``, where A and C are attention and convolution of the same
-    ``[q; k; v] = W x + b``. The query to the source is computed from the block's input, too, so
+    ``[q; k; v] = W x + b``. The query to the source is also computed from the block's input, so
     that no branch has to wait for another. ``FFN(x) = W_2 relu(W_1 x + b_1) + b_2``. Each branch
     has its own dropout D.
 
     Args:
         dim, ffn_dim, heads: C, F, H.
         kernel_sizes: of the convolution; none for MUSE-simple.
-        causal: the convolution reads no later position (decoder).
+        causal: whether the convolution reads no later position (decoder).
         source_dim: channels of the source to attend to, or None (encoder).
-        ordinary: use an :class:`OrdinaryConvolution` (with one size) instead of the dynamic one.
-        separate: the convolution has values of its own.
-        normalize_before: apply LN to the input of the branches instead of the sum.
-        fused: store ``W_Enc`` and ``W_Dec`` (section 3.5); the function is the same.
+        ordinary: whether to use an :class:`OrdinaryConvolution` of one size, not the dynamic one.
+        separate: whether the convolution has its own values.
+        normalize_before: whether to apply LN to the input of the branches instead of the sum.
+        fused: whether to store ``W_Enc`` and ``W_Dec`` (section 3.5), without changing the results.
         activation: of the hidden layer.
         dropouts: probabilities.
         make_dropout: makes the dropout module for a probability.
@@ -101,12 +101,12 @@ class ParallelBlock(nn.Module):
 
     @property
     def cached_parts(self) -> int:
-        """The number of tensors that decoding keeps: k, v, and the convolution's input if not v."""
+        """How many tensors decoding keeps: k, v, and the convolution's input if that is not v."""
         own_input = self.ordinary_convolution is not None or self.attention.separate
         return 3 if own_input else 2
 
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
-        """Keys and values of the encoder output ``[S, B, C']`` with pads ``[B, S]``."""
+        """Compute keys and values of the encoder output ``[S, B, C']`` with pads ``[B, S]``."""
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
 
     def forward(
@@ -125,7 +125,7 @@ class ParallelBlock(nn.Module):
             source: the result of :meth:`source`, if the block attends to a source.
 
         Returns:
-            ``[T, B, C]`` and the weights over the source ``[B, H, T, S]``, or None without one.
+            ``[T, B, C]`` and weights over the source ``[B, H, T, S]``, or None without a source.
         """
         before, x = x, self.layer_norm(x) if self.normalize_before else x
         x_self = self.input_dropout(x)
@@ -182,7 +182,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """fairseq's hook before loading: fuse or separate the projections as this block needs."""
+        """Fuse or separate loaded projections to fit this block; fairseq's hook before loading."""
         prefix = f"{name}.projections."
         if isinstance(self.projections, FusedProjections):
             changed = fuse(state_dict, prefix)

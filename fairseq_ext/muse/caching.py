@@ -12,19 +12,19 @@ from torch import Tensor
 from fairseq_ext.base.padding import select_sentences
 from fairseq_ext.muse.attention import Source
 
-# The number of positions for which room is made at a time.
+# How many positions to make room for at a time.
 ROOM = 16
 
 
 class DecoderState:
-    """Keys and values of the hypotheses, and the sources of their sentences.
+    """The keys and values of the hypotheses, and the sources of their sentences.
 
     A convolution needs no state of its own, because it reads the last values. The first step sets
     ``sources``. Each step calls :meth:`extend` once, and each layer fills in its new column.
 
     Args:
         shape: ``(L, P, R, H, D)``.
-        like: a tensor of the wanted type and device.
+        like: a tensor with the required type and device.
         sources: keys and values of the source, for each layer.
     """
 
@@ -38,11 +38,11 @@ class DecoderState:
 
     @property
     def rows(self) -> int:
-        """``R``, the number of rows."""
+        """The number ``R`` of rows."""
         return self._kept.size(2)
 
     def extend(self) -> Tensor:
-        """Make room for one more position, to be filled in: ``[L, P, R, H, t, D]``."""
+        """Make room for one more position, which the layers fill in: ``[L, P, R, H, t, D]``."""
         if self.length == self._kept.size(4):
             room = self._kept.new_empty(*self._kept.shape[:4], ROOM, self._kept.size(5))
             self._kept = torch.cat([self._kept, room], dim=4)

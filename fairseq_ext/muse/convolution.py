@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# Up to this length a band matrix is fastest. For longer sentences one pass over the values for each
+# Up to this length a band matrix is fastest. For longer sentences a pass over the values for each
 # tap is faster, but its gradient is slow if there are many taps.
 LONGEST_BAND = 64
 LONGEST_BAND_IN_TRAINING = 128
@@ -30,7 +30,7 @@ def taps_to_the_left(kernel_size: int, causal: bool) -> int:
 
 
 def band(weights: Tensor, left: int) -> Tensor:
-    """A matrix with the taps of each position as a row: ``band(w) @ v`` is the convolution.
+    """Make a matrix with the taps of each position as a row: ``band(w) @ v`` is the convolution.
 
     Row t has its taps in columns t - left … t - left + K - 1. Taps outside the sentence are cut.
 
@@ -67,7 +67,7 @@ class _Band(torch.autograd.Function):
 
 
 def _skewed(like: Tensor, taps: int) -> tuple[Tensor, Tensor]:
-    """Two views of the same zeros: taps ``[N, T, K]``, and their band ``[N, T, T + K - 1]``."""
+    """Make two views of the same zeros: taps ``[N, T, K]`` and their band ``[N, T, T + K - 1]``."""
     count, length, _ = like.shape
     cells = like.new_zeros(count, length * (length + taps))  # [N, T (T + K)]
     written = cells.view(count, length, -1)[..., :taps]  # [N, T, K]
@@ -75,7 +75,7 @@ def _skewed(like: Tensor, taps: int) -> tuple[Tensor, Tensor]:
 
 
 def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
-    """``out_t = Σ_j weights_tj values_{t - left + j}``, with zeros outside the sentence.
+    """Compute ``out_t = Σ_j weights_tj values_{t - left + j}``, with zeros outside the sentence.
 
     Args:
         values: ``[N, T, D]``.
@@ -91,15 +91,15 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """The longest sentence, in positions, for which a band matrix is used."""
+    """Return the length, in positions, up to which a band matrix is used."""
     slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
     return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
 
 
 class _TapLoop(torch.autograd.Function):
-    """:func:`convolve` as K multiply-adds of shifted values, without a copy for each tap.
+    """The function :func:`convolve` as K multiply-adds of shifted values, without copies.
 
-    Sums are in fp32 at least: in half precision each tap would round what the taps before it added.
+    Sums are at least in fp32: in half precision each tap would round the sum of earlier taps.
     """
 
     @staticmethod
@@ -126,12 +126,12 @@ class _TapLoop(torch.autograd.Function):
 
 
 def _zeros(x: Tensor) -> Tensor:
-    """Zeros for sums of numbers like ``x``, in fp32 at least."""
+    """Make zeros for sums of numbers like ``x``, at least in fp32."""
     return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
-    """For each tap: its weights, the positions it writes to, and the positions it reads."""
+    """Return for each tap its weights, the positions it writes to, and the positions it reads."""
     length, taps = weights.size(1), []
     for tap in range(weights.size(2)):
         offset = tap - left
@@ -143,21 +143,21 @@ def _shifts(weights: Tensor, left: int) -> list[tuple[Tensor, slice, slice]]:
 
 
 class DynamicConvolution(nn.Module):
-    """Gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
+    """The gated sum of dynamic convolutions, equations (5) to (7), before ``W_out``.
 
-    For the values ``v_t`` of a position; each head convolves its own channels::
+    Each head convolves its own channels; for the values ``v_t`` of a position::
 
         w_i = softmax(W_i v_t)                    over all k_i taps, one kernel for each head
         Conv(v)_t = Σ_i softmax(α)_i Σ_j w_ij v_{t - left_i + j}
 
-    The softmax, in fp32 at least, is over all taps, also those outside the sentence: kernels are
-    not normalized again at the borders.
+    The softmax, at least in fp32, is over all taps, even those outside the sentence: kernels are
+    not renormalized at the borders.
 
     Args:
         dim: C.
         heads: H, contiguous groups of channels that share a kernel.
-        kernel_sizes: ``k_1 … k_n``; one gate value for each if there are several.
-        causal: read no later position (decoder); otherwise the taps are centred (encoder).
+        kernel_sizes: ``k_1 … k_n``; each has a gate value if there are several.
+        causal: whether to read no later position (decoder); else the taps are centred (encoder).
         dropout: applied to the kernels after the softmax.
     """
 
@@ -179,7 +179,7 @@ class DynamicConvolution(nn.Module):
 
     def kernels(self, values: Tensor) -> Tensor:
         """Predict a kernel for each position and head: ``[..., C]`` to ``[..., H, K]``."""
-        # Taps are the dimension before positions, which makes short softmaxes many times faster.
+        # Taps come before positions, because that makes short softmaxes many times faster.
         logits = F.linear(self.predictor.weight, values.reshape(-1, values.size(-1)))
         logits = logits.view(self.heads, sum(self.kernel_sizes), -1)  # [H, Σk, positions]
         precise = torch.promote_types(logits.dtype, torch.float32)
@@ -200,7 +200,7 @@ class DynamicConvolution(nn.Module):
         return merged
 
     def gate_values(self) -> Tensor:
-        """The share of each kernel (Figure 4): ``softmax(α)`` ``[n]``, in fp32 at least."""
+        """Return the share of each kernel (Figure 4): ``softmax(α)`` ``[n]``, at least in fp32."""
         if self.gate is None:
             return self.predictor.weight.new_ones(1)
         return torch.softmax(self.gate, 0, dtype=torch.promote_types(self.gate.dtype, torch.float))
@@ -227,7 +227,7 @@ class OrdinaryConvolution(nn.Module):
     Args:
         dim: C.
         kernel_size: k.
-        causal: read no later position (decoder); otherwise the taps are centred (encoder).
+        causal: whether to read no later position (decoder); else the taps are centred (encoder).
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:
@@ -245,6 +245,6 @@ class OrdinaryConvolution(nn.Module):
         return self.convolution(padded).permute(2, 0, 1)
 
     def step(self, history: Tensor) -> Tensor:
-        """The newest position ``[R, C]`` from at most k inputs ``[R, t, C]``, the oldest first."""
+        """Compute the newest position ``[R, C]`` from at most k inputs ``[R, t, C]``, in order."""
         weight = self.convolution.weight[:, :, self.kernel_size - history.size(1) :]
         return torch.einsum("rtc,oct->ro", history, weight) + self.convolution.bias

@@ -1,4 +1,4 @@
-"""Encoder and decoder of MUSE: fairseq's Transformer classes with MUSE blocks as layers."""
+"""The encoder and decoder of MUSE: fairseq's Transformer classes with MUSE blocks as layers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ Extra = dict[str, list[Tensor | None]]
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
-    """The arguments of :class:`ParallelBlock` for each layer of the encoder or decoder."""
+    """Yield the arguments of :class:`ParallelBlock` for each layer of the encoder or decoder."""
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
@@ -64,7 +64,7 @@ class BlockDropout(FairseqDropout):
         super().__init__(p, module_name=ParallelBlock.__name__)
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """``x`` of any shape."""
+        """Drop values of ``x``, which may have any shape."""
         if x.is_cuda or not is_active(self):
             return super().forward(x, inplace)
         return dropout(x, self.p)
@@ -73,10 +73,10 @@ class BlockDropout(FairseqDropout):
 class EncoderBlock(ParallelBlock):
     """:class:`ParallelBlock` with the interface of fairseq's encoder layers."""
 
-    load_to_BT = False  # fairseq 0.12.2 asks whether this is a fused layer of torch
+    load_to_BT = False  # fairseq 0.12.2 reads this: it is not a fused layer of torch
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
-        """``[S, B, C]`` to ``[S, B, C]``, pads ``[B, S]``."""
+        """Map ``[S, B, C]`` to ``[S, B, C]``, with pads ``[B, S]``."""
         return super().forward(x, encoder_padding_mask)[0]
 
 
@@ -93,7 +93,7 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """``[T, B, C]`` to ``[T, B, C]``, weights over the source ``[H, B, T, S]``, None."""
+        """Map ``[T, B, C]`` to itself; also return weights over the source ``[H, B, T, S]``, None."""
         source = self.source(encoder_out, encoder_padding_mask)
         x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
         return x, weights.transpose(0, 1), None
@@ -147,12 +147,12 @@ class MuseDecoder(TransformerDecoderBase):
         alignment_layer: int | None = None,
         alignment_heads: int | None = None,
     ) -> tuple[Tensor, Extra]:
-        """Features ``[B, T, C]`` and attention; with ``incremental_state``, of the last word only.
+        """Compute features ``[B, T, C]`` and attention; only one word with ``incremental_state``.
 
         Incremental steps write into one cache, so they have no gradient.
 
-        The second part holds ``attn`` ``[B, T, S]``: the mean over the heads of the last layer or
-        of ``alignment_layer``. It is None if generation does not ask for it.
+        The second part has ``attn`` ``[B, T, S]``: the mean over the heads of the last layer or of
+        ``alignment_layer``. It is None if generation does not need it.
         """
         if incremental_state is not None:
             features, weights = self._step(
@@ -181,7 +181,7 @@ class MuseDecoder(TransformerDecoderBase):
         incremental_state: IncrementalState,
         alignment_layer: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """One decoding step: ``[R, 1, C]``, and weights over the source ``[B, H, R / B, S]``."""
+        """Decode one step: ``[R, 1, C]``, and weights over the source ``[B, H, R / B, S]``."""
         x = self._embed(prev_output_tokens, incremental_state)
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
@@ -218,11 +218,11 @@ class MuseDecoder(TransformerDecoderBase):
         return DecoderState(shape, sources[0].keys, sources)
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Features ``[B, T, C]`` to logits ``[B, T, V]``."""
+        """Map features ``[B, T, C]`` to logits ``[B, T, V]``."""
         return self._output(features, self.output_projection.weight, None)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """:meth:`output_layer`, which the loss computes in chunks."""
+        """Return the weights of :meth:`output_layer`, which the loss computes in chunks."""
         return OutputLayer(features, self.output_projection.weight)
 
     def reorder_incremental_state(
@@ -234,13 +234,13 @@ class MuseDecoder(TransformerDecoderBase):
             state.reorder(new_order)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Return attention only if ``--print-alignment`` asks for it; pack a fused model."""
+        """Make attention depend on ``--print-alignment``, and pack the weights of a fused model."""
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
 
 
 def one_row_each(encoder_out: EncoderOut, rows: int) -> EncoderOut:
-    """The output of the encoder with one copy for each row, if ``rows`` share sentences."""
+    """Copy the encoder's output for each row, if several of the ``rows`` share a sentence."""
     encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
     group = rows // encoded.size(1)
     if group == 1:

@@ -1,4 +1,4 @@
-"""A MUSE block as operations of the engine."""
+"""Compile a MUSE block to operations of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_ext.muse.projections import FusedProjections, Sizes
 
 
 def compile_muse(model: MuseModel, program: Writer) -> None:
-    """Blocks in place of fairseq's layers."""
+    """Compile a model with MUSE blocks in place of fairseq's layers."""
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
         x = block(layer, x, NOTHING, False, program)
@@ -29,7 +29,7 @@ def compile_muse(model: MuseModel, program: Writer) -> None:
 def block(
     layer: ParallelBlock, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``."""
+    """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``."""
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
@@ -57,7 +57,7 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Columns], list[int]]:
-    """The first products of the branches, and the sizes of their last: ``W_Enc``, section 3.5."""
+    """Compile the branches' first products (``W_Enc``, section 3.5); return their last sizes."""
     if not one_product(layer):
         projections = layer.projections
         parts = [linear(getattr(projections, name), x, program) for name in projections.inward]
@@ -68,7 +68,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Column
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """``x`` plus the last products of the branches, whose inputs are neighbours: ``W_Dec``."""
+    """Compile ``x`` plus the branches' last products (``W_Dec``), whose inputs are neighbours."""
     if not one_product(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)
@@ -79,7 +79,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def one_product(layer: ParallelBlock) -> bool:
-    """Whether the products of the branches can be joined: not if they are binary."""
+    """Whether the branches' products can be joined, which binary ones cannot."""
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()
@@ -87,7 +87,7 @@ def one_product(layer: ParallelBlock) -> bool:
 
 
 def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
-    """``W_Enc``, its bias, ``W_Dec`` and its bias, also where they are stored separately."""
+    """Return ``W_Enc``, ``W_Dec`` and their biases, fused here if they are stored separately."""
     projections = layer.projections
     if isinstance(projections, FusedProjections):
         names = ("weight_in", "bias_in", "weight_out", "biases_out")
@@ -107,7 +107,7 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
 
 
 def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
-    """Sizes of the ``rows_in`` outputs of ``W_Enc`` and of the inputs of ``W_Dec``, by branch."""
+    """Return each branch's share of the ``rows_in`` outputs of ``W_Enc`` and inputs of ``W_Dec``."""
     dim, attention = layer.layer_norm.normalized_shape[0], layer.attention
     source_dim = None if layer.cross is None else dim
     ffn_dim = rows_in - attention.parts_in * dim - (source_dim or 0)
@@ -118,7 +118,7 @@ def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
 def convolution(
     layer: DynamicConvolution, values: Columns, out: Columns, program: Writer
 ) -> Columns:
-    """The gated sum of dynamic convolutions of the same values, equations (6) and (7)."""
+    """Compile the gated sum of dynamic convolutions of the same values, (6) and (7)."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)
@@ -126,7 +126,7 @@ def convolution(
 
 
 def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer) -> Columns:
-    """``y`` plus a convolution of ``x`` whose kernel is the same everywhere."""
+    """Compile ``y`` plus an ordinary convolution of ``x``."""
     taps = program.taps(x, layer.kernel_size)
     weight = program.derive("taps", program.array(layer.convolution.weight))  # [C, k C]
     return program.linear(taps, weight, program.array(layer.convolution.bias), added=y)

@@ -1,7 +1,7 @@
 """Fuse the matrices of a trained MUSE checkpoint (section 3.5), or separate them (torch only).
 
-``W_Enc`` and ``W_Dec`` consist of the numbers of the separate matrices, so both ways are exact to
-the bit. The state of training is left out, because an optimizer's state has an entry for each
+``W_Enc`` and ``W_Dec`` consist of the numbers of the separate matrices, so both directions are
+exact to the bit. The training state is left out, because an optimizer's state has an entry for each
 matrix and would not fit.
 """
 
@@ -22,14 +22,14 @@ _BLOCK = re.compile(r"((?:encoder|decoder)\.layers\.\d+)\.projections\.")
 
 
 def muse_settings(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """The options of the model in a checkpoint of MUSE.
+    """Return the options of the model in a checkpoint of MUSE.
 
     Args:
         checkpoint: from :func:`fairseq_ext.checkpoints.storage.load`.
         path: its name, for the message.
 
     Raises:
-        CheckpointError: it holds another model.
+        CheckpointError: it has another model.
     """
     settings = layout.options(checkpoint, "model")
     if "muse_kernels" not in settings:
@@ -41,7 +41,7 @@ def muse_settings(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, 
 
 
 def blocks(model: Mapping[str, Tensor]) -> list[str]:
-    """Names of the blocks in a state dict: ``encoder.layers.0`` …"""
+    """List the blocks in a state dict: ``encoder.layers.0`` …"""
     return list(dict.fromkeys(match[1] for name in model if (match := _BLOCK.match(name))))
 
 
@@ -49,12 +49,12 @@ def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> 
     """Make a checkpoint of MUSE whose blocks are all fused or all separate, without training state.
 
     Args:
-        checkpoint: one of the other kind, from :func:`fairseq_ext.checkpoints.storage.load`.
+        checkpoint: of the other kind, from :func:`fairseq_ext.checkpoints.storage.load`.
         path: its name, for messages.
-        fused: make a fused one, or a separate one.
+        fused: whether to fuse or to separate the blocks.
 
     Raises:
-        CheckpointError: it holds another model, is already of that kind, or has binary weights.
+        CheckpointError: it has another model, is already of that kind, or has binary weights.
     """
     settings = muse_settings(checkpoint, path)
     if fused and any(settings.get(option) for option in ("binary_weights", "binary_activations")):
@@ -77,10 +77,10 @@ def rewrite(checkpoint: Mapping[str, Any], path: str | Path, *, fused: bool) -> 
 
 
 def rewrite_file(path: str | Path, output: str | Path, *, fused: bool) -> dict[str, Any]:
-    """:func:`rewrite` the file ``path`` into ``output``, which appears whole or not at all.
+    """Rewrite the file ``path`` to ``output``, which appears whole or not at all.
 
     Raises:
-        CheckpointError: as :func:`rewrite`, or the file cannot be read.
+        CheckpointError: as for :func:`rewrite`, or the file cannot be read.
     """
     result = rewrite(storage.load(path), path, fused=fused)
     storage.save(result, output)

@@ -1,4 +1,4 @@
-"""The share of each kernel in the layers of a trained MUSE model (Figure 4 of its paper).
+"""Read the share of each kernel in the layers of a trained MUSE model (Figure 4 of its paper).
 
 The gate of a layer is ``softmax(α)`` over its kernels, equation (7). It is stored in the
 checkpoint, so neither data nor fairseq is needed.
@@ -19,22 +19,22 @@ from fairseq_ext.utils.errors import CheckpointError
 
 SIDES = ("encoder", "decoder")
 Shares = dict[int, float]
-"""The share of each kernel size of a layer in its convolution; the shares sum to 1."""
+"""The share of each kernel size in a layer's convolution; the shares sum to 1."""
 
 
 @dataclass(frozen=True)
 class Gates:
-    """Shares of each layer, from the lowest up; empty for a layer without convolution."""
+    """The shares of each layer, from the lowest up; empty for a layer without convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
 
     def sizes(self) -> list[int]:
-        """Every kernel size, rising."""
+        """Return all kernel sizes in ascending order."""
         return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
 
     def rows(self) -> list[list[str]]:
-        """A table: a line for each layer, the share of each kernel and of smallest to largest."""
+        """Make a table with a line per layer: each kernel's share, and smallest over largest."""
         sizes = self.sizes()
         rows = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
         for side in SIDES:
@@ -46,10 +46,10 @@ class Gates:
 
 
 def read_gates(path: str | Path) -> Gates:
-    """The gates of a checkpoint of MUSE, fused or not.
+    """Read the gates of a checkpoint of MUSE, fused or not.
 
     Raises:
-        CheckpointError: it cannot be read, is of another model, or no layer has several kernels.
+        CheckpointError: it cannot be read, has another model, or no layer has several kernels.
     """
     checkpoint = storage.load(path)
     settings = muse_settings(checkpoint, path)
@@ -68,11 +68,11 @@ def read_gates(path: str | Path) -> Gates:
 
 
 def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
-    """``softmax(α)`` by kernel size; equal sizes count together.
+    """Compute ``softmax(α)`` by kernel size, with equal sizes added up.
 
     Args:
         kernel_sizes: of the layer.
-        gate: α, ``[n]``; None for less than two kernels.
+        gate: α, ``[n]``; None for fewer than two kernels.
     """
     if gate is None:
         return dict.fromkeys(kernel_sizes, 1.0)

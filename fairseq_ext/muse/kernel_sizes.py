@@ -1,4 +1,4 @@
-"""``--muse-kernels``: the kernel sizes of each layer (needs neither torch nor fairseq)."""
+"""Parse ``--muse-kernels``, the kernel sizes of each layer (without torch and fairseq)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
-    """Read the option: the kernel sizes of each layer, from the lowest up.
+    """Parse the kernel sizes of each layer, from the lowest up.
 
     Args:
         text: ``none``, or groups of sizes, ``3,15`` or ``3/7/15/31``.
         layers: the number of layers.
-        ordinary: the convolution is the ordinary one, which has one size.
+        ordinary: whether the convolution is the ordinary one, which has one size.
 
     Raises:
         ConfigError: a size is below 1 or not a number, there are more groups than layers, or the

@@ -1,6 +1,6 @@
 """fairseq wiring of MUSE: configuration, model, named architectures.
 
-Encoder and decoder are those of fairseq's Transformer, with the same flags but other layers.
+Encoder and decoder are fairseq's Transformer with the same flags but other layers.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
@@ -76,7 +76,7 @@ class MuseConfig(configuration.TransformerModelConfig):
 
 @registry.register_model("muse", dataclass=MuseConfig)
 class MuseModel(transformer.TranslationTransformer):
-    """Encoder and decoder of MUSE blocks."""
+    """A Transformer with MUSE blocks in encoder and decoder."""
 
     Config = MuseConfig
 
@@ -84,14 +84,14 @@ class MuseModel(transformer.TranslationTransformer):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> "MuseEncoder":
-        """fairseq's hook for the encoder."""
+        """Build the encoder; fairseq's hook."""
         return MuseEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> "MuseDecoder":
-        """fairseq's hook for the decoder."""
+        """Build the decoder; fairseq's hook."""
         return MuseDecoder(cfg, tgt_dict, embed_tokens)
 
 

@@ -1,7 +1,7 @@
-"""The matrices at the beginning and the end of a block's branches, separate or fused into two.
+"""The first and last matrices of a block's branches, separate or fused into two.
 
 Section 3.5 joins the first matrices of all branches into ``W_Enc`` and their last ones into
-``W_Dec``. The numbers are the same, so :func:`fuse` and :func:`unfuse` can rewrite a state dict
+``W_Dec``. The numbers stay the same, so :func:`fuse` and :func:`unfuse` can rewrite a state dict
 without rounding (torch only).
 """
 
@@ -19,7 +19,7 @@ from fairseq_ext.base.onednn import OneDnnProduct
 
 
 class Sizes(NamedTuple):
-    """Sizes of a block: C, F, and how many projections its branches read and return."""
+    """The sizes of a block: C, F, and how many projections its branches read and return."""
 
     dim: int
     ffn_dim: int
@@ -31,35 +31,35 @@ class Sizes(NamedTuple):
     """Channels of the source, if the block attends to one."""
 
     def rows_in(self) -> list[int]:
-        """Sizes of the outputs of ``W_Enc``: ``[q; k; v]``, query to the source, hidden layer."""
+        """Return sizes of ``W_Enc``'s outputs: ``[q; k; v]``, query to the source, hidden layer."""
         query = [] if self.source_dim is None else [self.dim]
         return [self.parts_in * self.dim, *query, self.ffn_dim]
 
     def columns_out(self) -> list[int]:
-        """Sizes of the inputs of ``W_Dec``: attention and convolution, context, hidden layer."""
+        """Return sizes of ``W_Dec``'s inputs: attention and convolution, context, hidden layer."""
         context = [] if self.source_dim is None else [self.dim]
         return [self.parts_out * self.dim, *context, self.ffn_dim]
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """Names of the separate matrices, in their order within the fused ones."""
+    """List the separate matrices in their order within the fused ones."""
     middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
     return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
 
 
 def init_in_(weight: Tensor) -> None:
-    """Uniform ±1/√fan_in, torch's default for a linear layer; the paper's runs need it."""
+    """Draw from ±1/√fan_in, torch's default for linear layers, which the paper's runs need."""
     nn.init.uniform_(weight, -(weight.size(1) ** -0.5), weight.size(1) ** -0.5)
 
 
 def init_out_(weight: Tensor) -> None:
-    """Uniform ±√(3/fan_in): each output of an attention keeps the variance of its inputs."""
+    """Draw from ±√(3/fan_in), so that an attention's outputs keep the variance of its inputs."""
     bound = math.sqrt(3 / weight.size(1))
     nn.init.uniform_(weight, -bound, bound)
 
 
 class SeparateProjections(nn.Module):
-    """A first and a last matrix for each branch, as models are trained."""
+    """A first and a last matrix for each branch, the form for training."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -74,12 +74,12 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply the first matrices to ``[..., C]``; the first branch may read another input."""
+        """Apply the first matrices to ``[..., C]``; the first branch may have another input."""
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply the last matrices: the contribution ``[..., C]`` of each branch."""
+        """Apply the last matrices, and return the contribution ``[..., C]`` of each branch."""
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
@@ -102,7 +102,7 @@ class FusedProjections(nn.Module):
         self.load_state_dict(fuse(separate))
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """As :meth:`SeparateProjections.read`."""
+        """Apply the first matrices like :meth:`SeparateProjections.read`."""
         if x is x_self:
             return list(self._linear_in(x, self.weight_in, self.bias_in).split(self.rows, -1))
         first = self.rows[0]
@@ -111,16 +111,16 @@ class FusedProjections(nn.Module):
         return [self_rows, *other_rows.split(self.rows[1:], dim=-1)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """As :meth:`SeparateProjections.write`."""
+        """Apply the last matrices like :meth:`SeparateProjections.write`."""
         weights = self.weight_out.split(self.columns, dim=1)
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 
     def make_generation_fast_(self, **unused: Any) -> None:
-        """fairseq's hook before generation: the weights are final, so they may be packed."""
+        """Pack the weights, which are final now; fairseq's hook before generation."""
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """The sum of all contributions ``[..., C]``."""
+        """Compute the sum of all contributions ``[..., C]``."""
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 
@@ -128,7 +128,7 @@ class FusedProjections(nn.Module):
 def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """Turn the state of :class:`SeparateProjections` into that of :class:`FusedProjections`.
 
-    Only keys that start with ``prefix`` change. A state that is already fused stays as it is.
+    Only keys that start with ``prefix`` change. A fused state stays unchanged.
     """
     inward, outward = names(f"{prefix}cross_query.weight" in state)
     if f"{prefix}in_proj.weight" not in state:
@@ -144,12 +144,12 @@ def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
 
 
 def unfuse(state: dict[str, Tensor], prefix: str = "", parts_out: int = 1) -> dict[str, Tensor]:
-    """The reverse of :func:`fuse`, exact to the bit.
+    """Reverse :func:`fuse`, exactly to the bit.
 
     Args:
         state: a state dict.
         prefix: of the projections' names.
-        parts_out: 2 where the block has a dynamic convolution, else 1.
+        parts_out: 2 if the block has a dynamic convolution, else 1.
     """
     if f"{prefix}weight_in" not in state:
         return state

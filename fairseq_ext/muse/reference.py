@@ -1,8 +1,8 @@
 """MUSE, written from the paper's equations (torch only).
 
-One sentence, one position at a time, no padding and no dropout. It is slow and meant to be read;
-the tests compare the fast layers with it, values and all gradients. Parameters have the names that
-they have in :class:`~fairseq_ext.muse.block.ParallelBlock`; their presence decides the variant.
+It takes one sentence, one position at a time, without padding and dropout. It is slow and meant to
+be read; the tests compare values and all gradients of the fast layers with it. Parameters have the
+names of :class:`~fairseq_ext.muse.block.ParallelBlock`; their presence decides the variant.
 
 Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
 """
@@ -20,7 +20,7 @@ Parameters = Mapping[str, Tensor]
 
 
 def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
-    """For each position i the ``[k, ·]`` rows of ``x`` ``[T, ·]`` that a kernel reads, 0 outside.
+    """Return for each position i the rows ``[k, ·]`` of ``x`` ``[T, ·]`` a kernel reads, 0 outside.
 
     Tap j = 1 … k reads position ``i + j - ⌈(k+1)/2⌉``; in a decoder the last tap reads i itself.
     """
@@ -30,7 +30,7 @@ def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False) -> Tensor:
-    """Equation (4) for each head: ``[T, C]``."""
+    """Compute equation (4) for each head: ``[T, C]``."""
     outputs = []
     for query, key, value in zip(*(x.chunk(heads, dim=-1) for x in (q, k, v)), strict=True):
         scores = query @ key.t() / math.sqrt(key.size(-1))  # Q K^T / √d_k: [T, S]
@@ -42,7 +42,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False)
 
 
 def convolution(values: Tensor, logits: Tensor, causal: bool) -> Tensor:
-    """Equation (6) for one head: ``[T, D]`` with logits ``[T, k]`` of the kernel's taps."""
+    """Compute equation (6) for one head: ``[T, D]`` with logits ``[T, k]`` of the kernel's taps."""
     kernels = torch.softmax(logits, dim=-1)
     read = taps(values, logits.size(-1), causal)
     return torch.stack([kernel @ rows for kernel, rows in zip(kernels, read, strict=True)])  # (6)
@@ -56,7 +56,7 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Equation (7) before ``W_out``: ``[T, C]``; the predictor's rows go by head, kernel, tap."""
+    """Compute (7) before ``W_out``, ``[T, C]``; the predictor's rows go by head, kernel, tap."""
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
     outputs = []
@@ -69,7 +69,7 @@ def gated_convolutions(
 
 
 def ordinary_convolution(x: Tensor, weight: Tensor, bias: Tensor, causal: bool) -> Tensor:
-    """``[T, C]`` with a kernel ``[C, C, k]`` that is the same at every position."""
+    """Convolve ``[T, C]`` with a kernel ``[C, C, k]`` that is the same at every position."""
     read = taps(x, weight.size(-1), causal)
     return torch.stack([bias + torch.einsum("oij,ji->o", weight, rows) for rows in read])
 
@@ -84,7 +84,7 @@ def block(
     source: Tensor | None = None,
     normalize_before: bool = False,
 ) -> Tensor:
-    """Equations (1) and (2): ``[T, C]``, of an encoder, or of a decoder with its ``source``."""
+    """Compute (1) and (2), ``[T, C]``, for an encoder, or for a decoder with its ``source``."""
 
     def linear(name: str, argument: Tensor) -> Tensor:
         return argument @ p[f"{name}.weight"].t() + p[f"{name}.bias"]

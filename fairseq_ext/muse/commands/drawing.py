@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
-    """Draw the share of each kernel over the layers; returns the files written."""
+    """Draw the share of each kernel over the layers; return the written files."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -38,7 +38,7 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def portrait(path: str | Path) -> dict[str, bytes]:
-    """The gates of a checkpoint as a PNG by title; nothing of one without."""
+    """Draw the gates of a checkpoint as a PNG by title; return nothing if it has none."""
     try:
         gates = read_gates(path)
     except CheckpointError:
@@ -49,7 +49,7 @@ def portrait(path: str | Path) -> dict[str, bytes]:
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
-    """Draw a line for each kernel size, and one where all shares would be equal."""
+    """Draw a line for each kernel size, and a line at equal shares."""
     numbers = range(1, len(layers) + 1)
     for size, colour in zip(sizes, cycle(plot_styles.PALETTE), strict=False):
         line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}
