@@ -46,7 +46,7 @@ WAIT = {"Retry-After": "1"}
 
 
 class _Nothing(Response):
-    """No answer, to a client that has gone."""
+    """A response that sends nothing, for a client that has gone."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         return
@@ -58,10 +58,9 @@ class Service:
     Args:
         pairs: the models.
         limits: of requests.
-        keys: of which a request has to have one; none are needed if there are none.
-        batcher: that translates.
-        text_thread: in which text becomes tokens and back; the libraries for that need not be safe
-            for several.
+        keys: of which a request must have one; without keys, no request needs one.
+        batcher: translates.
+        text_thread: turns text into tokens and back, because its libraries need not be thread-safe.
     """
 
     def __init__(
@@ -74,11 +73,11 @@ class Service:
     ) -> None:
         self._pairs, self._limits, self._keys = pairs, limits, keys
         self._batcher, self._text_thread = batcher, text_thread
-        self._reading = 0  # requests whose bodies are in memory, or will be
-        self._encoding = 0  # lines that wait to become tokens, which takes time too
+        self._reading = 0  # requests with bodies in memory, now or soon
+        self._encoding = 0  # lines that wait to become tokens, which takes time, too
 
     async def answer(self, request: Request) -> dict[str, Any]:
-        """The answer to a request.
+        """Answer a request.
 
         Raises:
             Refusal: it cannot be answered.
@@ -86,13 +85,13 @@ class Service:
         """
         try:
             return await self._answer(request)
-        except asyncio.CancelledError:  # by uvicorn, when the grace has passed
+        except asyncio.CancelledError:  # by uvicorn, after the grace period
             raise Refusal(503, "The server had to end before the request did.", CLOSE) from None
 
     async def _answer(self, request: Request) -> dict[str, Any]:
         fields = await self._fields(request)
         query = parse_query(fields)
-        del fields  # whatever else is in it would stay until the translation is there
+        del fields  # or its other contents would stay in memory until the translation is done
         self._limits.check_texts(query.texts)
         source, model = self._pairs.find(query.source, query.target)
         if query.alternatives >= model.nbest:
@@ -111,7 +110,7 @@ class Service:
         return answer
 
     async def detect(self, request: Request) -> list[dict[str, Any]]:
-        """The languages that the text of a request may have, the most probable one first.
+        """Return the languages that a request's text may have, the most probable first.
 
         Raises:
             Refusal: it cannot be answered.
@@ -126,7 +125,7 @@ class Service:
         return await loop.run_in_executor(self._text_thread, self._pairs.detect, text)
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request that has a key, if one is needed, while there is room for it."""
+        """Read a request while there is room for it, and check its key if one is needed."""
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -142,7 +141,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _encode(self, lines: list[str], model: Served) -> list[list[Sentence]]:
-        """Encode lines in the thread for text; they count as waiting until that is done."""
+        """Encode lines in the text thread; until then they count as waiting."""
         if self._load + len(lines) > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         loop = asyncio.get_running_loop()
@@ -193,7 +192,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Served) -> str:
-    """Name a line that is too long, by its place among the lines of all texts."""
+    """Name a line that is too long; ``place`` counts the lines of all texts."""
     number = 0
     while place >= len(split[number]):
         place -= len(split[number])
@@ -216,7 +215,7 @@ def _build_answer(
 
     Args:
         query: the request.
-        model: that decodes.
+        model: decodes.
         split: lines of each text.
         candidates: of each sentence of each line of all texts.
         ranks: the most translations of a text.
@@ -271,9 +270,9 @@ def build(
     Args:
         pairs: the models.
         limits: of requests.
-        keys: of which a request has to have one; none are needed if there are none.
-        batch_size: the most sentences translated together.
-        max_tokens: the most source tokens translated together.
+        keys: of which a request must have one; without keys, no request needs one.
+        batch_size: the most sentences to translate together.
+        max_tokens: the most source tokens to translate together.
     """
     metrics = Metrics()
     services: list[Service] = []
@@ -341,7 +340,7 @@ def build(
 
 
 class _Route(Route):
-    """A path with these methods alone; the library adds HEAD to GET."""
+    """A path with only the given methods; the library would add HEAD to GET."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], *methods: str) -> None:
         super().__init__(path, endpoint, methods=methods)
@@ -352,7 +351,7 @@ def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, A
     """Describe the interface as OpenAPI does.
 
     Args:
-        routes: whose docstrings say what they are for.
+        routes: the docstring of each route describes it.
         schema: JSON schema of a request to ``/translate``.
     """
     done = {"200": {"description": "Done"}}

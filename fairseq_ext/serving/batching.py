@@ -1,8 +1,8 @@
-"""Sentences of concurrent requests, translated together.
+"""Translate the sentences of concurrent requests together.
 
-One thread translates. Requests that come meanwhile wait, and the next batch has a sentence of each
-of them in turn, so that a long request delays a short one by little. A translation does not depend
-on the others of its batch.
+One thread translates, and other requests wait meanwhile. The next batch takes a sentence from each
+of them in turn, so that a long request hardly delays a short one. A translation does not depend on
+the others in its batch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class Full(Exception):
-    """No room in the queue."""
+    """The error that the queue has no room."""
 
 
 class Failed(Exception):
-    """The model could not translate a sentence."""
+    """The error that the model could not translate a sentence."""
 
 
 class Changed(Failed):
-    """The file of the model is not what it was when it was loaded."""
+    """The error that the model's file has changed since it was loaded."""
 
 
 class Sentence(NamedTuple):
@@ -40,7 +40,7 @@ class Sentence(NamedTuple):
 
     Attributes:
         tokens: separated by spaces.
-        length: how many the model sees, its special symbols included.
+        length: number of tokens with the model's special symbols.
     """
 
     tokens: str
@@ -83,13 +83,13 @@ class Batcher:
     """The queue of one process, and the thread that empties it.
 
     Args:
-        metrics: told of the queue and of batches.
-        room: the most sentences that wait.
-        batch_size: the most sentences translated together.
-        max_tokens: the most source tokens translated together; a longer sentence is alone.
+        metrics: counts the queue and the batches.
+        room: the most sentences that may wait.
+        batch_size: the most sentences to translate together.
+        max_tokens: the most source tokens to translate together; a longer sentence is alone.
 
     Attributes:
-        waiting: sentences.
+        waiting: number of waiting sentences.
     """
 
     def __init__(self, metrics: Metrics, *, room: int, batch_size: int, max_tokens: int) -> None:
@@ -103,14 +103,14 @@ class Batcher:
     async def translate(
         self, model: Translates, sentences: Sequence[Sentence]
     ) -> list[list[Candidate]]:
-        """The translations of each sentence, best first, in the order given.
+        """Translate sentences: the translations of each in order, best first.
 
         If the caller is cancelled, sentences that still wait are not translated.
 
         Raises:
-            Full: too many sentences wait already.
+            Full: too many sentences already wait.
             Failed: the model could not translate one of them.
-            Changed: somebody wrote to its file.
+            Changed: somebody wrote to the model's file.
         """
         if not sentences:
             return []
@@ -129,7 +129,7 @@ class Batcher:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate for as long as the block takes; the last batch is finished before it ends.
+        """Translate during the block, and finish the last batch at its end.
 
         All batches are translated by one thread, because the engine's memory belongs to it.
         """
@@ -156,18 +156,18 @@ class Batcher:
                     item.request.deliver(item.place, candidates)
                 self._metrics.translated([item.sentence.length for item in batch], results)
             except DataError as error:
-                if str(error) != self._fault:  # once, not for each batch
+                if str(error) != self._fault:  # log it once, not for each batch
                     _LOG.error("%s", error)
                 self._fault = str(error)
                 for item in batch:
                     item.request.deliver(item.place, Changed())
-            except Exception:  # or nothing would ever be translated again
+            except Exception:  # or the loop would end, and nothing would be translated any more
                 _LOG.exception("a batch could not be translated")
                 for item in batch:
                     item.request.deliver(item.place, Failed())
 
     def _take(self) -> list[_Taken]:
-        """The next batch, of one model: a sentence of each of its requests, in turn."""
+        """Take the next batch from one model's requests, a sentence of each in turn."""
         batch: list[_Taken] = []
         later: list[_Request] = []
         tokens = 0
@@ -196,10 +196,10 @@ class Batcher:
 
 
 def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
-    """Translate a batch; where that fails, each sentence alone, so that only bad ones fail."""
+    """Translate a batch or, if that fails, each sentence alone, so that only bad ones fail."""
     try:
         return [*batch[0].request.model.translate([item.sentence.tokens for item in batch])]
-    except DataError:  # of the file of the model; one of a sentence was found before
+    except DataError:  # the model's file is at fault; faulty sentences were found before
         raise
     except Exception as error:
         if len(batch) == 1:

@@ -1,4 +1,4 @@
-"""How large a request may be, and the answer to one that is refused."""
+"""Limit the size of requests, and answer those that are refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fairseq_ext.utils.option_fields import flag, option
 
 
 class Refusal(Exception):
-    """An answer that is an error.
+    """An error that becomes an answer.
 
     Attributes:
-        status: of 4xx or 5xx.
+        status: 4xx or 5xx.
         text: a line that says what is wrong.
         headers: of the answer.
     """
@@ -44,7 +44,7 @@ class Limits:
         """Refuse numbers out of range.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: a number is out of range; the message names the first.
         """
         for limit in fields(self):
             value = getattr(self, limit.name)
@@ -57,7 +57,7 @@ class Limits:
             )
 
     def check_texts(self, texts: Sequence[str]) -> None:
-        """Refuse texts that are too long together.
+        """Refuse texts whose total length is too large.
 
         Raises:
             Refusal: 413.
@@ -76,7 +76,7 @@ class Limits:
                 )
 
     def check_sentences(self, count: int) -> None:
-        """Refuse lines that were split into too many sentences.
+        """Refuse lines that have been split into too many sentences.
 
         Raises:
             Refusal: 413.

@@ -1,8 +1,8 @@
-"""Figures for Prometheus, of one process or of all workers together.
+"""Count figures for Prometheus, of one process or of all workers together.
 
-With workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before any of them starts: each writes
-its figures to files in that folder, and whichever is asked adds them up. Nothing is labelled with
-what clients send, so that they cannot make the page long.
+With workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before any of them starts. Each worker
+writes its figures to files in that folder, and the worker that is asked adds them up. No label
+comes from clients, so that they cannot make the page long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATHS = (
 )
 OTHER = "other"
 GONE = 499
-"""The status counted, as by nginx, where the client has gone before there was an answer."""
+"""Status to count, as in nginx, for a client that has gone before its answer."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -41,7 +41,7 @@ class Metrics:
     """The counters and histograms.
 
     Attributes:
-        queue: sentences that wait.
+        queue: number of waiting sentences.
     """
 
     def __init__(self) -> None:
@@ -74,17 +74,17 @@ class Metrics:
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request has been answered."""
+        """Count an answered request."""
         label = path if path in PATHS else OTHER
         self._requests.labels(label, str(status)).inc()
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """A batch has been translated.
+        """Count a translated batch.
 
         Args:
             lengths: source tokens of its sentences.
-            results: candidates of each sentence, best first; anything else for one that failed.
+            results: candidates of each sentence, best first; anything else for a failed sentence.
         """
         best = [
             candidates[0] for candidates in results if isinstance(candidates, list) and candidates
@@ -95,7 +95,7 @@ class Metrics:
         self._failures.inc(sum(not isinstance(candidates, list) for candidates in results))
 
     def page(self) -> bytes:
-        """All figures, as Prometheus reads them."""
+        """Return all figures in the format of Prometheus."""
         if FOLDER not in os.environ:
             return generate_latest(self._registry)
         together = CollectorRegistry()
@@ -104,9 +104,9 @@ class Metrics:
 
 
 class _Together(MultiProcessCollector):
-    """Figures of all workers; those of one that is just starting come with the next page.
+    """A collector of all workers' figures, except those of a worker that is just starting.
 
-    A worker creates a file and then gives it its size. The library cannot read one without.
+    A worker creates a file and then gives it its size. The library cannot read an empty file.
     """
 
     def collect(self) -> Iterable[Metric]:
@@ -116,7 +116,7 @@ class _Together(MultiProcessCollector):
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # of a worker that has died
+    except FileNotFoundError:  # its worker has died
         return 0
 
 
@@ -125,7 +125,7 @@ def _written(best: Candidate) -> int:
 
 
 def forget_the_dead() -> None:
-    """Leave the queues of workers that have died out of the sum."""
+    """Remove the queues of dead workers from the sum."""
     folder = os.environ.get(FOLDER)
     for path in Path(folder).glob("gauge_live*_*.db") if folder else ():
         pid = path.stem.rpartition("_")[2]
@@ -141,7 +141,7 @@ class Measured:
     """ASGI middleware that counts requests.
 
     Args:
-        app: what answers them.
+        app: answers them.
         metrics: where to count.
     """
 
@@ -165,7 +165,7 @@ class Measured:
             if message["type"] == "http.response.start":
                 status = message["status"]
             elif not message.get("more_body", False):
-                count()  # now, so that whoever has an answer finds it counted, by any worker
+                count()  # before the answer, so that its receiver already finds it counted
             await send(message)
 
         try:

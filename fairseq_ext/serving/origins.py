@@ -1,4 +1,4 @@
-"""Which web pages may use the server: checks of ``Host`` and ``Origin``."""
+"""Decide by ``Host`` and ``Origin`` which web pages may use the server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ ANY = "*"
 
 
 class OriginFilter:
-    """ASGI middleware that refuses requests of web pages from elsewhere.
+    """ASGI middleware that refuses requests of foreign web pages.
 
-    A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``; an
-    address, which no such page can have, is always accepted. Another page sends its ``Origin``.
+    A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``.
+    Addresses are always accepted, because no such page can have one. Other foreign pages send
+    their ``Origin``.
 
     Args:
-        app: what answers the others.
+        app: answers the accepted requests.
         names: names of this server; ``*`` accepts every name.
         origins: of pages that may use it, such as ``https://example.org``; ``*`` accepts all.
     """

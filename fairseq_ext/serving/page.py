@@ -1,4 +1,4 @@
-"""The two pages of a server: a form at ``/`` to translate by hand, and the interface at ``/docs``.
+"""Build a server's two pages: a form at ``/`` to translate by hand, and the interface at ``/docs``.
 
 Nothing on them comes from another machine.
 """
@@ -29,7 +29,7 @@ TRANSLATE = _fill("translate.html")
 
 
 def interface(schema: Mapping[str, Any]) -> str:
-    """The page at ``/docs``.
+    """Build the page at ``/docs``.
 
     Args:
         schema: JSON schema of a request to ``/translate``.

@@ -1,4 +1,4 @@
-"""The models that are served, one for each pair of languages."""
+"""Load the served models, one for each pair of languages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is loaded.
+    """A loaded model.
 
     Attributes:
         translator: from tokens to tokens.
         codec: between text and tokens.
-        nbest: translations of a sentence that the search returns.
-        splitter: splits lines into sentences; None leaves them as they are.
+        nbest: number of translations that the search returns for a sentence.
+        splitter: splits lines into sentences; None keeps lines whole.
     """
 
     translator: Translates
@@ -37,14 +37,14 @@ class Served:
     splitter: SentenceSplitter | None = None
 
     def encode(self, lines: Sequence[str]) -> list[list[Sentence]]:
-        """Encode lines of text: for each its sentences, or the line as one of them."""
+        """Encode lines of text; return for each its sentences, or the whole line as one."""
         split = [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
         tokens = [[self.codec.encode(part) for part in parts] for parts in split]
         lengths = iter(self.translator.lengths([part for parts in tokens for part in parts]))
         return [[Sentence(part, next(lengths)) for part in parts] for parts in tokens]
 
     def decode(self, sentences: Sequence[Sequence[Candidate]], rank: int) -> str:
-        """Join the translations of a line's sentences of a rank, or their last ones."""
+        """Join the translations of a given rank of a line's sentences, or else their last ones."""
         texts = [
             self.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
             for candidates in sentences
@@ -54,16 +54,16 @@ class Served:
 
 
 class Pairs:
-    """Models by their languages.
+    """The served models, by language pair.
 
     Args:
         models: in the order given.
 
     Attributes:
-        languages: with those that each is translated to, as ``/languages`` gives them.
+        languages: the answer of ``/languages``: source languages with their target languages.
 
     Raises:
-        ConfigError: two of them translate the same pair.
+        ConfigError: two models translate the same pair.
     """
 
     def __init__(self, models: Mapping[str, Served]) -> None:
@@ -92,10 +92,10 @@ class Pairs:
         return [*self._models.values()]
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Rank the languages that are served by their probability for a text, in percent.
+        """Rank the served languages by their probability for a text, in percent.
 
         Raises:
-            Refusal: 501, if the library for that is not installed or knows none of the languages.
+            Refusal: 501, if the library for this is missing or knows none of the languages.
         """
         if self._identifier is None:
             raise Refusal(501, f"No language is detected: {extras.missing('py3langid')}")
@@ -106,7 +106,7 @@ class Pairs:
 
     @functools.cached_property
     def _identifier(self) -> Any:
-        """Load py3langid for the languages that are served; None where that is not possible."""
+        """Load py3langid for the served languages; None if that is not possible."""
         if importlib.util.find_spec("py3langid") is None:
             return None
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -119,10 +119,10 @@ class Pairs:
         return identifier
 
     def find(self, source: str, target: str) -> tuple[str, Served]:
-        """The source language and the model.
+        """Find the source language and the model for a request.
 
         Args:
-            source: a language, or ``auto`` for the only one that is translated to the target.
+            source: a language, or ``auto`` if only one is translated to the target.
             target: a language.
 
         Raises:
@@ -142,7 +142,7 @@ class Pairs:
 
 
 def _name(code: str) -> str:
-    """The language's English name where there is one and Babel is installed."""
+    """Return a language's English name if it has one and Babel is installed, else its code."""
     if importlib.util.find_spec("babel") is None:
         return code
     from babel import Locale, UnknownLocaleError
@@ -164,12 +164,12 @@ def load(
 
     Args:
         paths: as for :func:`fairseq_ext.load`.
-        data: folder with the dictionaries of those that have none of their own.
-        search: options of :class:`~fairseq_ext.decoding.search.Search` that were given.
-        split_sentences: translate each sentence of a line alone.
+        data: folder with dictionaries for models without their own.
+        search: given options of :class:`~fairseq_ext.decoding.search.Search`.
+        split_sentences: whether to translate each sentence of a line separately.
 
     Raises:
-        FairseqExtError: a model that cannot be loaded, or two of a pair.
+        FairseqExtError: a model cannot be loaded, or two models translate the same pair.
     """
     return Pairs({str(path): _load(path, data, search, split_sentences) for path in paths})
 

@@ -22,14 +22,14 @@ AUTO = "auto"
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 FIELDS = 1000  # of a form
-# A connection that is closed with bytes of the client unread resets it, and many clients then never
-# see the answer. This much of a body that is too large is read and dropped before the answer.
+# Closing a connection with unread bytes resets it, and many clients then never see the answer. So
+# this much of a body that is too large is read and dropped before the answer.
 DRAINED = 1 << 24
 CLOSE = {"Connection": "close"}
 
 
 class Gone(Exception):
-    """The client has closed the connection before there was an answer."""
+    """The error that the client has closed the connection before the answer."""
 
 
 class Query(BaseModel):
@@ -44,7 +44,7 @@ class Query(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """The texts, also where there is one."""
+        """The texts as a list, even if there is only one."""
         return [self.q] if isinstance(self.q, str) else self.q
 
 
@@ -52,8 +52,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refusal: 413, if it is too large, or 408, if it comes too slowly.
-        Gone: it does not come whole.
+        Refusal: 413, if the body is too large, or 408, if it comes too slowly.
+        Gone: the body is incomplete.
     """
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
@@ -66,9 +66,9 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     refusal = Refusal(413, f"A request must have at most {max_bytes:,} bytes.", CLOSE)
-    declared = int(request.headers.get("content-length", "0"))  # h11 lets numbers pass alone
+    declared = int(request.headers.get("content-length", "0"))  # h11 accepts only numbers
     if declared > max_bytes and "expect" in request.headers:
-        raise refusal  # the client asks first, and has sent nothing yet
+        raise refusal  # the client has asked first, and not sent the body yet
     body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
@@ -85,7 +85,7 @@ async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
     """Parse the fields of a body.
 
     Raises:
-        Refusal: 400, if it is damaged, or 415, if it is of another kind.
+        Refusal: 400, if the body is damaged, or 415, if it is of another kind.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON:
@@ -154,7 +154,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     if not key:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
     sent = str(key).encode(errors="surrogatepass")
-    if not any([hmac.compare_digest(sent, key.encode()) for key in keys]):  # all, in equal time
+    if not any([hmac.compare_digest(sent, key.encode()) for key in keys]):  # equal time for all
         raise Refusal(403, "Invalid API key")
 
 
@@ -164,7 +164,7 @@ def parse_query(fields: dict[str, Any]) -> Query:
     Raises:
         Refusal: 400.
     """
-    # LibreTranslate's clients send null or nothing for what they leave to the server.
+    # LibreTranslate's clients send null or nothing for fields that they leave to the server.
     fields = {
         name: value
         for name, value in fields.items()

@@ -1,7 +1,7 @@
-"""The application in one process, or in several that share the pages of mapped models.
+"""Run the application in one process, or in several that share the pages of mapped models.
 
-The signals SIGTERM and SIGINT let uvicorn end: it accepts nothing more, and waits for the requests
-that it has. A second signal ends everything at once.
+At SIGTERM or SIGINT uvicorn accepts no more requests, finishes those that it has, and ends. A
+second signal ends everything at once.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.utils.file_versions import FileVersions
 
 CONNECTIONS = 1_000
-"""Requests handled at once; uvicorn answers others 503."""
+"""Most requests at a time; uvicorn answers others with 503."""
 ANSWERS = 60
-"""Seconds in which a worker that is asked whether it lives has to answer."""
+"""Seconds that a worker has to answer whether it is alive."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a worker; they are pickled for it.
+    """The settings of a worker, which are pickled for it.
 
     Attributes:
         models, data, search, split_sentences: as for :func:`fairseq_ext.serving.pairs.load`.
         limits, keys, batch_size, max_tokens: as for :func:`fairseq_ext.serving.app.build`.
-        versions: of the models' files when the server was started; all workers use these.
+        versions: of the models' files at the server's start; all workers must use these.
         names, origins: as for :class:`fairseq_ext.serving.origins.OriginFilter`.
     """
 
@@ -60,7 +60,7 @@ class Settings:
 
 
 def application(settings: Settings) -> ASGIApp:
-    """Load the models of this process."""
+    """Load the models, and make this process's application."""
     metrics.forget_the_dead()
     settings.versions.require_unchanged()
     search = {**settings.search, "max_tokens": settings.max_tokens}
@@ -91,14 +91,14 @@ def serve(
     workers: int,
     grace: int,
 ) -> int:
-    """Serve until a signal ends it; returns the exit status.
+    """Serve until a signal, and return the exit status.
 
     Args:
-        loaded: the application, for one process; several need none.
-        settings: for workers, which make it themselves.
+        loaded: the application of a single process; None with several workers.
+        settings: for workers, which make their own applications.
         listener: from :func:`fairseq_ext.utils.address.listen`.
-        workers: processes.
-        grace: seconds that requests have to end after the signal.
+        workers: number of processes.
+        grace: seconds for requests to end after the signal.
     """
     config = partial(
         uvicorn.Config,
@@ -130,7 +130,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
-            os._exit(128 + sig)  # a batch may be under way in a thread that nothing stops
+            os._exit(128 + sig)  # a thread that nothing stops may be translating a batch
         self.should_exit = True  # uvicorn would raise the signal again at the end
 
 
@@ -141,7 +141,7 @@ class _Supervisor(Multiprocess):
 
     def terminate_all(self) -> None:
         for listener in self.sockets:
-            listener.close()  # or clients would go on to connect, and wait for nobody
+            listener.close()  # or clients would connect and wait in vain
         super().terminate_all()
 
     def join_all(self) -> None:
