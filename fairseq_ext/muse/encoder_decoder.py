@@ -93,7 +93,7 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Map ``[T, B, C]`` to itself; also return weights over the source ``[H, B, T, S]``, None."""
+        """Map ``[T, B, C]`` to itself; also return source weights ``[H, B, T, S]`` and None."""
         source = self.source(encoder_out, encoder_padding_mask)
         x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
         return x, weights.transpose(0, 1), None

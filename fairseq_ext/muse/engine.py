@@ -107,7 +107,7 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
 
 
 def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
-    """Return each branch's share of the ``rows_in`` outputs of ``W_Enc`` and inputs of ``W_Dec``."""
+    """Return the branches' shares of ``W_Enc``'s ``rows_in`` outputs and of ``W_Dec``'s inputs."""
     dim, attention = layer.layer_norm.normalized_shape[0], layer.attention
     source_dim = None if layer.cross is None else dim
     ffn_dim = rows_in - attention.parts_in * dim - (source_dim or 0)
