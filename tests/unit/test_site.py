@@ -59,11 +59,12 @@ def test_results_from_the_readme_are_on_the_front_page(site: Path) -> None:
 def test_the_search_finds_the_section_that_answers(question: str, site: Path) -> None:
     """By its title, in which a word weighs as much as 1,000 in a text."""
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
-    words = set(re.findall(r"\w+", question.lower())) - STOP_WORDS
+    separator = re.compile(index["config"]["separator"])
+    words = set(separator.split(question.lower())) - STOP_WORDS
     matches = [
         section["location"]
         for section in index["docs"]
-        if words <= set(re.findall(r"\w+", section["title"].lower()))
+        if words <= set(separator.split(section["title"].lower()))
     ]
     assert QUESTIONS[question] in matches
     assert len(matches) < 5
