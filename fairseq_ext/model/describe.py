@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import parameters_of
-from fairseq_ext.engine.program import Program
+from fairseq_ext.engine.program import Code, Operation, Phase, Program
 from fairseq_ext.engine.tensors import BITS, INT8, LEVELS, SCALE, TRITS, Tensors
+from fairseq_ext.engine.weights import PLAIN, Packed
 from fairseq_ext.model import program_file
 from fairseq_ext.text import pipeline
 
@@ -21,7 +23,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         ``architecture``, ``numbers``, ``languages``, ``text`` (how text becomes tokens, in words,
         or None), ``search`` (its own defaults), ``parameters``, and ``bytes`` by kind and in total;
         for a bundle with a program also ``symbols`` of both dictionaries, the ``longest`` source
-        and target, and the ``operations`` of encoder and decoder by name.
+        and target, the ``operations`` of encoder and decoder by name, and ``multiply_adds``.
 
     Raises:
         CheckpointError: the bundle cannot be used.
@@ -53,8 +55,35 @@ def describe(path: str | Path) -> dict[str, Any]:
     if bundle.PROGRAM in manifest.files:
         model = program_file.read(path)
         report |= _of_program(model.program)
+        report["multiply_adds"] = multiply_adds(model.program, model.weights)
         report["symbols"] = [len(model.source), len(model.target)]
     return report
+
+
+def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
+    """Count the multiplications with weights for a token of the source and of a hypothesis.
+
+    Products of a token's numbers with each other are not counted, those of attention among them,
+    which grow with the sentence.
+    """
+
+    def count(operations: Iterable[Operation], phase: Phase) -> int:
+        used = [
+            weights[number]
+            for operation in operations
+            if operation.code is not Code.EMBED
+            and program.shapes[operation.out.register].phase == phase
+            for number in operation.weights
+            if number >= 0
+        ]
+        return sum(weight.outputs * weight.inputs for weight in used if weight.kind != PLAIN)
+
+    output = (weights[layer.weight] for layer in program.outputs)
+    return {
+        "source token": count(program.encoder, Phase.TOKENS),
+        "target token": count(program.decoder, Phase.HYPOTHESES)
+        + sum(weight.outputs * weight.inputs for weight in output),
+    }
 
 
 def _of_program(program: Program) -> dict[str, Any]:
@@ -111,6 +140,8 @@ def as_table(report: dict[str, Any]) -> str:
             " and ".join(f"{n:,}" for n in report[k]) for k in ("symbols", "longest")
         )
         lines.append(f"{symbols} symbols, at most {longest} tokens")
+        each = " and ".join(f"{n:,} a {token}" for token, n in report["multiply_adds"].items())
+        lines.append(f"multiplications with weights: {each} of each hypothesis")
         for side, operations in report["operations"].items():
             counts = ", ".join(f"{number} {name}" for name, number in operations.items())
             lines.append(f"{side}: {counts}")

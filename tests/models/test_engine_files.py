@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,6 +184,18 @@ def test_text_is_part_of_it(small: Path):
     model, _ = sharpened("transformer")
     assert report["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert "lowercase" in as_table(report)
+    products = {
+        name: parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.dim() == 2 and "embed" not in name
+    }
+    # The source's keys and values for the decoder are made once, beside the encoder.
+    of_source = [n for n in products if re.match(r"encoder|.*\.encoder_attn\.[kv]_proj", n)]
+    source = sum(products[name] for name in of_source)
+    target = sum(products.values()) - source
+    if "decoder.output_projection.weight" not in products:  # tied
+        target += model.decoder.output_projection.weight.numel()
+    assert report["multiply_adds"] == {"source token": source, "target token": target}
 
 
 def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
