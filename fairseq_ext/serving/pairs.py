@@ -59,9 +59,6 @@ class Pairs:
     Args:
         models: in the order given.
 
-    Attributes:
-        languages: the answer of ``/languages``: source languages with their target languages.
-
     Raises:
         ConfigError: two models translate the same pair.
     """
@@ -76,8 +73,12 @@ class Pairs:
                     f"from {pair[0]} to {pair[1]} as an earlier one does."
                 )
             self._models[pair] = model
+
+    @functools.cached_property  # Babel and its names take a tenth of the server's start
+    def languages(self) -> list[dict[str, Any]]:
+        """Languages, with those that each is translated to, as ``/languages`` gives them."""
         codes = dict.fromkeys(code for pair in self._models for code in pair)
-        self.languages: list[dict[str, Any]] = [
+        return [
             {
                 "code": code,
                 "name": _name(code),

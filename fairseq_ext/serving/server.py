@@ -1,4 +1,4 @@
-"""Run the application in one process, or in several that share the pages of mapped models.
+"""Run the application in one process, or in several.
 
 At SIGTERM or SIGINT uvicorn accepts no more requests, finishes those that it has, and ends. A
 second signal ends everything at once.
