@@ -84,7 +84,6 @@ class EngineTranslator:
 
         Raises:
             ConfigError: the search is not possible, or the engine lacks one of its options.
-            DataError: somebody wrote to the file of the weights.
         """
         search = search or self._search
         rules = self._rules(search)
