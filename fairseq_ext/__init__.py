@@ -1,8 +1,8 @@
 """Four translation papers as fairseq architectures.
 
-Importing this package does nothing but that. :func:`register` makes fairseq know the architectures;
+Importing this package registers nothing. :func:`register` makes the architectures known to fairseq;
 ``--user-dir user_dir`` from a clone and ``--user-dir "$(fairseq-ext user-dir)"`` when installed
-call it. :func:`load` makes a trained model a Python object that translates.
+call it. :func:`load` returns a trained model as a Python object that translates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["__version__", "load", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # needs numpy and more, which the import of the package alone does not
+    if name == "load":  # needs numpy and more, which importing the package does not
         from fairseq_ext.decoding.text_model import load
 
         return load

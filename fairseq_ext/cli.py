@@ -1,8 +1,7 @@
-"""``fairseq-ext``: what is needed around fairseq's own commands, as thin subcommands.
+"""The command ``fairseq-ext``, with thin subcommands around fairseq's own commands.
 
-The subcommands stand in :mod:`fairseq_ext.commands`. The work is elsewhere, and is imported by the
-subcommand that needs it, so that ``--help`` is instant and ``doctor`` runs where torch or fairseq
-is broken.
+The subcommands are in :mod:`fairseq_ext.commands`. Each imports the code for its work only when it
+needs it, so that ``--help`` is instant and ``doctor`` runs even if torch or fairseq is broken.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
 OF_FAIRSEQ = ("train", "generate", "interactive", "preprocess", "eval-lm", "validate")
-"""Commands that are looked for here, and are fairseq's own."""
+"""fairseq's own commands, which users look for here."""
 DESCRIPTION = "What is needed around fairseq's own commands."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one subcommand; a user's error is one message on standard error and exit status 1."""
+    """Run a subcommand; a user's error becomes one message on standard error and exit status 1."""
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow the words so far
         import argcomplete
 
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:
-    """Turn `help COMMAND` and `version` into the options; name fairseq's commands where needed."""
+    """Turn `help COMMAND` and `version` into options; name fairseq's command if it is meant."""
     command = arguments[0] if arguments else ""
     if command == "help":
         return [*arguments[1:], "--help"]
@@ -70,8 +69,8 @@ def _as_options(arguments: Sequence[str]) -> Sequence[str]:
 def _open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller has closed, as daemons do.
 
-    Python has None there, which libraries such as tqdm do not expect. ``sys.__stdout__`` and
-    ``sys.__stdin__`` stay None and tell a command that its text would be lost.
+    Python sets such streams to None, which libraries such as tqdm do not expect. ``sys.__stdout__``
+    and ``sys.__stdin__`` stay None, so that a command can tell that its text would be lost.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -79,7 +78,7 @@ def _open_closed_streams() -> None:
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """Build the parser of ``fairseq-ext`` with every subcommand, or with one of them alone."""
+    """Build the parser of ``fairseq-ext`` with every subcommand, or with only one of them."""
     parser = Parser(
         prog="fairseq-ext",
         usage="%(prog)s [-h] [--version] COMMAND ...",

@@ -1,11 +1,11 @@
-"""The subcommands of ``fairseq-ext``: one module each, listed here by what they are for.
+"""The subcommands of ``fairseq-ext``: one module each, listed here by purpose.
 
-The module ``NAME.py`` of the subcommand NAME (``user_dir.py`` of ``user-dir``) has
+The module ``NAME.py`` of the subcommand NAME (``user_dir.py`` for ``user-dir``) has
 ``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
-returns the exit status. It imports argparse alone; the work is imported when it runs.
+returns the exit status. The module imports only argparse; the rest is imported when it runs.
 
-A wing keeps subcommands of its own in its folder ``commands``, and names them in ``COMMANDS`` of
-its ``__init__.py``, a dictionary like ``GROUPS``; its pictures for ``plot`` in ``PICTURES``.
+A wing has its subcommands in its folder ``commands``, and lists them in ``COMMANDS`` of its
+``__init__.py``, a dictionary like ``GROUPS``, and its pictures for ``plot`` in ``PICTURES``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Command:
     group: str
     """The heading below which ``--help`` lists it."""
     module: str
-    """Where it stands, such as ``fairseq_ext.commands.user_dir``."""
+    """Its module, such as ``fairseq_ext.commands.user_dir``."""
 
     @property
     def name(self) -> str:
-        """The name that is typed."""
+        """The name that users type."""
         return self.module.rpartition(".")[2].replace("_", "-")
 
     def load(self) -> ModuleType:
@@ -50,7 +50,7 @@ class Command:
 
 
 def all_commands() -> list[Command]:
-    """Every subcommand, those of a group together, in the order in which ``--help`` lists them."""
+    """List all subcommands by group, in the order of ``--help``."""
     commands = [
         Command(group, f"{package}.{name}")
         for package, groups in _packages()
@@ -62,7 +62,7 @@ def all_commands() -> list[Command]:
 
 
 def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
-    """Yield each package that has subcommands, with the group in ``--help`` of each command."""
+    """Yield each package that has subcommands, with its commands by group in ``--help``."""
     yield __name__, GROUPS
     for package, groups in wings.declared("COMMANDS"):
         yield f"{package}.commands", groups
@@ -73,7 +73,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
     Args:
         parser: of ``fairseq-ext``.
-        only: name of the subcommand that is called: if there is such a one, no other is imported.
+        only: name of the called subcommand; if it exists, no other is imported.
     """
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
@@ -89,7 +89,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Give subcommands, and theirs, the examples of their names; a wing's have their own."""
+    """Set the examples of subcommands and of their subcommands; those of wings have their own."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

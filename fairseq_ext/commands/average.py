@@ -1,4 +1,4 @@
-"""``fairseq-ext average``: the mean of several checkpoints' weights as one checkpoint."""
+"""``fairseq-ext average``: average the weights of several checkpoints into one checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext bundle``: a trained model as one folder, or as one file."""
+"""``fairseq-ext bundle``: make one folder, or one file, of a trained model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext compare``: several systems on one test set, in one table."""
+"""``fairseq-ext compare``: compare several systems on one test set, in one table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 @dataclass(frozen=True)
 class Request:
-    """A call of ``compare``; the fields are the options of their names."""
+    """The options of a call of ``compare``, one field each."""
 
     reference: ReferenceOptions
     metrics: MetricOptions
@@ -95,10 +95,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def compare_systems(request: Request) -> int:
-    """Compare as a request asks; returns the exit status.
+    """Compare the systems of a request, and return the exit status.
 
     Raises:
-        FairseqExtError: files or options that cannot be used.
+        FairseqExtError: files or options cannot be used.
     """
     extras.need("scipy")
     from fairseq_ext.evaluation import compare, compare_report, neural, plots, score
@@ -134,7 +134,7 @@ def compare_systems(request: Request) -> int:
     written: Sequence[Path] = []
     try:
         print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest
-    finally:  # the reader of the table may have gone
+    finally:  # the reader of the table may be gone
         options.write_json(request.json, result.as_dict())
         if request.output is not None:
             written = compare_report.write(result, request.output, request.pictures)

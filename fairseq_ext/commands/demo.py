@@ -29,7 +29,7 @@ SEARCH = ("beam", "lenpen")
 
 @dataclass(frozen=True)
 class Request:
-    """A call of ``demo``; the fields are the options of their names."""
+    """The options of a call of ``demo``, one field each."""
 
     systems: Sequence[str] = option(
         MISSING,
@@ -73,10 +73,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def show(request: Request) -> int:
-    """Serve the page until the process is interrupted; returns the exit status.
+    """Serve the page until the process is interrupted, and return the exit status.
 
     Raises:
-        FairseqExtError: options that cannot work, or a model that cannot be loaded.
+        FairseqExtError: options cannot work, or a model cannot be loaded.
     """
     if request.max_words < 1:
         raise ConfigError(f"`--max-words` must be at least 1, but is {request.max_words} instead.")
@@ -121,11 +121,11 @@ def _leaving_nothing() -> Iterator[None]:
             tempfile.tempdir = folder
             yield
     finally:
-        tempfile.tempdir = None  # to be found out again
+        tempfile.tempdir = None  # let Python find the folder again
 
 
 def _require_gradio() -> None:
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read at its import
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when imported
     try:
         import gradio  # noqa: F401
     except ImportError as error:
@@ -136,7 +136,7 @@ def _require_gradio() -> None:
 
 
 def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
-    """Load every system, with a progress bar; returns them by name."""
+    """Load every system, with a progress bar, and return them by name."""
     from tqdm import tqdm
 
     from fairseq_ext.checkpoints import bundle

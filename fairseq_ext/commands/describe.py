@@ -1,4 +1,4 @@
-"""``fairseq-ext describe``: what is in a bundle, and where its bytes are."""
+"""``fairseq-ext describe``: say what is in a bundle, and where its bytes are."""
 
 from __future__ import annotations
 

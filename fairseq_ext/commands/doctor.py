@@ -1,9 +1,9 @@
-"""``fairseq-ext doctor``: does this installation work, and if not, what cures it?
+"""``fairseq-ext doctor``: say whether this installation works, and what cures it if not.
 
 Each check is one line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
 or slow) or ``ERROR`` (training or translating cannot work), with its cure. Versions are read
-from package metadata, so that most checks also work where the packages do not import. An
-installation with neither torch nor fairseq is complete without training.
+from package metadata, so that most checks work even if a package cannot be imported. An
+installation with neither torch nor fairseq is complete except for training.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fairseq_ext.version import (
 )
 
 CHANGES = ("repair", "security", "feature", "check")
-"""Kinds of changes to fairseq; the topic of each begins with its kind."""
+"""Kinds of changes to fairseq, with which the topics of changes begin."""
 
 LIBRARIES = (
     *("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock"),
@@ -98,12 +98,12 @@ def examine() -> list[Check]:
 
 
 def passed(checks: Sequence[Check]) -> bool:
-    """Whether nothing essential is wrong."""
+    """Whether no check has found an error."""
     return all(check.status != ERROR for check in checks)
 
 
 def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
-    """The checks as aligned lines, each with its cure; ``verbose`` explains each change."""
+    """Format the checks as aligned lines, each with its cure; ``verbose`` explains each change."""
     checks = list(checks) if verbose else _without_reasons(checks)
     topic = max(len(check.topic) for check in checks)
     indent = " " * (7 + 2 + topic + 2)
@@ -113,14 +113,14 @@ def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
         lines.append(f"{check.status:<7}  {check.topic:<{topic}}  {wrapped[0]}")
         lines += [indent + rest for rest in wrapped[1:]]
         if check.cure:
-            lines.append(f"{indent}cure: {check.cure}")  # unbroken, to be copied
+            lines.append(f"{indent}cure: {check.cure}")  # unbroken, for copying
     wrong = sum(check.status == ERROR for check in checks)
     lines.append(f"\n{wrong} essential problem(s)" if wrong else "\nready")
     return "\n".join(lines)
 
 
 def _without_reasons(checks: Sequence[Check]) -> list[Check]:
-    """The checks with one line for all changes to fairseq of a kind."""
+    """Merge the checks of all changes to fairseq of a kind into one line."""
     lines: list[Check] = []
     groups: dict[str, list[str]] = {}
     for check in checks:
@@ -147,7 +147,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """``"2.13.0+cpu"`` as ``(2, 13)``."""
+    """Parse ``"2.13.0+cpu"`` to ``(2, 13)``."""
     match = re.match(r"\d+(?:\.\d+)?", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
@@ -220,7 +220,7 @@ def _fairseq_distribution() -> list[Check]:
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:
-    """Run ``action``; its exception in one line, or None. What it prints is dropped."""
+    """Run ``action`` without its output; return its exception in one line, or None."""
     silent = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(silent):
@@ -233,7 +233,7 @@ def _quietly(action: Callable[[], Any]) -> str | None:
 
 
 def _plugin() -> list[Check]:
-    """Import fairseq, then register: changes to fairseq, and architectures."""
+    """Import fairseq and register; then check changes to fairseq, and architectures."""
     failure = _quietly(lambda: importlib.import_module("fairseq.models"))
     if failure:
         return [Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)]
@@ -282,7 +282,7 @@ def _numpy() -> list[Check]:
 
 
 def _apex() -> list[Check]:
-    """NVIDIA's apex, or the web toolkit of that name; found by its files, without running them."""
+    """Tell NVIDIA's apex from the web toolkit of that name by its files, without running them."""
     spec = importlib.util.find_spec("apex")
     if spec is None:
         finding = "not installed; NVIDIA's fused Adam and LayerNorm are optional"

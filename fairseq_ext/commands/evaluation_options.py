@@ -1,8 +1,8 @@
 """Options of the commands that read and measure translations.
 
 ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` share them: the reference,
-neural metrics, BLEU's tokenizer, and how translations become text. What the last leave open is
-taken from the ``text.json`` of the run that the translations are of.
+neural metrics, BLEU's tokenizer, and how translations become text. The ``text.json`` of the run
+that made the translations decides whatever the last options leave open.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class ReferenceOptions:
     )
 
     def path(self) -> Path:
-        """The file that ``--ref`` means.
+        """Find the file that ``--ref`` means.
 
         Raises:
             ConfigError: ``--language-pair`` is missing, or wrong.
-            DataError: no such file or set, or it cannot be downloaded.
+            DataError: there is no such file or set, or it cannot be downloaded.
         """
         from fairseq_ext.evaluation import test_sets
 
@@ -53,7 +53,7 @@ class ReferenceOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """BLEU's tokenizer, and the languages that decide where it is not given."""
+    """BLEU's tokenizer, and the languages that decide if it is not given."""
 
     tokenize: str | None = option(
         None,
@@ -71,8 +71,8 @@ class TokenizerOptions:
         """Choose the tokenizer by option, language or text.
 
         Args:
-            undoing: how translations become text, with their language where it is known.
-            references: text, or other text of the target language.
+            undoing: how translations become text, with their language if it is known.
+            references: the reference text, or other text of the target language.
             path: of the reference.
         """
         from fairseq_ext.evaluation.tokenizers import choose_tokenizer
@@ -103,10 +103,10 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Refuse the options where there is no metric.
+        """Refuse these options if there is no metric.
 
         Raises:
-            ConfigError: one is there.
+            ConfigError: one of them is given.
         """
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
@@ -133,11 +133,11 @@ class MetricOptions:
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
 
     def source_path(self, reference: ReferenceOptions) -> Path | None:
-        """The source text that ``--source`` or ``--ref`` names; None for the S lines.
+        """Find the source text that ``--source`` or ``--ref`` names; None for the S lines.
 
         Raises:
             ConfigError: no ``--metric`` uses it.
-            DataError: a test set that is not available.
+            DataError: the test set is not available.
         """
         if not self.metric:
             self.process.refuse("--metric")
@@ -150,7 +150,7 @@ class MetricOptions:
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """Add the options of neural metrics, as a group of their own."""
+    """Add the options of neural metrics as a group."""
     group = parser.add_argument_group(
         "neural metrics",
         "Of their own libraries, in a Python of their own. Load only models that you trust: they "
@@ -170,10 +170,10 @@ class UndoingOptions:
     keep_tokens: bool = option(False, "leave the translations as tokens")
     remove_bpe: bool | None = None
     subwords: ClassVar[str] = "joined"
-    """How pieces are treated where neither ``--remove-bpe`` nor a ``text.json`` says it."""
+    """How pieces are treated if neither ``--remove-bpe`` nor a ``text.json`` says it."""
 
     def undoing(self, generated: Sequence[Path]) -> Undoing:
-        """Choose how the translations of outputs that belong together become text.
+        """Choose how the translations in outputs of one system become text.
 
         Args:
             generated: outputs of fairseq-generate.
@@ -206,24 +206,24 @@ class UndoingOptions:
             overrides |= {"subwords": "joined" if join else "none", "files": ()}
         if self.detokenize is not None:
             overrides |= {"tokenize": True, "tgt": self.detokenize}
-        if self.keep_tokens or join is False:  # pieces are no tokens to detokenize
+        if self.keep_tokens or join is False:  # pieces cannot be detokenized
             overrides |= {"tokenize": False, "escape": False, "aggressive": False}
         return dataclasses.replace(steps, **overrides)
 
 
 @dataclass(frozen=True)
 class PieceOptions(UndoingOptions):
-    """How translations become text; subword pieces are joined where asked for."""
+    """How translations become text; subword pieces are joined only on request."""
 
     subwords: ClassVar[str] = "none"
 
 
 def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
-    """Add the options, as a group of their own.
+    """Add the options of how translations become text as a group.
 
     Args:
         parser: of a command.
-        pieces: add ``--remove-bpe``, for :class:`PieceOptions`.
+        pieces: whether to add ``--remove-bpe``, for :class:`PieceOptions`.
     """
     group = parser.add_argument_group(
         "how the training corpus was prepared",
@@ -240,5 +240,5 @@ def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> Non
 
 
 def _say(generated: Path, message: str) -> None:
-    """Print one line about a file, escaped as its path may hold any characters."""
+    """Print one line about a file, escaped because its path may have any characters."""
     print(printable(f"{generated}: {message}"), file=sys.stderr)

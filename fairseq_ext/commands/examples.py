@@ -37,4 +37,4 @@ EXAMPLES = {
     "describe": "fairseq-ext describe tatoeba-es-en",
     "export": "fairseq-ext export tatoeba-es-en -o model.pt",
 }
-"""Command line by the name of the subcommand."""
+"""Example command lines by the names of subcommands."""

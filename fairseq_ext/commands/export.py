@@ -1,4 +1,4 @@
-"""``fairseq-ext export``: a checkpoint of fairseq again, or a model of another tool."""
+"""``fairseq-ext export``: make a bundle a checkpoint again, or write another tool's model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _export_to(args: argparse.Namespace) -> int:
-    """Write the folder of another tool."""
+    """Write a model's folder for another tool."""
     from fairseq_ext.decoding.loading import data_of, in_run
 
     path = in_run(args.model)

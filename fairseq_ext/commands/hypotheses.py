@@ -1,4 +1,4 @@
-"""``fairseq-ext hypotheses``: the translations in fairseq-generate's output."""
+"""``fairseq-ext hypotheses``: extract the translations from fairseq-generate's output."""
 
 from __future__ import annotations
 

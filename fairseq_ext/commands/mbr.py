@@ -21,7 +21,7 @@ from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 @dataclass(frozen=True)
 class Request:
-    """A call of ``mbr``; the fields are the options of their names."""
+    """The options of a call of ``mbr``, one field each."""
 
     tokenizer: TokenizerOptions
     process: ProcessOptions
@@ -67,14 +67,14 @@ class Request:
 
     @property
     def candidates(self) -> int:
-        """Candidates of each sentence in the files."""
+        """The number of candidates of each sentence in the files."""
         return self.num_candidates if self.candidates_of is None else self.candidates_of
 
     def check(self) -> None:
         """Refuse numbers out of range, and a tokenizer that nothing uses.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: the message names the first.
         """
         if self.num_candidates < 1:
             raise ConfigError(
@@ -109,10 +109,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def choose(request: Request) -> int:
-    """Choose translations as a request asks; returns the exit status.
+    """Choose translations for a request, and return the exit status.
 
     Raises:
-        FairseqExtError: files or options that cannot be used.
+        FairseqExtError: files or options cannot be used.
     """
     request.check()
     from tqdm import tqdm

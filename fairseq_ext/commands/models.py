@@ -1,4 +1,4 @@
-"""``fairseq-ext models``: the trained models that come with the plugin."""
+"""``fairseq-ext models``: list the trained models that come with the plugin."""
 
 from __future__ import annotations
 

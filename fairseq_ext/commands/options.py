@@ -18,18 +18,18 @@ from fairseq_ext.utils.errors import ConfigError
 Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
 NAMED = ("system", "log")
-"""Options whose values are NAME=FILE, with further files behind commas."""
+"""Options whose values are NAME=FILE, with further files after commas."""
 DATA_HELP = (
     "folder of fairseq-preprocess with the dictionaries (a model's own, or those of its training)"
 )
 PICTURE = (".png", ".json")
-"""Endings of the files of a picture; it is an SVG instead where its name ends so."""
-# What commands read from a folder that is an argument, besides all of a bundle.
+"""Endings of a picture's files; a name that ends in .svg gives an SVG instead."""
+# Files that commands read from a folder among their arguments, beside all files of a bundle.
 READ = ("dict.*.txt", "text.json", "*.pt")
 
 
 def add_generated(parser: argparse.ArgumentParser) -> None:
-    """Add GENERATED, what fairseq-generate has printed."""
+    """Add GENERATED, the output of fairseq-generate."""
     parser.add_argument(
         "generated",
         type=Path,
@@ -66,7 +66,7 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def print_paths(paths: Sequence[Path]) -> int:
-    """Print the files written; returns the exit status 0."""
+    """Print the written files, and return the exit status 0."""
     for path in paths:
         print(path)
     return 0
@@ -76,11 +76,11 @@ def keep_inputs(args: Any) -> None:
     """Refuse a command line that would overwrite an input, or write two outputs to one file.
 
     Args:
-        args: files to write are its :data:`OUTPUTS`; every other path is read. Of a command that
-            writes several files, ``endings`` has what follows the name in ``--output``.
+        args: its :data:`OUTPUTS` are files to write, and all other paths are read. For a command
+            that writes several files, ``endings`` has the endings to add to ``--output``.
 
     Raises:
-        ConfigError: two outputs are the same file, or a picture is of a kind that is not written.
+        ConfigError: two outputs are the same file, or a picture has an unsupported kind.
         DataError: a file is both read and written.
     """
     written: dict[str, str] = {}
@@ -100,12 +100,12 @@ def keep_inputs(args: Any) -> None:
 
 
 def require_folders(args: argparse.Namespace) -> None:
-    """Refuse outputs whose folder is missing before the work is done, which would be lost.
+    """Refuse outputs whose folder is missing before the work, which would otherwise be lost.
 
-    A command that makes the folder of its ``--output`` says so as ``makes_folder``.
+    A command that makes the folder of its ``--output`` sets ``makes_folder``.
 
     Raises:
-        EnvironmentProblem: the first of them.
+        EnvironmentProblem: a folder is missing; the message names the first.
     """
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
@@ -115,7 +115,7 @@ def require_folders(args: argparse.Namespace) -> None:
 
 
 def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
-    """The files of an output: of a command with ``endings``, one for each of them.
+    """List the files of an output: one for each of ``endings`` if the command has them.
 
     Raises:
         ConfigError: as for :func:`fairseq_ext.evaluation.plots.stem`.
@@ -130,7 +130,7 @@ def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
-    """The files that an argument names."""
+    """Yield the files that an argument names."""
     value = getattr(args, name)
     for path in value if isinstance(value, list) else [value]:
         if name in NAMED and isinstance(path, str):
@@ -148,7 +148,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block quietly at SIGTERM, as at Ctrl-C."""
+    """End the block quietly at SIGTERM, as for Ctrl-C."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

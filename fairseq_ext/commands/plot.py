@@ -1,6 +1,6 @@
-"""``fairseq-ext plot``: pictures of runs, translations and checkpoints.
+"""``fairseq-ext plot``: draw pictures of runs, translations and checkpoints.
 
-The pictures of a wing are found as its subcommands are: see :mod:`fairseq_ext.commands`.
+The pictures of a wing are found like its subcommands: see :mod:`fairseq_ext.commands`.
 """
 
 from __future__ import annotations

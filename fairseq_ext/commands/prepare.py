@@ -1,4 +1,4 @@
-"""``fairseq-ext prepare``: a user's own text, checked and made ready."""
+"""``fairseq-ext prepare``: check a user's own text and prepare it for training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext push``: a bundle onto the Hugging Face Hub."""
+"""``fairseq-ext push``: put a bundle on the Hugging Face Hub."""
 
 from __future__ import annotations
 

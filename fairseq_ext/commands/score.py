@@ -1,4 +1,4 @@
-"""``fairseq-ext score``: BLEU and chrF of translations."""
+"""``fairseq-ext score``: compute BLEU and chrF of translations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A call of ``score``; the fields are the options of their names."""
+    """The options of a call of ``score``, one field each."""
 
     reference: ReferenceOptions
     metrics: MetricOptions
@@ -52,7 +52,7 @@ class Request:
         """Refuse an option that another one makes useless.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: the message names the first.
         """
         if self.generated and self.tokenized_hyp:
             raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
@@ -102,10 +102,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def print_scores(request: Request) -> int:
-    """Score as a request asks; returns the exit status.
+    """Score the translations of a request, and return the exit status.
 
     Raises:
-        FairseqExtError: files or options that cannot be used.
+        FairseqExtError: files or options cannot be used.
     """
     request.check()
     from fairseq_ext.evaluation import score
@@ -137,7 +137,7 @@ def print_scores(request: Request) -> int:
 def _neural_scores(
     request: Request, reference: Path, source: Path | None, undoing: Undoing | None
 ) -> dict[str, tuple[Score, list[float]]]:
-    """By metric, the score of the text and those of its segments."""
+    """Compute by metric the score of the text, and the scores of its segments."""
     from fairseq_ext.evaluation import neural
     from fairseq_ext.evaluation.segments import read_segments
 

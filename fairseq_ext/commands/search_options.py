@@ -1,4 +1,4 @@
-"""Options of search and sampling; their names, types and defaults are those of :class:`Search`."""
+"""Options of search and sampling, with the names, types and defaults of :class:`Search`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, flag, option
 
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
-"""Options that a model may have defaults for."""
+"""Options for which a model may have defaults."""
 SEARCH = ("beam", "nbest", "lenpen", "gnmt_lenpen")
 LIMITS = ("max_len_a", "max_len_b", "max_tokens")
 ENGINE = ("constraints", "buffer_size", "skip_long", "engine", "shortlist", "fp16", "cpu")
@@ -35,20 +35,20 @@ OPTIONS_OF_MODE = {
 
 
 def _number(default: float, text: str) -> Any:
-    """An option with a number, None where it is not given."""
+    """Declare an option with a number, which is None if not given."""
     return option(None, f"{text} ({default})", metavar="N")
 
 
 def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
-    """The options that are on the command line, by name."""
+    """Return the options that were given on the command line, by name."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Search and sampling as the command line of ``translate`` asks for them.
+    """The options of search and sampling on the command line of ``translate``.
 
-    A number is None where the command line leaves it to the model; see :meth:`search`.
+    A number is None if the command line leaves it to the model; see :meth:`search`.
     """
 
     beam: int | None = _number(Search.beam, "beam size")
@@ -107,14 +107,14 @@ class SearchOptions:
 
     @property
     def mode(self) -> str:
-        """A key of :data:`OPTIONS_OF_MODE`."""
+        """The mode of search, a key of :data:`OPTIONS_OF_MODE`."""
         return "sampling" if self.sampling else "search" if self.mbr is None else "mbr"
 
     def check(self) -> None:
         """Refuse an option that another one makes useless.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: the message names the first.
         """
         if self.mbr is not None and self.mbr < 1:
             raise ConfigError(f"`--mbr` must be at least 1, but is {self.mbr} instead.")
@@ -137,7 +137,7 @@ class SearchOptions:
         """Combine the options with the defaults of a model and of the command.
 
         Raises:
-            ConfigError: an option that another one makes useless.
+            ConfigError: another option makes an option useless.
         """
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
@@ -156,14 +156,14 @@ class SearchOptions:
         return Search(**fixed, beam=count, nbest=count, sampling=True, **samples)
 
     def of_job(self) -> dict[str, Any]:
-        """The options that change translations, by name; files are named by their checksums."""
+        """Return the options that change translations, by name, with checksums for files."""
         elsewhere = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long")
         values = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         return {n: value for n, value in values.items() if value is not None and value is not False}
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :class:`SearchOptions`, as two groups."""
+    """Add the options of :class:`SearchOptions` as two groups."""
     add_options(parser.add_argument_group("search"), SearchOptions, (*SEARCH, *LIMITS, *ENGINE))
     group = parser.add_argument_group("samples instead of search")
     add_options(group, SearchOptions, ("sampling", "mbr", *SAMPLES))

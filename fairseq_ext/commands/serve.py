@@ -1,4 +1,4 @@
-"""``fairseq-ext serve``: translations over HTTP."""
+"""``fairseq-ext serve``: serve translations over HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """A call of ``serve``; the fields are the options of their names."""
+    """The options of a call of ``serve``, one field each."""
 
     models: Sequence[Path] = option(
         MISSING,
@@ -89,7 +89,7 @@ class Request:
         """Refuse numbers out of range.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: the message names the first.
         """
         for part, name, minimum in (
             *((self, "workers", 1), (self, "grace", 0)),
@@ -128,10 +128,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def serve(request: Request) -> int:
-    """Serve until a signal ends it; returns the exit status.
+    """Serve until a signal, and return the exit status.
 
     Raises:
-        FairseqExtError: options that cannot work, or a model that cannot be loaded.
+        FairseqExtError: options cannot work, or a model cannot be loaded.
     """
     from fairseq_ext.utils import address, extras
 
@@ -158,7 +158,7 @@ def serve(request: Request) -> int:
         FileVersions(chain(*map(files_of, models))),
     )
     listener = address.listen(request.host, request.port)
-    application = server.application(settings)  # workers load it again: errors are found here
+    application = server.application(settings)  # workers load it again, but errors show up here
     loaded = application if request.workers == 1 else None  # others only watch their workers
     del application
     with options.ended_by_sigterm():  # the server handles signals itself once it runs
@@ -170,10 +170,10 @@ def serve(request: Request) -> int:
 
 
 def _keys(request: Request) -> list[str]:
-    """Keys from the option, the variable and the file.
+    """Read keys from the option, the variable and the file.
 
     Raises:
-        ConfigError: a key is not UTF-8, or the file has none or is not readable.
+        ConfigError: a key is not UTF-8, or the file has no keys or cannot be read.
     """
     sources = {"`--api-key`": request.api_key, f"`{KEY}`": os.environ.get(KEY)}
     for name, key in sources.items():
@@ -193,10 +193,10 @@ def _keys(request: Request) -> list[str]:
 
 
 def _require_utf8(name: str, key: str) -> None:
-    """Refuse a key that no request could hold.
+    """Refuse a key that no request could send.
 
     Raises:
-        ConfigError: the key, as Python decodes arguments and variables, is not UTF-8.
+        ConfigError: the key, in Python's decoding of arguments and variables, is not UTF-8.
     """
     try:
         key.encode()

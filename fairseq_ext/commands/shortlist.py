@@ -1,4 +1,4 @@
-"""``fairseq-ext shortlist``: which target tokens a sentence may need, from training data."""
+"""``fairseq-ext shortlist``: learn from training data which target tokens a sentence may need."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ def _shortlist(args: argparse.Namespace) -> int:
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
-    """Find the training data of the only language pair, or of the pair asked for.
+    """Find the training data of the only language pair, or of the requested one.
 
     Raises:
-        DataError: there is none, or several.
+        DataError: there are none, or several pairs.
     """
     pairs = set()
     for path in data.glob("train.*-*.*.idx"):

@@ -1,4 +1,4 @@
-"""``fairseq-ext subwords``: learn subwords from a corpus, or take a model's, and split it."""
+"""``fairseq-ext subwords``: split a corpus into subwords, learnt from it or taken from a model."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _subwords(args: argparse.Namespace) -> int:
 
 
 def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
-    """The steps between text and tokens of a model.
+    """Return a model's steps between text and tokens.
 
     Raises:
-        ConfigError: the model does not say them, or is of other languages.
+        ConfigError: the model does not name them, or has other languages.
     """
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import models_of

@@ -1,6 +1,6 @@
-"""Arguments that say how text becomes tokens: of ``translate`` and ``demo``.
+"""Arguments of ``translate`` and ``demo`` that say how text becomes tokens.
 
-What they leave open is taken from the ``text.json`` of the run or the data.
+The ``text.json`` of the run or the data decides whatever they leave open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
-    """Preparation of text as the command line asks for it; None leaves a step to ``text.json``."""
+    """The steps of preparation on the command line; None leaves a step to ``text.json``."""
 
     normalize: bool | None = option(None, "Moses' normalization of punctuation first")
     tokenize: bool | None = option(None, "Moses tokens before, and undone after")
@@ -37,14 +37,14 @@ class TextOptions:
     remove_bpe: bool = option(False, "join pieces (`@@ `) where the input has them")
 
     def of_job(self) -> dict[str, bool]:
-        """The switches that were given, by name; ``--no-tokenize`` is one too."""
+        """Return the given switches by name, ``--no-tokenize`` included."""
         values = {name: getattr(self, name) for name in TEXT_FLAGS}
         values |= {name: True for name in ("keep_tokens", "remove_bpe") if getattr(self, name)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments, as a group of their own."""
+    """Add the arguments as a group."""
     group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where neither the run nor the data has a text.json, or to override it.",
@@ -60,17 +60,17 @@ def chosen_codec(
     codes: Path | None = None,
     constraints: bool = False,
 ) -> TextCodec:
-    """The functions between text and tokens.
+    """Make the functions between text and tokens.
 
     Args:
-        options: the command's.
+        options: of the command.
         src, tgt: languages.
-        folders: where a ``text.json`` may be; the first one counts.
-        codes: instead of ``--bpe-codes``.
-        constraints: text of the target language follows a line behind tabs.
+        folders: where a ``text.json`` may be; the first one found counts.
+        codes: replace ``--bpe-codes``.
+        constraints: whether target text follows a line after tabs.
 
     Raises:
-        ConfigError: options that need another one.
+        ConfigError: an option needs another one.
         DataError: the codes, or a ``text.json``, cannot be used.
     """
     from fairseq_ext.decoding.stream import TextCodec
@@ -88,7 +88,7 @@ def chosen_codec(
 
 
 def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
-    """Make the function from a line, with text of the target behind tabs, to tokens and tabs."""
+    """Make the function from a line, with target text after tabs, to tokens and tabs."""
 
     def encode(line: str) -> str:
         text, *constraints = line.split("\t")
@@ -101,7 +101,7 @@ def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
 def _overridden(
     options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
-    """Replace the saved steps, or the plain ones, by those that options name."""
+    """Replace saved or plain steps with those that options name."""
     overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }

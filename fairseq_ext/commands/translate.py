@@ -1,4 +1,4 @@
-"""``fairseq-ext translate``: lines of text in, translated lines out."""
+"""``fairseq-ext translate``: translate lines of text."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A call of ``translate``; fields without a comment are the options of that name.
+    """A call of ``translate``; fields not listed here are the options of the same name.
 
     Attributes:
-        words: arguments that are no options: the folder of the data, or text.
+        words: positional arguments: the folder of the data, or text.
         path: models; after :meth:`resolved` as paths, so that a name on the Hub is the same commit
             for all workers.
         data: folder with the dictionaries, if it was given.
@@ -91,8 +91,8 @@ class Request:
         """Find the models, and tell a folder with data from text among the arguments.
 
         Raises:
-            ConfigError: no model has the name of ``--model``, ``--path`` has something else than
-                models, or the arguments are neither a folder nor text.
+            ConfigError: no model has the name in ``--model``, ``--path`` names anything but models,
+                or the arguments are neither a folder nor text.
         """
         path = _find_models(self)
         data, lines = _data_or_text(self, path)
@@ -140,12 +140,12 @@ def _run(args: argparse.Namespace) -> int:
     request = from_args(Request, args)
     request.parts.check(request.input, {"--output": request.output, "--json": request.json})
     request = request.resolved()
-    options.keep_inputs(request)  # again: only now are the models and the data paths
+    options.keep_inputs(request)  # again, because only now models and data are paths
     return translate(request)
 
 
 def translate(request: Request) -> int:
-    """Translate as a resolved request asks; returns the exit status."""
+    """Translate the input of a resolved request, and return the exit status."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     from fairseq_ext.utils import files
@@ -168,7 +168,7 @@ def translate(request: Request) -> int:
 
 
 def _find_models(request: Request) -> list[Path]:
-    """Paths of the models that ``--model`` or ``--path`` names."""
+    """List the paths of the models that ``--model`` or ``--path`` names."""
     from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.model import find_model
 
@@ -189,7 +189,7 @@ def _find_models(request: Request) -> list[Path]:
 
 
 def _require_no_text(paths: Iterable[Path]) -> None:
-    """Refuse arguments of ``--path`` that are no files: probably text that was meant as input."""
+    """Refuse arguments of ``--path`` that are not files, because they are probably input text."""
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
             raise ConfigError(
@@ -201,7 +201,7 @@ def _require_no_text(paths: Iterable[Path]) -> None:
 def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
-    """The folder with the data, or the lines of text, that the arguments are."""
+    """Return the folder with the data, or the lines of text, among the arguments."""
     from fairseq_ext.decoding.loading import has_dictionaries
 
     words = request.words
@@ -226,7 +226,7 @@ def count_lines(request: Request) -> int | None:
     """Check the input files and count their lines; None for standard input.
 
     Raises:
-        DataError: a file that cannot be translated.
+        DataError: a file cannot be translated.
     """
     from fairseq_ext import text
 
@@ -237,13 +237,13 @@ def count_lines(request: Request) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A request whose models are loaded.
+    """A request with loaded models.
 
     Attributes:
-        request: resolved.
-        translator: the models.
+        request: a resolved request.
+        translator: translates with the models.
         codec: between text and tokens.
-        rerank: choose among the samples of ``--mbr``; without it, the identity.
+        rerank: chooses among the samples of ``--mbr``; without it, the identity.
         splitter: of ``--split-sentences``, or None.
         keeper: of ``--keep`` and ``--markup``, or None.
     """
@@ -258,7 +258,7 @@ class Session:
     @staticmethod
     @contextlib.contextmanager
     def load(request: Request) -> Iterator[Session]:
-        """Load the models for as long as the block takes.
+        """Load the models for the duration of the block.
 
         Raises:
             FairseqExtError: a model cannot be loaded, or options do not go with it; or the utility
@@ -343,9 +343,9 @@ class Session:
     def write(
         self, translations: Iterable[Translation], out: IO[str], details: IO[str] | None
     ) -> int:
-        """Write translations, and their details as JSON; returns the number of the last line."""
+        """Write translations, and their details as JSON; return the number of the last line."""
         number = 0
-        # A dictionary of a stranger may have tokens that control a terminal.
+        # An untrusted dictionary may have tokens that control a terminal.
         shown = printable if out.isatty() else str
         for translation in translations:
             number = translation.line

@@ -1,4 +1,4 @@
-"""``fairseq-ext translate --parts``: large texts in parts, with workers side by side."""
+"""``fairseq-ext translate --parts``: translate large texts in parts, with several workers."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class PartOptions:
 
         Args:
             inputs: the texts.
-            outputs: what is written at the end, by the name of its option.
+            outputs: the files to write at the end, by the names of their options.
 
         Raises:
-            ConfigError: the first of them.
+            ConfigError: the message names the first.
         """
         if self == PartOptions():
             return
@@ -79,7 +79,7 @@ def run(request: Request) -> int:
     """Translate this worker's parts; write the complete output once no part is missing.
 
     Raises:
-        ConfigError: options that cannot work.
+        ConfigError: options cannot work.
         DataError: a text or the folder cannot be used.
         CheckpointError: a model cannot be used.
     """
@@ -96,7 +96,7 @@ def run(request: Request) -> int:
     size = part_options.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
-    # Of a bundle the manifest describes bundle.json alone, which has the sums of the others.
+    # The manifest describes only bundle.json of a bundle, which has the checksums of the others.
     versions = FileVersions([*inputs, *files, *chain(*map(files_of, map(in_run, request.path)))])
     all_parts, texts = cut(inputs, size)
     line_by_line = (request.search.nbest or 1) == 1
@@ -107,7 +107,7 @@ def run(request: Request) -> int:
     versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
     if not folder.is_of(job):
-        count_lines(request)  # reads all text before the first part is begun
+        count_lines(request)  # read all text before the first part
     if part_options.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
@@ -123,7 +123,7 @@ def run(request: Request) -> int:
 
 
 def _while_unchanged(write: WritePart, versions: FileVersions) -> WritePart:
-    """Look at the versions of files before a part and after it, before it takes its place."""
+    """Check before and after a part, and before the part appears, that no file has changed."""
 
     def write_and_check(part: Part, *files: Any) -> None:
         versions.require_unchanged()
@@ -134,7 +134,7 @@ def _while_unchanged(write: WritePart, versions: FileVersions) -> WritePart:
 
 
 def _files(request: Request) -> list[Path]:
-    """List the files, beside the input, that translations depend on."""
+    """List the files on which translations depend, except the input."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import data_of, in_run
     from fairseq_ext.utils.files import require_file
@@ -155,10 +155,10 @@ def _files(request: Request) -> list[Path]:
 
 
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
-    """Describe all that translations depend on: files by checksum, and options.
+    """Describe everything that translations depend on: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths, and --skip-long,
-    without which a part with lines that are too long is not made at all.
+    without which a part with overlong lines is not made at all.
     """
     from fairseq_ext.utils.files import sha256
 
@@ -174,7 +174,7 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _with_bar(write: WritePart, missing: list[Part]) -> WritePart:
-    """Add a progress bar over the lines of the parts that are missing."""
+    """Add a progress bar over the lines of the missing parts."""
     from tqdm import tqdm
 
     lines = sum(part.lines for part in missing)
@@ -188,7 +188,7 @@ def _with_bar(write: WritePart, missing: list[Part]) -> WritePart:
 
 
 def _run_on_ray(request: Request, folder: Folder) -> None:
-    """Let workers of a cluster translate the parts that are missing."""
+    """Let workers of a cluster translate the missing parts."""
     from fairseq_ext.utils import ray_workers
 
     if not folder.missing():
@@ -214,7 +214,7 @@ def _absolute(path: Path | None) -> Path | None:
 
 
 def _work_on_ray(args: argparse.Namespace) -> int:
-    """Translate parts as a worker of the cluster, which was told whether it has a GPU."""
+    """Translate parts as a worker of the cluster; ``args`` say whether it has a GPU."""
     from fairseq_ext.commands.translate import translate
 
     search = dataclasses.replace(args.request.search, cpu=args.cpu)
