@@ -138,13 +138,13 @@ def as_markdown(rows: Sequence[Row], tests: Sequence[str], grids: dict[str, Row]
         [
             "# All systems",
             markdown(table(rows, tests)),
-            "A training that ended by all updates had not met the rule of the others yet; the "
-            "validations after the best say whether its loss was still falling. Tokens are those "
-            "of the target side, minutes those spent in updates.",
+            "“All updates” means that a training reached its limit before the stopping rule; its "
+            "number of validations after the best shows whether the loss was still falling. Tokens "
+            "are target tokens; minutes are those spent in updates.",
             f"## Validation loss after {' or '.join(f'{n:,}' for n in updates)} updates",
             markdown(rates_table(grids)),
-            "The best rate went on; further seeds take it over. A distilled system's loss is "
-            "without label smoothing.",
+            "Training continued with the best rate, which further seeds use too. A distilled "
+            "system's loss is without label smoothing.",
             "\n".join(f"- {name}: `{signature}`" for name, signature in signatures.items()),
             "\n".join(f"- trained on {machine}" for machine in machines),
         ]
