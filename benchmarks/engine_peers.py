@@ -74,11 +74,11 @@ def ctranslate2(folder: Path, kind: str, words: int) -> Translate:
 def marian(folder: Path, options: list[str], words: int) -> Translate:
     from pymarian import Translator
 
-    given = json.loads((folder / MARIAN_OPTIONS).read_text())
+    exported = json.loads((folder / MARIAN_OPTIONS).read_text())
     share = words / (words + 1)  # the source has </s> too
     search = ["--beam-size", BEAM, "--max-length-factor", share, "--cpu-threads", 1]
     batches = ["--mini-batch", 128, "--maxi-batch", 1, "--workspace", 512]
-    flags = [*given, *search, *batches, *options]
+    flags = [*exported, *search, *batches, *options]
     return Translator(" ".join(map(str, flags))).translate
 
 

@@ -29,7 +29,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 6  # as in interface.c
+INTERFACE = 7  # as in interface.c
 COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
 
 

@@ -5,8 +5,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Changes with every change of a structure, so that a library of another version is not called. */
-EXPORT int engine_interface(void) { return 6; }
+/* Changes with every change of a structure or operation, so that a library of another version is not called. */
+EXPORT int engine_interface(void) { return 7; }
 
 /* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI. */
 EXPORT int engine_best_path(void) {
