@@ -12,6 +12,10 @@ EXAMPLES = {
     "--src de --tgt en -o text",
     "corpus translations": "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
     "corpus contamination": "fairseq-ext corpus contamination test.en --training train.en",
+    "corpus monolingual": "fairseq-ext corpus monolingual --data text --src de --tgt en "
+    "--language en -o plain.en",
+    "corpus mix": "fairseq-ext corpus mix --data text --src de --tgt en --source back.de "
+    "--target plain.en -o mixed --tag '<BT>'",
     "prepare": "fairseq-ext prepare --data text --src de --tgt en --tokenize -o prepared",
     "subwords": "fairseq-ext subwords prepared --src de --tgt en --size 8000 -o bpe",
     "binarize": "fairseq-ext binarize bpe --src de --tgt en --shards 20 -o data-bin",

@@ -51,7 +51,7 @@ class Native:
     """
 
     instead: str
-    """What runs instead of the engine, in words for the log."""
+    """Name the search that runs instead of the engine, for the log."""
     _align: Callable[..., Any] | None
     """fairseq's function from attention to alignment, if alignments are asked for."""
 
