@@ -51,7 +51,7 @@ class Native:
     """
 
     instead: str
-    """Name the search that runs instead of the engine, for the log."""
+    """The search that runs instead of the engine, as the log names it."""
     _align: Callable[..., Any] | None
     """fairseq's function from attention to alignment, if alignments are asked for."""
 
