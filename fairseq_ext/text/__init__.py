@@ -1,7 +1,7 @@
 """Text: checks, and the steps from text to a model's tokens and back.
 
-:mod:`~fairseq_ext.text.checks` reads text as fairseq will,
-:mod:`~fairseq_ext.text.pipeline` is how a corpus was made, saved with the data as ``text.json``,
+:mod:`~fairseq_ext.text.checks` reads text the way fairseq will,
+:mod:`~fairseq_ext.text.pipeline` records how a corpus was made, in ``text.json`` with the data,
 :mod:`~fairseq_ext.text.cleaning`, :mod:`~fairseq_ext.text.moses` and
 :mod:`~fairseq_ext.text.subwords` are its steps.
 """

@@ -1,7 +1,7 @@
-"""Choice of sacrebleu's tokenizer for BLEU, by language code; scripts without spaces.
+"""Choose sacrebleu's tokenizer for BLEU by language code, and detect scripts without spaces.
 
-Where sentences have no spaces, the usual ``13a`` takes a whole sentence for one word, and BLEU is 0
-unless sentences are equal.
+The usual ``13a`` takes a sentence without spaces for one word, so that BLEU is 0 unless sentences
+are equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 USUAL = "13a"
 BY_CHARACTERS = "char"
 SPACELESS_LANGUAGES = ("th", "lo", "km", "my", "bo", "dz", "yue", "wuu")
-# tokenizer, and the modules that it needs; without them characters are counted
+# The tokenizer, and the modules that it needs; without them BLEU counts characters.
 BY_LANGUAGE = {
     "zh": ("zh", ()),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
@@ -25,7 +25,7 @@ ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha
 SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 """First words of the Unicode names of letters in scripts that leave out spaces."""
 WORDSPACE = "\N{ETHIOPIC WORDSPACE}"
-"""Between the words of Amharic and Tigrinya, where they are not written with spaces."""
+"""The sign between words of Amharic and Tigrinya that are written without spaces."""
 LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
 READ = 200  # lines that are looked at
 
@@ -38,7 +38,7 @@ def tokenizer_for(language: str | None) -> str:
 
 
 def is_spaceless(lines: Sequence[str]) -> bool:
-    """Whether most letters are of a script without spaces, and words as long as sentences."""
+    """Whether most letters belong to scripts without spaces, and words are as long as sentences."""
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):
         return True
@@ -48,7 +48,7 @@ def is_spaceless(lines: Sequence[str]) -> bool:
 
 
 def has_wordspaces(text: str) -> bool:
-    """Whether words are joined by the Ethiopic sign more often than they are apart."""
+    """Whether the Ethiopic sign separates words more often than spaces do."""
     return text.count(WORDSPACE) > len(text.split())
 
 

@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding as in GPT-2 and BART, from their files, as fairseq token ids.
 
-A line becomes the ids of its pieces with a space between, as fairseq's ``--bpe gpt2`` writes
-them. The work is done by the `tokenizers` library.
+A line becomes the ids of its pieces, separated by spaces, as fairseq's ``--bpe gpt2`` writes them.
+The `tokenizers` library does the work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairseq_ext.text.writing import staged, writers
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json
 
-# Entries of a vocabulary that no text ever becomes: fairseq's own symbols, and padding.
+# Entries of a vocabulary that no text ever gives: fairseq's own symbols, and padding.
 RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")
 FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
 MOST = 1 << 24  # ids; the library keeps a table of all of them
@@ -46,7 +46,8 @@ class ByteBPE:
         """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``.
 
         Raises:
-            DataError: not such files, or files that do not belong together; names the line.
+            DataError: a file has another format, or they do not belong together; the message names
+            the line.
         """
         ids = _read_vocabulary(vocabulary)
         return cls(ids, _read_merges(merges, ids, vocabulary))
@@ -56,17 +57,17 @@ class ByteBPE:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(lines))]
 
     def decode(self, symbols: Iterable[str]) -> str:
-        """Decode ids written as words; a symbol that is no id (``<unk>``) is left out."""
+        """Decode ids written as words; skip symbols that are not ids (``<unk>``)."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # a model may well generate a line feed
 
     def dictionary(self, multiple: int = 8) -> list[str]:
-        """Return the lines of a fairseq dictionary (``<symbol> <count>``), made as BART's was.
+        """Return the lines of a fairseq dictionary (``<symbol> <count>``), made like BART's.
 
         fairseq puts its 4 special symbols before the ids and fills up to a multiple of 8; BART
-        adds ``<mask>``; and the paper resizes that to a multiple of 8 once more. For GPT-2's
-        ids: 50,257 + 4 = 50,261, filled 50,264, with the mask 50,265, resized 50,272.
+        adds ``<mask>``; and the paper fills up to a multiple of 8 once more. For GPT-2's ids:
+        50,257 + 4 = 50,261, filled 50,264, with the mask 50,265, resized 50,272.
         """
         symbols = [str(id_) for id_ in self.ids]
         _fill(symbols, multiple)
@@ -97,7 +98,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise DataError(f"`{path}` must map pieces to ids, as GPT-2's encoder.json does.")
     if len({*ids.values()}) != len(ids):
         raise DataError(f"`{path}` gives one id to two pieces; take the original file.")
-    # The library would silently leave out a byte that has no entry.
+    # The library would silently skip a byte without an entry.
     absent = sorted({*pre_tokenizers.ByteLevel.alphabet()} - ids.keys())
     if absent:
         raise DataError(
@@ -131,7 +132,7 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
     ``<|endoftext|>`` has the last id, as in GPT-2's encoding. Equal text gives equal files.
 
     Args:
-        size: how many ids; text that is too small for them gives fewer.
+        size: how many ids to learn; a small text gives fewer.
 
     Returns:
         The number of ids.

@@ -1,9 +1,9 @@
-"""Checks of a corpus before fairseq reads it: text and dictionaries.
+"""Check a corpus before fairseq reads it: text and dictionaries.
 
 fairseq reads text in Python's universal-newline mode and splits each line at white space. So
-``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line; form feed, next line (U+0085), no-break space
-and the line and paragraph separators (U+2028, U+2029) only separate words, as a space does, and
-are let through. A lone ``\\r`` is refused: it shifts every later sentence against its translation.
+``\\n``, ``\\r\\n`` and a lone ``\\r`` end a line. Form feed, next line (U+0085), no-break space
+and the line and paragraph separators (U+2028, U+2029) only separate words, like a space, and are
+accepted. A lone ``\\r`` is refused: it shifts every later sentence against its translation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READERS = {
 
 
 class _Lines:
-    """Count of the lines that have a defect, with the numbers of the first few."""
+    """A count of the lines with a defect, and the numbers of the first few."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -75,13 +75,13 @@ def check_text(
 
     Args:
         path: a UTF-8 file with ``\\n`` or ``\\r\\n`` line ends; the last may be missing.
-        empty_lines: allow lines without a word, which fairseq keeps as an empty sentence.
+        empty_lines: whether to allow lines without words, which fairseq keeps as empty sentences.
         max_tokens: the most words in a line, or None.
-        controls: allow words that fairseq takes for the begin, the end or the padding of a
-            sentence.
+        controls: whether to allow words that fairseq takes for the beginning, the end or the
+            padding of a sentence.
 
     Raises:
-        DataError: with the line, and the byte where that helps, and the cure.
+        DataError: a line is faulty; the message has its number, the byte if useful, and the cure.
     """
     path = require_file(path, "text file")
     scan = _scan(path, max_tokens)
@@ -115,7 +115,7 @@ def _scan(path: Path, max_tokens: int | None) -> _Scan:
     """Read a text once, in blocks of whole lines.
 
     Raises:
-        DataError: for what makes reading on pointless: not text, or a line beyond all measure.
+        DataError: the file is not text, or a line is much too long, so that reading on is useless.
     """
     scan = _Scan()
     for offset, block in _blocks(path):
@@ -156,7 +156,7 @@ def check_parallel(
     """Check both sides of a parallel corpus; return their common line count.
 
     Raises:
-        DataError: as :func:`check_text`, or the files have unequal line counts.
+        DataError: as for :func:`check_text`, or the files have different line counts.
     """
     counts = [
         check_text(path, empty_lines=empty_lines, max_tokens=max_tokens, controls=controls)
@@ -200,7 +200,7 @@ def check_merges(path: str | Path, label: str = "file of merges") -> None:
 
     Args:
         path: the file.
-        label: name of the kind of file, for the message that it is missing.
+        label: the kind of file, for the message that it is missing.
 
     Raises:
         DataError: naming the line.
@@ -242,7 +242,7 @@ def check_fastbpe(path: str | Path) -> list[str]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) in blocks that end with a line, unless that line is absurdly long."""
+    """Yield (offset, bytes) in blocks of whole lines, unless a line is absurdly long."""
     offset = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):

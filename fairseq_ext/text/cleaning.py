@@ -18,21 +18,21 @@ ESCAPED_CONTROL = re.compile(r"(?<!\S)\\(\\*(?:</?s>|<pad>|<unk>))(?!\S)")
 
 
 def one_spaced(text: str) -> str:
-    """Replace each run of white space by one plain space, and strip the ends."""
+    """Replace each run of white space with one plain space, and strip the ends."""
     return SPACES.sub(" ", text).strip()
 
 
 def plain(text: str) -> str:
     """Normalize text to NFC, with plain spaces and without invisible characters."""
-    # a mark may stand next to its letter only when nothing invisible is between them
+    # first remove what is invisible, because it may separate a mark from its letter
     return one_spaced(unicodedata.normalize("NFC", INVISIBLE.sub("", text)))
 
 
 def lower_case(language: str) -> Callable[[str], str]:
     """Return the function that makes text of a language lower case, letter by letter.
 
-    Turkish and Azerbaijani have two letters i: ``I`` becomes ``ı`` there, and ``İ`` becomes ``i``.
-    ``İ`` becomes ``i`` in every language: Unicode's rule adds a mark, which tokenizers split off.
+    In Turkish and Azerbaijani, which have two letters i, ``I`` becomes ``ı``. In every language
+    ``İ`` becomes ``i``, because Unicode's rule would add a mark that tokenizers split off.
     """
     if re.split("[-_]", language.lower(), maxsplit=1)[0] in DOTLESS:
         return lambda text: text.replace("I\u0307", "i").translate(TURKIC).lower()
@@ -42,29 +42,29 @@ def lower_case(language: str) -> Callable[[str], str]:
 def escape_controls(tokens: str) -> str:
     """Write a backslash before each token that is one of fairseq's symbols, such as ``</s>``.
 
-    So they stay words of a text instead of ending or padding its sentences. Tokens that look like
-    that already get another backslash: :func:`unescape_controls` undoes all of it.
+    So they stay words of a text instead of ending or padding its sentences. Tokens that already
+    look escaped get another backslash, so that :func:`unescape_controls` can undo everything.
     """
     return CONTROL.sub(r"\\\g<0>", tokens) if "<" in tokens else tokens
 
 
 def unescape_controls(tokens: str) -> str:
-    """Take away the backslashes of :func:`escape_controls`."""
+    """Remove the backslashes of :func:`escape_controls`."""
     return ESCAPED_CONTROL.sub(r"\1", tokens) if "\\" in tokens else tokens
 
 
 def straight(text: str) -> str:
-    """Replace typographic apostrophes ’ by '."""
+    """Replace typographic apostrophes ’ with '."""
     return text.replace("’", "'")
 
 
 class Spaced(dict[int, int]):
-    """Table for ``str.translate`` that turns characters of some Unicode categories into a space.
+    """A table for ``str.translate`` that turns characters of some Unicode categories into spaces.
 
     Args:
         categories: by their first letters: L letters, M marks (such as Indic vowels), N numbers,
             P punctuation, S symbols, Z spaces, C controls.
-        exceptions: characters that stay.
+        exceptions: characters to keep.
     """
 
     def __init__(self, categories: str, exceptions: str = "") -> None:
@@ -77,9 +77,9 @@ class Spaced(dict[int, int]):
         return self[code]
 
 
-_PRINTABLE = Spaced("C", "\u200c\u200d")  # as INVISIBLE leaves them
+_PRINTABLE = Spaced("C", "\u200c\u200d")  # INVISIBLE keeps them, too
 
 
 def printable(text: str) -> str:
-    """Replace control, format and unassigned characters by spaces."""
+    """Replace control, format and unassigned characters with spaces."""
     return text if text.isprintable() else text.translate(_PRINTABLE)

@@ -1,4 +1,4 @@
-"""Split a corpus of words into subwords that are learnt from its training text."""
+"""Split a corpus of words into subwords, learnt from its training text or a model's."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def split_into_subwords(
         The number of lines of each file.
 
     Raises:
-        ConfigError: a size that makes no vocabulary, or one language twice.
-        DataError: a file is missing or cannot be read as sentences, or has subwords already.
+        ConfigError: the size gives no vocabulary, or both languages are the same.
+        DataError: a file is missing or cannot be read as sentences, or already has subwords.
         EnvironmentProblem: a library is not installed.
     """
     if size < 1:
@@ -66,7 +66,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     """Write plain text as the tokens of a trained model, with its ``text.json``.
 
     Args:
-        text: folder with ``NAME.SRC`` and ``NAME.TGT``, as people write it.
+        text: folder with plain ``NAME.SRC`` and ``NAME.TGT``.
         out: folder to write, whole or not at all.
         steps: of the model; its languages are the endings of the files.
 
@@ -75,7 +75,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 
     Raises:
         ConfigError: a library is not installed.
-        DataError: a file cannot be read as sentences, the text consists of tokens already, or there
+        DataError: a file cannot be read as sentences, the text already consists of tokens, or there
             is no text.
     """
     if pipeline.load(text) is not None:

@@ -9,7 +9,7 @@ KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese se
 
 
 def guess(line: bytes) -> str:
-    """Name the encoding that a line probably has, as iconv calls it.
+    """Guess the encoding of a line; return iconv's name for it.
 
     Args:
         line: bytes that are not UTF-8, or have NUL bytes.
@@ -28,7 +28,7 @@ def guess(line: bytes) -> str:
 
 
 def cure(path: object, line: bytes) -> str:
-    """Describe the command that converts a file, as the clause after a semicolon."""
+    """Say which command converts a file, as the clause after a semicolon."""
     name = guess(line)
     seems = "if it is Latin-1" if name == "latin1" else f"it seems to be {name.upper()}"
     return f"{seems}, convert it: iconv -f {name} -t utf-8 {path} > {path}.utf8"

@@ -1,8 +1,8 @@
 """Turn fairseq-generate's output into text, by the ``text.json`` of its run.
 
-fairseq-generate writes into its output where that file is, and its checksum. A run that was moved
-or copied is found again by the checksum, in the folder of the output and the folders in it; another
-run that now stands at the old place is not taken for it.
+fairseq-generate writes the path and checksum of that file into its output. If the run was moved or
+copied, the checksum finds it again in the folder of the output and the folders below; another run
+at the old path is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Undoing:
-    """Conversion of a model's output tokens to words and to text.
+    """A converter of a model's output tokens to words and to text.
 
     Args:
         text_pipeline: how the text became tokens.
@@ -71,10 +71,10 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Return folder and content of the ``text.json`` that an output names or that lies beside it.
+    """Return folder and content of the ``text.json`` that an output names or that is beside it.
 
     Raises:
-        DataError: the file is damaged, or one that it names.
+        DataError: the file, or one that it names, is damaged.
     """
     beside = Path(generated).absolute().parent
     noted = _noted(generated)
@@ -91,7 +91,7 @@ def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
 
 
 def _of_pair(text_pipeline: Pipeline, pair: str) -> Pipeline | None:
-    """Return the pipeline in the direction ``SRC-TGT``; a language may have a hyphen: pt-BR."""
+    """Return the pipeline in the direction ``SRC-TGT``; languages such as pt-BR have a hyphen."""
     for src, tgt in (
         (text_pipeline.src, text_pipeline.tgt),
         (text_pipeline.tgt, text_pipeline.src),
@@ -120,13 +120,13 @@ def require_text(
     """Refuse pieces of subwords where text is needed.
 
     Args:
-        lines: of what should be text.
+        lines: lines that should be text.
         name: of their file.
-        references: text that they are compared with; where it has pieces too, they are meant.
+        references: text to compare with; if it has pieces too, pieces are allowed.
 
     Raises:
-        DataError: most lines begin with the mark of SentencePiece, or every tenth has that of
-            subword-nmt, which the references have not.
+        DataError: most lines begin with the mark of SentencePiece, or every tenth has the mark of
+            subword-nmt, and the references do not.
     """
     if (
         references is not None

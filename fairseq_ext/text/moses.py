@@ -1,21 +1,21 @@
 """The rules of Moses' scripts for punctuation, tokens and text.
 
-Tokens and text are made by functions of ours, which print what ``tokenizer.perl`` and
-``detokenizer.perl`` of moses-smt/mosesdecoder print in every language; the library sacremoses lacks
-the rules of several languages, and has the lists of abbreviations. They differ on purpose where the
+Our own functions make tokens and text. They print what ``tokenizer.perl`` and ``detokenizer.perl``
+of moses-smt/mosesdecoder print in every language. The library sacremoses gives the lists of
+abbreviations, but lacks the rules of several languages. Our functions differ on purpose where the
 scripts break text:
 
 - A mark, joiner, skin tone or variation selector stays with the character that it belongs to, as
   Unicode's grapheme clusters say: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
   Persian words with a non-joiner, families of emoji, flags.
 - ``DOTMULTI``, by which the script marks successive full stops, is a word like another.
-- A line that begins with ``<`` and ends with ``>`` is detokenized too.
+- A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
-Punctuation is normalized by the rules of the library, two of which are mended to those of
-``normalize-punctuation.perl``: it sees the line's end, so that a full stop before a closing
-quotation mark moves behind it there too, and does so in every language but English and Czech.
-These are some seventy regular expressions, most of which need a character that most lines do not
-have: each is tried only on lines that have it.
+Punctuation is normalized by the rules of the library, two of which are corrected to those of
+``normalize-punctuation.perl``: the script sees the line's end, so that a full stop before a closing
+quotation mark moves behind it even there, in every language but English and Czech. These are some
+seventy regular expressions. Most of them need a character that most lines lack, so each is tried
+only on lines with its character.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # may match other l
 
 TETUM = "tdt"
 ALIASES = {"tet": TETUM}
-"""Codes of languages for which Moses has another one."""
+"""Language codes for which Moses has other codes."""
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
-"""A sign that is part of a word where a small letter follows, as in Finnish ``EU:n``."""
+"""A sign that is part of a word if a small letter follows, as in Finnish ``EU:n``."""
 LETTERS = {"ca": "·"}
-"""A sign that is like a letter."""
+"""A sign that counts as a letter."""
 ELIDING = ("fr", "it", "ga", "ca")
 """Languages whose apostrophe ends a word: ``l' homme``."""
 GLOTTAL = ("so", TETUM)
 """Languages whose apostrophe is a letter between letters."""
 MISSING = {TETUM: ("Nu #NUMERIC_ONLY#",)}
-"""Abbreviations of the scripts that the library does not have."""
+"""Abbreviations in the scripts that the library lacks."""
 
 LETTER = r"[\p{Alphabetic}\p{M}\u200c\u200d]"  # a mark counts as the letter below it
 NO_LETTER = r"[^\p{Alphabetic}\p{M}\u200c\u200d]"
@@ -93,8 +93,8 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # the las
 def needed(pattern: str, replacement: str) -> str:
     """Return a substring that a text must have for ``pattern`` to match, or "".
 
-    That is one of the characters outside all groups, where the pattern has neither alternatives
-    nor anything optional there.
+    It is a character outside all groups, if the pattern has no alternatives or optional parts
+    there.
     """
     if pattern == f"{replacement}+":  # a single one would be replaced by itself
         return 2 * replacement
@@ -124,7 +124,7 @@ class Normalizer:
         self._rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules]
 
     def normalize(self, text: str) -> str:
-        """Normalize a line as the script does, which sees the line feed at its end."""
+        """Normalize a line like the script, which sees the line feed at its end."""
         text += "\n"
         for pattern, need, replacement in self._rules:
             if need in text:
@@ -137,7 +137,7 @@ class Tokenizer:
 
     def __init__(self, language: str) -> None:
         sign = self._sign = INSIDE_WORDS.get(language, "")
-        # Apostrophes and what separates words have rules of their own.
+        # Apostrophes and separators of words have their own rules.
         kept = r"\p{Alnum}\p{M}\u200c\u200d\s.'`,\-" + sign + LETTERS.get(language, "")
         self._single = regex.compile(f"([^{kept}])")
         self._cluster = regex.compile(rf"((?=[^{kept}])\X)")
@@ -150,12 +150,12 @@ class Tokenizer:
             self._abbreviations[word.strip()] = bool(numeric)
 
     def tokenize(self, text: str, *, aggressive: bool = False, escape: bool = True) -> str:
-        """Return the tokens of a line with a space between.
+        """Return the tokens of a line, separated by spaces.
 
         Args:
             text: the line.
-            aggressive: split words at hyphens, which become ``@-@``.
-            escape: write ``&``, ``<``, quotes and brackets as XML entities.
+            aggressive: whether to split words at hyphens, which become ``@-@``.
+            escape: whether to write ``&``, ``<``, quotes and brackets as XML entities.
         """
         text = " ".join(text.split())
         if not text.isprintable():
@@ -182,7 +182,7 @@ class Tokenizer:
         return text
 
     def _full_stops_apart(self, words: list[str]) -> Iterator[str]:
-        """Split the full stop from words that end in one, unless they are abbreviations."""
+        """Split full stops from the ends of words, except in abbreviations."""
         while words and not words[-1]:
             words.pop()
         for word, following in zip_longest(words, words[1:]):
@@ -194,7 +194,7 @@ class Tokenizer:
                 yield word
 
     def _is_short(self, word: str, following: str | None) -> bool:
-        """Whether the full stop behind a word that is not the last one belongs to it."""
+        """Whether the full stop after a word, not the last in its line, belongs to the word."""
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):
@@ -206,7 +206,7 @@ class Tokenizer:
 
 
 def detokenize(tokens: str, language: str) -> str:
-    """Make text of Moses' tokens like ``detokenizer.perl -l language``; undo XML entities."""
+    """Turn Moses' tokens into text like ``detokenizer.perl -l language``; undo XML entities."""
     text = f" {' '.join(tokens.split())} ".replace(" @-@ ", "-")
     if "&" in text:
         for entity, sign in UNESCAPES.items():
@@ -235,7 +235,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
     joined = False  # to the word before
     for place, word in enumerate(words):
         before, after = words[place - 1] if place else "", words[place + 1 : place + 3]
-        if joined:  # the dash of a Czech word is there already
+        if joined:  # a Czech word already has its dash
             joined = False
             continue
         attached = opens = False
@@ -245,7 +245,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
             opens = True
         elif CLOSING.fullmatch(word):
             attached = not (language == "fr" and word in SPACED_IN_FRENCH)
-            space = " "  # in French also behind an opening mark
+            space = " "  # in French even after an opening mark
         elif _is_ending(words[max(0, place - 2) : place + 1], language):
             attached = True
         elif language in ("fr", "it") and after and _is_elided(word, after[0]):
@@ -267,7 +267,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Whether the last token is an English ``'s`` of a word, or the decimals of a Czech number."""
+    """Whether the last token is an English ``'s``, or the decimals of a Czech number."""
     *before, word = words
     if language == "en":
         contracted = regex.match(r"'\p{Alphabetic}", word)

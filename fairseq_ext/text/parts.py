@@ -1,4 +1,4 @@
-"""Cut texts into parts of N lines, each of which can be read by itself."""
+"""Cut texts into parts of N lines that can be read separately."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Part:
         offset: bytes of the file before the part.
         first: number of its first line in the file, from 1.
         before: lines of all files before this one.
-        lines: how many it has.
+        lines: number of lines in the part.
     """
 
     number: int
@@ -45,7 +45,7 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
     """Read texts once, and cut each into parts.
 
     Returns:
-        The parts, and of each file what the manifest says: name, size, lines, SHA-256.
+        The parts, and the manifest's facts about each file: name, size, lines, SHA-256.
 
     Raises:
         DataError: a line is too long.
@@ -75,5 +75,5 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
 
 
 def _with_lines(part: Part, end: int) -> Part:
-    """Return the part, with its end set to this line of its file."""
+    """Return the part with its end at the given line of its file."""
     return Part(**{**vars(part), "lines": end - part.first + 1})

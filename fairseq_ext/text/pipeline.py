@@ -1,9 +1,9 @@
-"""Pipeline of the steps that made a corpus, applied to new text and undone on translations.
+"""Apply the steps that made a corpus to new text, and undo them on translations.
 
 A corpus is made by these steps, each optional: clean → Moses' punctuation → Moses' tokens → case →
-subwords. They are saved beside the data as ``text.json`` with the files of the subwords;
-fairseq-preprocess copies both into the folder it writes, and fairseq-train into the run, so that
-``translate``, ``demo``, ``hypotheses`` and ``score`` need no option for them.
+subwords. They are saved beside the data as ``text.json`` with the files of the subwords.
+fairseq-preprocess copies these into the folder it writes, and fairseq-train into the run, so that
+``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Pipeline:
 
     Attributes:
         src, tgt: languages, for Moses' rules.
-        clean: Unicode's NFC, no invisible characters; at the end once more.
-        straight: typographic apostrophes as '.
+        clean: Unicode's NFC, no invisible characters; done once more at the end.
+        straight: typographic apostrophes become '.
         normalize: Moses' normalization of punctuation; controls become spaces.
         tokenize: Moses' tokens; translations are detokenized.
         escape: ``&``, ``<``, quotes and brackets are XML entities in the tokens.
@@ -67,7 +67,7 @@ class Pipeline:
         """Return the function from a line of text to a line of words, without subwords.
 
         Args:
-            language: the source's by default.
+            language: the source language by default.
 
         Raises:
             ConfigError: sacremoses is not installed.
@@ -119,7 +119,7 @@ class Pipeline:
         """Return the function from a line of tokens to text.
 
         Args:
-            language: the target's by default.
+            language: the target language by default.
         """
         language = language or self.tgt
         join = self.joiner()
@@ -129,7 +129,7 @@ class Pipeline:
         return lambda line: moses.detokenize(join(line), language)
 
     def towards(self, src: str, tgt: str) -> Pipeline | None:
-        """Return the pipeline in a direction of its two languages; None for other languages."""
+        """Return the pipeline in the given direction of its languages; None for other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -182,10 +182,10 @@ def _moses() -> Any:
 
 
 def load(folder: str | Path) -> Pipeline | None:
-    """Load the pipeline of a folder; None where it has no ``text.json``.
+    """Load the pipeline of a folder; None if it has no ``text.json``.
 
     Raises:
-        DataError: the file, or one it names, is damaged or of a later version.
+        DataError: the file, or one that it names, is damaged or of a later version.
     """
     path = Path(folder, FILE)
     if not path.exists():
@@ -272,7 +272,7 @@ def copy(folder: str | Path, target: str | Path) -> None:
 
 
 def same(first: Pipeline, second: Pipeline) -> bool:
-    """Whether two pipelines have equal steps and equal files, wherever these are."""
+    """Whether two pipelines have equal steps and files with equal contents."""
     sums = [[files.sha256(path) for path in pipeline.files] for pipeline in (first, second)]
     return sums[0] == sums[1] and dataclasses.replace(first, files=()) == dataclasses.replace(
         second, files=()

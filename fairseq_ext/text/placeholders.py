@@ -1,8 +1,8 @@
-"""Spans of a line that translation leaves as they are, such as variables, paths and tags.
+"""Keep spans of a line unchanged in translations, such as variables, paths and tags.
 
-A number takes the place of each span, written as a year, since models copy these best. Where a
-translation does not have every number exactly once, the text between the spans is to be translated
-instead, part by part: so each span is in every translation, once.
+A number in the form of a year replaces each span, because models copy years best. If a translation
+does not have every number exactly once, the caller translates the text between the spans instead,
+part by part. So each span is in every translation exactly once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class MaskedLine:
-    """A line with its spans apart.
+    """A line, separated into its spans and the text between them.
 
     Attributes:
-        parts: the text before, between and behind the spans, one more than these.
-        spans: that stay as they are.
-        markup: whether the parts are text of XML, and spans must stay in order.
-        years: that stand for the spans, fewer if there are too many spans.
-        ends: what is before and behind all that, and not translated.
+        parts: the text before, between and after the spans, one part more than spans.
+        spans: spans to keep unchanged.
+        markup: whether the parts are text of XML, so that spans must stay in order.
+        years: stand for the spans, and are fewer if there are too many spans.
+        ends: text before and after everything else, which is not translated.
     """
 
     parts: Sequence[str]
@@ -42,7 +42,7 @@ class MaskedLine:
 
     @property
     def text(self) -> str:
-        """The line to translate, with a year instead of each span; empty if years are too few."""
+        """The line to translate, with a year for each span; empty if there are too few years."""
         if len(self.years) < len(self.spans):
             return ""
         plain = [self._plain(part) for part in self.parts]
@@ -53,7 +53,7 @@ class MaskedLine:
         return text
 
     def restored(self, translation: str) -> str | None:
-        """Put the spans into a translation of :attr:`text`; None if it lacks or doubles one."""
+        """Put the spans into a translation of :attr:`text`; None if it lacks or repeats a year."""
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
         if (order if self.markup else sorted(order)) != [*self.years]:
@@ -71,11 +71,11 @@ class MaskedLine:
         return self._ended(text + (rest.lstrip() if glued else rest))
 
     def texts(self) -> list[str]:
-        """Return the text of each part to translate alone, empty for one without a word."""
+        """Return the text of each part to translate alone, empty for a part without a word."""
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
-        """Join translations of :meth:`texts` and the spans; white space is that of the source."""
+        """Join translations of :meth:`texts` and the spans, with the source's white space."""
         line = ""
         for part, translation, span in zip(
             self.parts, translations, [*self.spans, ""], strict=True
@@ -92,7 +92,7 @@ class MaskedLine:
         return text.join(self.ends)
 
     def _is_glued(self, number: int) -> tuple[bool, bool]:
-        """Whether a span touches the word before it, and the one behind it."""
+        """Whether a span touches the word before it, and whether it touches the one after it."""
         before, behind = self.parts[number][-1:], self.parts[number + 1][:1]
         return before.isalnum(), behind.isalnum()
 
@@ -109,18 +109,18 @@ def _has_word(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Find the spans of a line.
+    """A finder of the spans in a line.
 
     Attributes:
-        patterns: each match of one is a span; matches that touch are one span.
-        markup: tags are spans too, and the rest is text of XML or HTML.
+        patterns: each match is a span; matches that touch are one span.
+        markup: whether tags are spans, too, and the rest is text of XML or HTML.
     """
 
     patterns: Sequence[re.Pattern[str]]
     markup: bool = False
 
     def mask(self, line: str) -> MaskedLine:
-        """Take a line apart."""
+        """Separate a line into spans and the text between them."""
         parts, spans, end = [], [], 0
         for start, stop in self._places(line):
             parts.append(line[end:start])
@@ -143,7 +143,7 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
     def _places(self, line: str) -> Iterator[tuple[int, int]]:
-        """Yield where spans start and end, those joined that touch or have a blank between."""
+        """Yield where spans start and end; spans that touch or have only a blank between join."""
         patterns = [*self.patterns, *([TAG] if self.markup else [])]
         places = sorted(
             match.span() for pattern in patterns for match in pattern.finditer(line) if match[0]
@@ -160,10 +160,10 @@ class Keeper:
 
 
 def keeper(patterns: Sequence[str], markup: bool) -> Keeper | None:
-    """Make a keeper of the options ``--keep`` and ``--markup``; None without them.
+    """Make a keeper from the options ``--keep`` and ``--markup``; None without them.
 
     Raises:
-        ConfigError: a pattern that is no regular expression, or that matches an empty text.
+        ConfigError: a pattern is not a regular expression, or matches an empty text.
     """
     compiled = []
     for pattern in patterns:

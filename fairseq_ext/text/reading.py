@@ -28,7 +28,8 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
     """Yield the lines of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file with their ends.
 
     Raises:
-        DataError: missing, not a file, a damaged or ambiguous archive, or a line beyond measure.
+        DataError: it is missing or not a file, a damaged or ambiguous archive, or a line is much
+            too long.
     """
     if not path.is_file():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
@@ -46,7 +47,7 @@ def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield the lines of an open file; refuse an overlong one before it fills the memory.
 
     Raises:
-        DataError: such a line; it and the file are named.
+        DataError: a line is too long; the message names it and the file.
     """
     number = 0
     while line := file.readline(LONGEST + 1):
@@ -78,24 +79,26 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
     Args:
         path: a file in UTF-8, as for :func:`raw_lines`.
-        member: the file inside a ``.zip``; not needed when it holds just one text.
+        member: the file inside a ``.zip``; not needed if it has only one text.
 
     Raises:
-        DataError: an unreadable file, or bytes that are not UTF-8 (file, line and byte named).
+        DataError: the file is unreadable, or bytes are not UTF-8; the message names file, line
+            and byte.
     """
     return decoded(raw_lines(path, member), path)
 
 
 def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Yield ``(number, line)`` of successive raw lines of a file, as :func:`lines`.
+    """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
 
     Args:
         raws: the lines with their ends.
         path: the file, for messages.
-        first: the number of the first of them.
+        first: the number of the first line.
 
     Raises:
-        DataError: bytes that are not UTF-8 (file, line and byte named), or NUL bytes.
+        DataError: there are NUL bytes, or bytes are not UTF-8; the message names file, line and
+            byte.
     """
     for number, raw in enumerate(raws, first):
         try:
@@ -114,11 +117,11 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(first line, row)`` of a CSV file, whose cells may be quoted, with line ends in them.
 
-    Cells are apart by commas, semicolons or tabs: the one that the first line has most of. A
-    carriage return, over which the format would stumble outside quotation marks, is a space.
+    Cells are separated by commas, semicolons or tabs, whichever is most frequent in the first line.
+    A carriage return, which the format does not allow outside quotation marks, becomes a space.
 
     Raises:
-        DataError: an unreadable file, or quotation marks that do not close.
+        DataError: the file is unreadable, or quotation marks do not close.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     first = next(numbered, None)
@@ -146,7 +149,7 @@ def cells(
     """Yield (source, target) from two ``columns`` of numbered lines of a tab-separated file.
 
     Raises:
-        DataError: a line with too few columns, which is named.
+        DataError: a line has too few columns; the message names it.
     """
     for number, line in numbered:
         fields = line.split("\t")

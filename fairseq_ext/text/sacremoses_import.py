@@ -1,4 +1,4 @@
-"""Import two modules of sacremoses without its package, which loads libraries that we do not use.
+"""Import two modules of sacremoses without its package, which loads libraries that we never use.
 
 ``sacremoses/__init__.py`` imports joblib and tqdm, for work in several processes, and compiles some
 forty expressions of ten thousand characters each: 0.4 seconds before the first sentence.
@@ -17,9 +17,9 @@ NAME = "sacremoses"
 
 @contextmanager
 def _without_package() -> Iterator[None]:
-    """Let an empty module stand for the package while modules of its folder are imported."""
+    """Replace the package with an empty module while modules in its folder are imported."""
     spec = None if NAME in sys.modules else find_spec(NAME)
-    if spec is None:  # imported before, or not installed, which the import says
+    if spec is None:  # already imported, or not installed, as the import will say
         yield
         return
     stand_in = ModuleType(NAME)

@@ -1,7 +1,7 @@
-"""Split text of several sentences, and join their translations: an option of decoding.
+"""Split text into sentences, and join their translations: an option of decoding.
 
-Models are trained on single sentences, and translate several at once badly. The rules are those of
-Moses, by the library sentence-splitter, with the abbreviations of each language.
+Models are trained on single sentences, and translate several at once badly. The library
+sentence-splitter applies Moses' rules, with the abbreviations of each language.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fairseq_ext.utils import extras
 UNSPACED = ("ja", "zh", "yue")
 """Languages without a space between sentences."""
 LONGEST_WORD = 1_000
-"""Letters; the library's time grows with the square of a word's length."""
+"""Letters in a word to split, because the library's time grows with the square of its length."""
 _IDEOGRAPHIC_END = re.compile(r"(?<=[。！？])(?![。！？」』）”’])|(?<=[。！？][」』）”’])")
 
 
 @dataclass(frozen=True)
 class SentenceSplitter:
-    """Split lines of the source language, and join translations for the target language.
+    """A splitter of source lines into sentences that also joins their translations.
 
     Attributes:
-        split: a line into its sentences; an empty line into one that is empty.
-        joint: what stands between translated sentences.
+        split: splits a line into its sentences, an empty line into one empty sentence.
+        joint: separator of translated sentences.
     """
 
     split: Callable[[str], list[str]]
@@ -39,7 +39,7 @@ class SentenceSplitter:
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     """Make a splitter for a pair of languages.
 
-    A language without abbreviations of its own has those of English.
+    Languages without their own abbreviations use English ones.
 
     Raises:
         EnvironmentProblem: sentence-splitter is not installed.

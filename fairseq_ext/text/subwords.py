@@ -1,7 +1,7 @@
 """Split words into subwords and join them, with the library that learnt each kind.
 
-A kind is a pair of functions over one line: words to pieces with a space between, and pieces to
-words. Libraries are imported by the kind that needs them.
+A kind is a pair of functions over one line: words to pieces, separated by spaces, and pieces to
+words. Libraries are imported only by the kind that needs them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Learn = Callable[[Sequence[Path], Path, int], None]
 METASPACE = "▁"  # the mark that SentencePiece, and tokenizers like it, put before every word
 REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
 END_OF_WORD = "</w>"  # subword-nmt's mark
-LONGEST_REMEMBERED = 100  # characters of such a word
+LONGEST_REMEMBERED = 100  # characters in such a word
 
 
 class Subwords(NamedTuple):
-    """The functions from words to pieces and back, of a kind of subwords.
+    """The functions of a kind of subwords from words to pieces and back.
 
     Attributes:
         encode: words to pieces.
         decode: pieces to words.
-        mark: a character of the first piece of every line; empty where ``decode`` leaves words as
-            they are, so that nobody has to know whether the pieces are joined already.
+        mark: a character in the first piece of every line; empty if ``decode`` leaves words
+            unchanged, so that it does not matter whether the pieces are already joined.
     """
 
     encode: Step
@@ -55,7 +55,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
     Raises:
         ConfigError: the library is not installed.
-        DataError: a file that the library cannot read.
+        DataError: the library cannot read a file.
     """
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
@@ -73,7 +73,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
 
 def kind_of_merges(path: Path) -> str:
-    """The kind of subwords whose merges a file holds, by the number of its columns.
+    """Tell by the number of its columns which kind of subwords a file of merges is for.
 
     Raises:
         DataError: the file cannot be read.
@@ -93,10 +93,10 @@ class Merges:
 
     Args:
         codes: merges of ``subword-nmt learn-bpe``, or of ``fast learnbpe``.
-        counts: whether each line ends with a count, as fastBPE writes it.
+        counts: whether each line ends with a count, as in fastBPE.
 
     Raises:
-        DataError: ``codes`` is no such file.
+        DataError: ``codes`` is not such a file.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -109,7 +109,7 @@ class Merges:
 
     @functools.cached_property
     def _bpe(self) -> Any:
-        """The library's own encoder, made of the merges once a word is to be encoded."""
+        """The library's own encoder, which is made when the first word is encoded."""
         from subword_nmt.apply_bpe import BPE
 
         if self._counts:
@@ -142,10 +142,10 @@ class Merges:
 
 
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Apply merges as subword-nmt does, in time that is nearly linear in the number of symbols.
+    """Apply merges like subword-nmt, but in time nearly linear in the number of symbols.
 
     Each round merges all places of the pair with the lowest rank, from left to right. A merged
-    symbol stands at the place of its left half; the place of its right half becomes empty.
+    symbol takes the place of its left half; the place of its right half becomes empty.
     """
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
@@ -247,11 +247,11 @@ KINDS: dict[str, Callable[..., Subwords]] = {
     "tokenizers": _tokenizers,
     "byte-level": _byte_level,  # GPT-2's: ids, as fairseq's `--bpe gpt2` writes them
 }
-"""Every kind, and the function that makes it of its files."""
+"""All kinds, each with the function that makes it from its files."""
 
 
 def number_of_files(kind: str) -> int:
-    """Count the files of a kind of subwords; the kind ``none`` has none."""
+    """Return how many files a kind of subwords has; the kind ``none`` has none."""
     return len(inspect.signature(KINDS[kind]).parameters) if kind in KINDS else 0
 
 
@@ -260,7 +260,7 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 
     Args:
         kind: one of :data:`LEARNT`.
-        texts: files with a sentence a line; all together give one vocabulary.
+        texts: files with a sentence per line, for one common vocabulary.
         size: merges of ``bpe``, pieces of the other kinds.
         folder: for the files.
 
@@ -286,8 +286,8 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Write at most ``merges`` merges, learnt from all texts together.
 
-    They are those of ``subword-nmt learn-bpe`` on the texts one after the other; the words are
-    counted here, so that memory holds each only once.
+    They equal those of ``subword-nmt learn-bpe`` on the concatenated texts. Words are counted here,
+    so that each is in memory only once.
 
     Raises:
         DataError: the texts have no word of two letters.
@@ -302,7 +302,7 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
         raise DataError("there are no words to learn a byte-pair encoding from.")
     lines = (f"{word} {number}" for word, number in words.items())
     with codes.open("w", encoding="utf-8", newline="\n") as file:
-        subword_nmt.tqdm = partial(tqdm, disable=None)  # no bar where standard error is a file
+        subword_nmt.tqdm = partial(tqdm, disable=None)  # no bar if standard error is a file
         subword_nmt.learn_bpe(lines, file, merges, is_dict=True)
 
 
@@ -318,7 +318,7 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     vocab_size=size,
                     model_type=model_type,
                     character_coverage=1.0,
-                    normalization_rule_name="identity",  # cleaning has normalized already
+                    normalization_rule_name="identity",  # cleaning has already normalized
                     minloglevel=2,
                 )
         except RuntimeError as error:
@@ -355,10 +355,10 @@ class Learner(NamedTuple):
     """A method to learn subwords.
 
     Attributes:
-        kind: of :data:`KINDS`, which applies what was learnt.
-        file: name of what is written.
+        kind: the one of :data:`KINDS` that applies the learnt subwords.
+        file: name of the file to write.
         library: the distribution that does the work.
-        learn: from texts, into a file, a number of merges or pieces.
+        learn: learns a number of merges or pieces from texts, and writes a file.
     """
 
     kind: str
@@ -377,4 +377,4 @@ LEARNT: dict[str, Learner] = {
     },
     "tokenizers": Learner("tokenizers", "tokenizer.json", "tokenizers", _learn_tokenizers),
 }
-"""The kinds that can be learnt from text, by the name that ``--subwords`` has for it."""
+"""The kinds that can be learnt from text, by their names in ``--subwords``."""

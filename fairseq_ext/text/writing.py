@@ -13,9 +13,9 @@ from fairseq_ext.utils import files
 
 @contextmanager
 def staged(*folders: Path) -> Iterator[list[Path]]:
-    """Yield an empty folder for each of ``folders``; their files move up once all is written.
+    """Yield an empty folder for each of ``folders``; their files move up once all are written.
 
-    After an error the folders are as they were before.
+    After an error the folders are unchanged.
 
     Raises:
         EnvironmentProblem: a folder cannot be made or written.
@@ -26,7 +26,7 @@ def staged(*folders: Path) -> Iterator[list[Path]]:
 
 @contextmanager
 def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
-    """Open files for UTF-8 lines; on leaving without an error they are on disk."""
+    """Open files for UTF-8 lines, which are on disk when the block ends without an error."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths
@@ -38,7 +38,7 @@ def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
 
 
 def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
-    """Write ``{name: lines}`` into ``folder``: all files complete, or none touched.
+    """Write ``{name: lines}`` into ``folder``, all files completely or none at all.
 
     Raises:
         EnvironmentProblem: the folder cannot be made or written.
