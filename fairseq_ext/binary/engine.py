@@ -31,7 +31,7 @@ def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) 
     values, levels = (tensor.cpu().numpy() for tensor in layer.signs())
     ternary = layer.weight_binarizer.kind == TERNARY
     name = program.name(layer.weight)
-    signs = Signs.of(values, levels, ternary, reading=reading, name=name)
+    signs = Signs.packed(values, levels, ternary, reading=reading, name=name)
     return program.linear(x, signs, bias, **how)
 
 

@@ -76,9 +76,10 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
-        more = f", or {TERNARY}" if allowed == LAYERS else ""
+        alternative = f", or {TERNARY}" if allowed == LAYERS else ""
         raise ConfigError(
-            f"`{option}` must be `none` or of {','.join(allowed)}{more}, but is `{text}` instead."
+            f"`{option}` must be `none` or of {','.join(allowed)}{alternative}, but is `{text}` "
+            "instead."
         )
     return names
 

@@ -207,10 +207,10 @@ class Signs:
     plain = False
 
     @classmethod
-    def of(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **more: Any) -> Signs:
+    def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any) -> Signs:
         """Pack -1, 1 and, if they are ``ternary``, 0 ``[N, K]``."""
         plus = pack_bits(signs - 1) if ternary else None
-        return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **more)
+        return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
 
     def array(self) -> np.ndarray:
         """-1, 0 and 1 ``[N, K]`` in int8."""

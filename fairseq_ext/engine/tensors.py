@@ -180,7 +180,7 @@ class Tensors:
         levels = _in_range(name, levels)
         if ending == BITS:
             return Signs(packed, levels, inputs)
-        return Signs.of(unpack_trits(packed, inputs), levels, ternary=True)
+        return Signs.packed(unpack_trits(packed, inputs), levels, ternary=True)
 
 
 def pack_trits(signs: np.ndarray) -> np.ndarray:

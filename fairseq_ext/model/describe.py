@@ -140,8 +140,8 @@ def as_table(report: dict[str, Any]) -> str:
             " and ".join(f"{n:,}" for n in report[k]) for k in ("symbols", "longest")
         )
         lines.append(f"{symbols} symbols, at most {longest} tokens")
-        each = " and ".join(f"{n:,} a {token}" for token, n in report["multiply_adds"].items())
-        lines.append(f"multiplications with weights: {each} of each hypothesis")
+        costs = " and ".join(f"{n:,} a {token}" for token, n in report["multiply_adds"].items())
+        lines.append(f"multiplications with weights: {costs} of each hypothesis")
         for side, operations in report["operations"].items():
             counts = ", ".join(f"{number} {name}" for name, number in operations.items())
             lines.append(f"{side}: {counts}")

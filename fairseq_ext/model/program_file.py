@@ -195,7 +195,7 @@ def _matrices(
                 raise DataError("signs are of another size")
             limit = 0.5 * levels[:, None] if ternary else 0
             values = (weight > limit).astype(np.int8) - (weight < -limit)
-            signs = Signs.of(values, levels, ternary)
+            signs = Signs.packed(values, levels, ternary)
         if ternary is not (signs.plus is not None):
             raise DataError("an array is neither binary nor ternary")
         yield replace(signs, reading=Reading(how, *map(number, sizes)))

@@ -154,7 +154,7 @@ def test_ternary_weights_come_back_with_their_values_and_levels(granularity: str
     layer.weight[0], layer.weight[1, 1:], layer.weight[2] = 0, 0, 0.37
     layer.weight[3] *= 1e-3
     signs, levels = (tensor.numpy() for tensor in layer.signs())
-    expected, stored = layer.binarized_weight(), Signs.of(signs, levels, ternary=True)
+    expected, stored = layer.binarized_weight(), Signs.packed(signs, levels, ternary=True)
     assert (stored.array() == signs).all()
     binary = {"binarizer": TERNARY, "granularity": granularity}
     layer.weight.copy_(torch.from_numpy(bundle.latent_weights(stored, binary)))

@@ -170,7 +170,7 @@ def make_signs(program: Program, ternary: bool) -> None:
     weight = program.matrices[layer.weight].values
     levels = np.abs(weight).mean(1)
     values = np.sign(weight) * (np.abs(weight) > (0.5 * levels[:, None] if ternary else 0))
-    signs = Signs.of(values.astype(np.int8), levels, ternary)
+    signs = Signs.packed(values.astype(np.int8), levels, ternary)
     program.matrices.append(signs)
     program.outputs = [layer._replace(weight=len(program.matrices) - 1)]
 

@@ -76,7 +76,7 @@ def test_product(path: str, numbers: str, rows: int, inputs: int, outputs: int):
 
 def bits_of(weight: np.ndarray, reading: Reading = FLOATS) -> Signs:
     signs = np.sign(weight).astype(np.int8)
-    return Signs.of(signs, np.abs(weight).max(1), not signs.all(), reading=reading)
+    return Signs.packed(signs, np.abs(weight).max(1), not signs.all(), reading=reading)
 
 
 SIGNS = {"binary": [-1, 1], "ternary": [-1, 0, 1]}
