@@ -1,4 +1,4 @@
-"""Timing two things against each other in one process, and saying on what machine."""
+"""Time candidates against each other in one process, and record the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairseq_ext.utils import files
 
 
 def machine() -> dict[str, object]:
-    """Return all that a figure depends on: processor, threads, versions, date and commit."""
+    """Return everything that a figure depends on: processor, threads, versions, date, commit."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -57,17 +57,17 @@ def paired(
     budget: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each candidate, all in turn in every round, so that drift hits all alike.
+    """Time the candidates in turn in every round, so that drift affects all of them equally.
 
     The order is reversed every other round, and the garbage collector rests within rounds. After
-    ``budget`` seconds no further round begins, if three count (fewer have no quartiles).
-    ``clock``: ``time.process_time`` for what one process does by itself on a busy machine.
+    ``budget`` seconds no further round begins, if there are three (fewer have no quartiles).
+    ``clock`` is ``time.process_time`` for the work of one process on a busy machine.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     cuda = torch.cuda.is_available()
     began = time.perf_counter()
     gc.disable()
-    gc.freeze()  # collections between rounds need not look at what there was before
+    gc.freeze()  # collections between rounds may skip older objects
     try:
         for round_ in range(warmup + repeats):
             over = budget is not None and time.perf_counter() - began > budget
@@ -91,15 +91,15 @@ def paired(
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile of at least three values."""
+    """Compute lower quartile, median and upper quartile of at least three values."""
     low, middle, high = statistics.quantiles(values, n=4)
     return low, middle, high
 
 
 def peak_memory(run: Callable[[], object], device: str) -> int:
-    """Bytes that ``run`` takes at most, above what is held before it.
+    """Measure the most bytes that ``run`` takes in addition to those held before it.
 
-    CUDA: of the allocator. CPU: resident memory of the process, of which Linux knows only the
+    CUDA: the allocator's. CPU: resident memory of the process, of which Linux knows only the
     highest so far, so call this once in a process that has done nothing large before.
     """
     if device.startswith("cuda"):
@@ -116,13 +116,13 @@ def peak_memory(run: Callable[[], object], device: str) -> int:
 
 
 def resident_memory() -> int:
-    """Bytes of this process in memory now (Linux)."""
+    """Return the bytes of this process in memory now (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, float]:
-    """Medians in milliseconds and the peer's time over ours: median and quartiles by round."""
+    """Compute medians in milliseconds, and the peer's time over ours with quartiles by round."""
     low, middle, high = quartiles(
         [b / a for a, b in zip(seconds[ours], seconds[peer], strict=True)]
     )
@@ -136,7 +136,7 @@ def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, 
 
 
 def report(title: str, rows: list[dict[str, object]], destination: Path | None) -> None:
-    """Print a table of :func:`compare` rows (with ``what`` and ``peer``), write it as JSON."""
+    """Print a table of :func:`compare` rows (with ``what`` and ``peer``), and write it as JSON."""
     print(tables.markdown({"title": title, "rows": rows}))
     if destination is not None:
         save(destination, title=title, rows=rows)
@@ -151,5 +151,5 @@ def save(destination: Path, *, title: str, **content: object) -> None:
     print(f"written: {destination}")
 
 
-if __name__ == "__main__":  # for recipes, which keep it beside their figures
+if __name__ == "__main__":  # for recipes, which keep the machine beside their figures
     print(json.dumps(machine()))

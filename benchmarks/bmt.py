@@ -18,7 +18,7 @@ from muse import LONGEST, pair_batches
 from peers import DTYPES, Side, Size
 
 FLOAT, STOCK = "float", "transformer (pre-norm)"
-# The most a step may take in times of the float step.
+# The most that a step may take, as a multiple of the float step's time.
 LIMITS = {"bmt-1": 1.15, "bmt-6": 1.35}
 ROWS = ("bmt-1", "bmt-2", "bmt-3", "bmt-6", "bmt-8", "xnor-base")
 STEP = "training step"
@@ -37,7 +37,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """The float model, each row in its last stage, and fairseq's own."""
+    """Build the float model, each row in its last stage, and fairseq's own."""
     size = Size.of(options)
     flags = {name: ["--arch", "bmt", "--bmt-preset", name] for name in (FLOAT, *options.rows)}
     pre_norm = ["--encoder-normalize-before", "--decoder-normalize-before"]

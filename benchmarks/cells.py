@@ -1,6 +1,6 @@
-"""The figures of one question: cells over n, printed as a table while they come, saved as JSON.
+"""Collect the figures of one question as cells over n, print them as they come, save them as JSON.
 
-What n counts is each question's own matter: mostly tokens of a sentence.
+Each question decides what n counts, mostly tokens of a sentence.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Cells:
     Attributes:
         title: what the figures are about.
         axis: what n is, in tables.
-        unit: the figure of a candidate that tables show; theirs to choose if None.
+        unit: the figure of a candidate that tables show; None leaves it to the tables.
         figures: milliseconds and time per token of each candidate in each cell.
         ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
-        notes: what holds for all figures (kernels, lengths drawn).
-        findings: what the figures say of each claim, met or not.
+        notes: facts that hold for all figures (kernels, drawn lengths).
+        findings: what the figures say about each claim, met or not.
     """
 
     title: str
@@ -118,7 +118,7 @@ class Cells:
         }
 
     def ratio_curve(self, measurement: str, ours: str, peer: str) -> dict[int, float]:
-        """Return how many times faster than the peer ours is, for every n both ran at."""
+        """Return how many times faster than the peer ours is, for every n at which both ran."""
         return {
             row["n"]: row["ratio"]
             for row in self.ratios
@@ -158,7 +158,7 @@ class Cells:
     def find_ratio(
         self, measurement: str, ours: str, peer: str, n: int | None, target: float | None = None
     ) -> None:
-        """State how many times faster than the peer it is at ``n``, beside the target if any."""
+        """State how many times faster than the peer ours is at ``n``, with the target if any."""
         ratio = self.ratio_curve(measurement, ours, peer).get(n)
         if ratio is None:
             return
@@ -185,10 +185,10 @@ class Cells:
 
 
 class Stopwatch:
-    """Times candidates in turn, as the options say; ``budget`` seconds instead of theirs if given.
+    """A timer of candidates in turn, by the options, in which ``budget`` may replace the seconds.
 
-    A peer that needed more than ``--limit`` seconds for a pass, or more memory than there is, is
-    left out of the cells that follow in the same series. Ours never is.
+    A peer that needed more than ``--limit`` seconds for a pass, or too much memory, is left out of
+    later cells in the same series. Ours is never left out.
     """
 
     def __init__(self, options: Namespace, budget: float | None = None) -> None:
@@ -207,7 +207,7 @@ class Stopwatch:
     def time(
         self, measurement: str, candidates: dict[str, Callable[[], object]]
     ) -> dict[str, list[float]]:
-        """Seconds of each candidate that is not left out."""
+        """Time each candidate that is not left out, in seconds."""
         ready = {}
         for name, run in candidates.items():
             if not self.allows(measurement, name):

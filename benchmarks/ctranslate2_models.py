@@ -1,4 +1,4 @@
-"""Models for comparisons: checkpoints of random weights, and CTranslate2's of a model in memory."""
+"""Make models for comparisons: checkpoints of random weights, and CTranslate2's from memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def random_sentences(count: int, words: int, vocabulary: int, seed: int = 1) -> 
 
 
 def save_checkpoint(side: Side, path: Path) -> None:
-    """Save a checkpoint as fairseq's trainer writes it."""
+    """Save a checkpoint like fairseq's trainer."""
     cfg = OmegaConf.to_container(side.cfg, resolve=True, enum_to_str=True)
     storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
 

@@ -30,14 +30,14 @@ VOCABULARY = 37_000
 
 
 class Symbols:
-    """Stand-in for a dictionary, with nothing but its length."""
+    """A stand-in for a dictionary that has only a length."""
 
     def __len__(self) -> int:
         return VOCABULARY
 
 
 def write(folder: Path, tokens: int, *, listed: bool) -> Path:
-    """Random sentences as fairseq-preprocess writes them, with a manifest or without."""
+    """Write random sentences in fairseq-preprocess's format, with a manifest or without."""
     generator = np.random.default_rng(1)
     sizes = generator.integers(1, 2 * MEAN_LENGTH, tokens // MEAN_LENGTH).astype(np.int32)
     folder.mkdir()
@@ -50,7 +50,7 @@ def write(folder: Path, tokens: int, *, listed: bool) -> Path:
 
 
 def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[], None]:
-    """Opens the data in ``folder``; ``first``: as if nobody had looked at them before."""
+    """Return a function that opens the data in ``folder``, with ``first`` as at a first start."""
 
     def run() -> None:
         if first:
@@ -61,7 +61,7 @@ def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[]
 
 
 def measure(tokens: int, repeats: int, folder: Path) -> list[dict[str, object]]:
-    """Rows of :func:`bench.report`."""
+    """Measure rows for :func:`bench.report`."""
     listed = write(folder / "listed", tokens, listed=True)
     stock = write(folder / "stock", tokens, listed=False)
     ours = data_utils.load_indexed_dataset

@@ -51,7 +51,7 @@ def arguments(words: list[str] | None) -> Namespace:
 
 
 def write(folder: Path, pairs: int, vocabulary: int) -> Path:
-    """Sentences of random length and words, as fairseq-preprocess binarizes them."""
+    """Write sentences of random length and words in fairseq-preprocess's binary format."""
     folder.mkdir()
     generator = np.random.default_rng(1)
     for side in ("src", "tgt"):
@@ -81,7 +81,7 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
         watch.start()
         output, _ = process.communicate()
         watch.end()
-    if "done training" not in output:  # stock fairseq may crash after that, as it ends
+    if "done training" not in output:  # stock fairseq may crash afterwards, at its end
         raise SystemExit(output[-2000:])
     return {
         "cpu_seconds": time["cpu_seconds"],

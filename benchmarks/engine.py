@@ -1,4 +1,4 @@
-"""Translation by the engine, fairseq's generator and CTranslate2: same weights, same sentences.
+"""Compare translation by the engine, fairseq's generator and CTranslate2 on the same sentences.
 
 ``python benchmarks/engine.py --model NAME=CHECKPOINT --data BIN --json docs/results/engine.json``
 
@@ -93,7 +93,7 @@ def fairseqs(model: BaseFairseqModel, task: TranslationTask) -> Translate:
 
 
 def dynamically_quantized(model: TransformerModel) -> TransformerModel:
-    """A copy with torch's dynamic int8 products in all linear layers."""
+    """Copy a model, with torch's dynamic int8 products in all linear layers."""
     copied = copy.deepcopy(model)
     for module in copied.modules():
         if isinstance(module, MultiheadAttention):  # or the encoder's would read their weights
@@ -119,7 +119,7 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """CTranslate2 in fp32 and int8; its tokens are words, so that these are looked up before."""
+    """Yield CTranslate2 in fp32 and int8; its tokens are words, which are looked up beforehand."""
     import ctranslate2
     from ctranslate2_models import InMemory
 
@@ -236,7 +236,7 @@ def compare_bleu(
 
 
 def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -> float:
-    """Return the share of tokens that are equal at their place in a sentence."""
+    """Return the share of tokens that are equal at the same place in a sentence."""
     equal_count = sum(
         sum(a == b for a, b in zip(x, y, strict=False))
         for x, y in zip(outputs, expected, strict=True)

@@ -1,12 +1,12 @@
-"""Linformer and Transformer in the engine, with long sources: does the gain in decoding carry over?
+"""Measure whether Linformer's gain carries over to decoding long sources in the engine.
 
 ``python benchmarks/engine_long.py --json docs/results/engine_long.json``
 
-Random weights, the same for both where they have the same, sources of n random tokens, and
-``--words`` forced words of each hypothesis, beam 5: the figures are of time alone. "decoding" is
-the time of ``--words`` words less that of one word, of the same round, and so without the encoder;
-it is left out where in some round the encoder's time has varied by more than that.
-The Transformer is also run by CTranslate2, and both by fairseq's generator.
+Weights are random, and shared by both models where possible. Sources have n random tokens, and
+hypotheses ``--words`` forced words, at beam 5, so the figures are only about time. "decoding" is
+the time of ``--words`` words minus that of one word in the same round, and so without the encoder;
+it is left out if the encoder's time varied by more than that in some round.
+CTranslate2 also runs the Transformer, and fairseq's generator both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def named(model: str, system: str, part: str = "") -> str:
 
 
 def build(options: Namespace, folder: Path) -> dict[str, Translate]:
-    """Every model in every system that has it, by name."""
+    """Build every model in every system that has it, by name."""
     longest, size, systems = max(options.lengths), Size.of(options), {}
     flags = {TRANSFORMER: transformer()} | {f"k={k}": linformer(k, longest) for k in options.k}
     sides = {name: Side(words, size, positions=longest) for name, words in flags.items()}

@@ -29,7 +29,7 @@ from typing import Any
 BEAM = 5
 OURS = {"engine fp32": "fp32", "engine int8": "int8"}
 CTRANSLATE2 = {"CTranslate2 fp32": "float32", "CTranslate2 int8": "int8"}
-ON_THE_FLY = ["--optimize", "--gemm-type", "packed8"]  # of a model in fp32
+ON_THE_FLY = ["--optimize", "--gemm-type", "packed8"]  # for a model in fp32
 MARIAN = {"Marian fp32": [], "Marian int8": ON_THE_FLY}
 SYSTEMS = (*OURS, *CTRANSLATE2, *MARIAN)
 SENTENCES = {1: 40, 32: 32, 128: 128}
@@ -85,7 +85,7 @@ def marian(folder: Path, options: list[str], words: int) -> Translate:
 def serve(system: str, folder: Path, words: int) -> None:
     """Translate each list of batches that comes on standard input; answer with times."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print
+    os.dup2(2, 1)  # send the output of libraries to standard error
     for kinds, load in ((OURS, engine), (CTRANSLATE2, ctranslate2), (MARIAN, marian)):
         if system in kinds:
             translate = load(folder, kinds[system], words)
@@ -157,7 +157,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
 
 
 def size_on_disk(system: str, folder: Path) -> float:
-    """MiB of a system's model."""
+    """Return the MiB of a system's model."""
     if system in MARIAN:
         paths = [folder / "model.npz"]
     else:
@@ -194,7 +194,7 @@ def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> dict[str, float]:
-    """Tokens a second, latencies, memory, and the share of words equal to the first system's."""
+    """Compute tokens a second, latencies, memory, and the share of words as in ``reference``."""
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])
@@ -215,7 +215,7 @@ def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> 
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """A row for each system."""
+    """Format the report as Markdown, with a row for each system."""
     from fairseq_ext.evaluation import tables
 
     sizes = list(dict.fromkeys(row["batch"] for row in report["figures"]))

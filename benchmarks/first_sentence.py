@@ -1,4 +1,4 @@
-"""From the start of a process to its first translation, with CTranslate2 in the same rounds.
+"""Measure a process from its start to its first translation, with CTranslate2 in the same rounds.
 
 ``python benchmarks/first_sentence.py --json docs/results/first_sentence.json``
 
@@ -37,7 +37,7 @@ print(translator.translate_batch(
 )[0].hypotheses[0])
 """
 
-# A process counts the memory of the one that started it as its own, so a small one does that.
+# A process counts the memory of its starter as its own, so a small process starts each command.
 STARTER = """
 import json, os, sys, time
 null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
@@ -117,7 +117,7 @@ def wide_models(folder: Path) -> dict[str, list[str]]:
 
 
 def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
-    """Medians and quartiles of each command."""
+    """Compute medians and quartiles of each command."""
     rows: list[dict[str, object]] = []
     for name, values in uses.items():
         low, middle, high = bench.quartiles([use.processor for use in values])

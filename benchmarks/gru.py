@@ -1,4 +1,4 @@
-"""GRU attention against fairseq's own ``lstm`` at the same sizes, in one process.
+"""Compare GRU attention with fairseq's own ``lstm`` at the same sizes, in one process.
 
 ``python benchmarks/gru.py --threads 2 --json docs/results/gru_benchmark.json``
 
@@ -26,7 +26,7 @@ OPTIMIZER = ["--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of a recurrent model, which the paper has."""
+    """The sizes of a recurrent model in the paper."""
 
     vocabulary: int
 
@@ -39,7 +39,7 @@ class Size:
 
 
 def build(vocabulary: int, device: str, *flags: str) -> Side:
-    """Build an architecture in the sizes of the paper."""
+    """Build an architecture with the paper's sizes."""
     return Side([*flags, *OPTIMIZER], Size(vocabulary), positions=1024, device=device)
 
 
@@ -49,13 +49,13 @@ def stock_lstm(out_embed_dim: int) -> list[str]:
 
 
 def batch(lengths: list[int], vocabulary: int, device: str) -> dict:
-    """Source and target of these lengths (in words, with </s>), longest first."""
+    """Make sources and targets of these lengths (in words, with </s>), longest first."""
     both = torch.tensor(lengths)
     return sample_of(both, both, Size(vocabulary), device)
 
 
 def recurrence(side: Side, sample: dict, stock: bool):
-    """Decoder features forward and backward, from annotations that want a gradient too."""
+    """Run decoder features forward and backward, from annotations that also need a gradient."""
     model, inputs = side.model.train(), sample["net_input"]
     with torch.no_grad():
         encoded = model.encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])

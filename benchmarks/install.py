@@ -1,4 +1,4 @@
-"""From an empty environment to the first translation, for each Python, without torch.
+"""Measure from an empty environment to the first translation, for each Python, without torch.
 
 ``python benchmarks/install.py --wheel full/*.whl --python python3.12 --json install.json``
 
@@ -101,7 +101,7 @@ def translate(venv: Path) -> float:
 
 
 def until_served(venv: Path) -> float:
-    """Seconds from the start of the server to its answer that it is ready."""
+    """Measure the seconds from the start of the server until it answers that it is ready."""
     began = time.perf_counter()
     command = [venv / "bin/fairseq-ext", "serve", SENTENCE[1], "--port", "0"]
     with subprocess.Popen(
@@ -118,7 +118,7 @@ def until_served(venv: Path) -> float:
 
 
 def size(folder: Path) -> int:
-    """Bytes of the files below a folder."""
+    """Count the bytes of the files below a folder."""
     return sum(
         path.stat().st_size
         for path in folder.rglob("*")

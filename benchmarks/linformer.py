@@ -1,4 +1,4 @@
-"""Linformer against fairseq's Transformer and torch's fused attention, one question at a time.
+"""Compare Linformer with fairseq's Transformer and torch's fused attention, question by question.
 
 ``python benchmarks/linformer.py encoder --threads 2 --json docs/results/linformer_encoder.json``
 
@@ -64,12 +64,12 @@ STOCK, FUSED, MASKED = "fairseq", "sdpa", "sdpa with mask"
 
 
 def sentences_of(tokens: int, n: int) -> int:
-    """Sentences of ``n`` tokens that make a batch of ``tokens``; one where n alone is more."""
+    """Return how many sentences of ``n`` tokens make a batch of ``tokens``, at least one."""
     return max(1, tokens // n)
 
 
 def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
-    """The encoder ``k=32``, ``fairseq`` or ``sdpa``, for sources of ``n`` tokens."""
+    """Build the encoder ``k=32``, ``fairseq`` or ``sdpa``, for sources of ``n`` tokens."""
     size = Size(
         options.embed_dim, options.ffn_embed_dim, options.heads, options.layers, 1, VOCABULARY
     )
@@ -80,7 +80,7 @@ def build_encoder(options: Namespace, name: str, n: int) -> nn.Module:
 
 
 def build_encoders(options: Namespace, n: int) -> dict[str, nn.Module]:
-    """All of them, with the same weights."""
+    """Build all encoders with the same weights."""
     names = [STOCK, FUSED, *(f"k={k}" for k in options.k)]
     encoders = {name: build_encoder(options, name, n) for name in names}
     for encoder in encoders.values():
@@ -99,7 +99,7 @@ def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], Tensor]:
 
 
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Forward and backward, from a random gradient: that of a plain sum is 0 by layer norm."""
+    """Run forward and backward with a random gradient; layer norm makes a sum's gradient 0."""
     encoder.train()
     weight = encoder.embed_tokens.weight
     gradient = weight.new_empty(*tokens.t().shape, weight.size(1)).normal_()
@@ -166,7 +166,7 @@ def encoder(options: Namespace) -> Cells:
 
 
 def constant_tokens(options: Namespace, cells: Cells, lengths: list[int]) -> None:
-    """Forward of our encoders alone with as many tokens at every n as the largest n needs: larger
+    """Time only our encoders forward, with as many tokens at every n as the largest n needs: larger
     tensors cost more for each token, and that does not depend on n."""
     watch = Stopwatch(options)
     tokens = max(options.lengths)
@@ -310,7 +310,7 @@ BEAM = 5
 
 
 def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dict[str, Side]:
-    """The Linformers and fairseq's transformer, with the same weights."""
+    """Build the Linformers and fairseq's transformer with the same weights."""
     size = Size.of(options)
     where = {"device": options.device, "dtype": DTYPES[options.dtype]}
     flags = {f"k={k}": linformer(k, positions) for k in options.k} | {STOCK: transformer()}
@@ -324,7 +324,7 @@ def build_sides(options: Namespace, positions: int, dropout: float = 0.0) -> dic
 
 
 def seq2seq(options: Namespace) -> Cells:
-    """The paper's figure 1 and table 4."""
+    """Measure the paper's figure 1 and table 4."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder-decoder of {options.layers} + {options.layers} layers, {options.dtype}")
     forward_over_n(options, cells)
@@ -333,7 +333,7 @@ def seq2seq(options: Namespace) -> Cells:
 
 
 def forward_over_n(options: Namespace, cells: Cells) -> None:
-    """Teacher-forced forward with the output layer, source and target of n tokens."""
+    """Time the teacher-forced forward with the output layer, for source and target of n tokens."""
     sides = build_sides(options, max(options.lengths))
     sides[FUSED] = sides[STOCK].on_fused_attention()
     cells.note(
@@ -370,7 +370,7 @@ def teacher_forced(side: Side, sample: dict) -> Callable[[], Tensor]:
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
-    """Random batches of the recipe's lengths: another one in each round, for all the same."""
+    """Time steps on random batches of the recipe's lengths, a new one for all in each round."""
     sides = build_sides(options, LONGEST, options.dropout)
     if options.fused_training:
         sides[FUSED] = sides[STOCK].on_fused_attention()
@@ -404,7 +404,7 @@ def training_steps(options: Namespace, cells: Cells) -> None:
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Tokens of source and target, which are long together."""
+    """Draw tokens of source and target, whose lengths are correlated."""
     means, sigmas = (MEAN_SOURCE, MEAN_TARGET), (SIGMA, SIGMA)
     return pair_lengths(sentences, means, sigmas, CORRELATION, longest=LONGEST, seed=seed)
 
@@ -476,7 +476,7 @@ def encode(side: Side, sample: dict) -> Callable[[], object]:
 
 @torch.no_grad()
 def cross_cache(side: Side, sample: dict) -> int:
-    """Bytes that the decoder's attentions over the source keep between steps of beam search."""
+    """Count the bytes that attention over the source keeps between steps of beam search."""
     model, state = side.model.eval(), {}
     sentences = len(sample["id"])
     rows = torch.arange(sentences, device=sample["target"].device).repeat_interleave(BEAM)
@@ -510,7 +510,7 @@ def powers(first: int, last: int, factor: int = 2) -> list[int]:
     return values
 
 
-# What each question takes where an option is not given: sizes for two CPU cores, then for a GPU.
+# Each question's defaults for options that are not given: for two CPU cores, then for a GPU.
 COMMON = {
     "k": [32, 64, 128],
     "repeats": 11,
@@ -564,7 +564,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def own(question: str, options: Namespace) -> dict[str, Any]:
-    """A question's values where an option is not given."""
+    """Return a question's values for options that are not given."""
     cuda = options.device.startswith("cuda")
     return COMMON | (COMMON_CUDA | CUDA[question] if cuda else CPU[question])
 

@@ -1,7 +1,7 @@
-"""Marian's model of a fairseq transformer in memory: the same numbers under Marian's names.
+"""Write a fairseq transformer in memory as Marian's model: equal numbers under Marian's names.
 
-Marian begins a translation with an embedding of zeros and counts positions from 0, so that a model
-equals its export if :func:`like_marian` has changed it before.
+Marian begins a translation with an embedding of zeros and counts positions from 0, so a model
+equals its export only if :func:`like_marian` has changed it before.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def export(model: TransformerModel, words: Dictionary, folder: Path) -> list[str
 
 
 def of_layer(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a layer; Marian multiplies from the right, and its vectors are rows."""
+    """Yield a layer's weights for Marian, which multiplies from the right; its vectors are rows."""
     for name, short in ATTENTIONS.items():
         for projection, letter in PROJECTIONS.items():
             if hasattr(module, name):

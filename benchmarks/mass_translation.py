@@ -1,4 +1,4 @@
-"""Translation of large texts in parts: memory over lines, speed over workers, lines lost by kills.
+"""Measure translation in parts: memory over lines, speed over workers, lines lost by kills.
 
     fairseq-ext bundle average.pt --data bin --numbers int8 -o model
     python benchmarks/mass_translation.py model --text test.en \\
@@ -61,7 +61,7 @@ class Texts:
         self._number = itertools.count()
 
     def source(self, lines: int) -> Path:
-        """Write the text, repeated to so many lines."""
+        """Write the text, repeated up to this number of lines."""
         path = self.folder / f"{lines}.txt"
         if not path.exists():
             with self.options.text.open("rb") as file:
@@ -71,7 +71,7 @@ class Texts:
         return path
 
     def plain(self, lines: int) -> list[str]:
-        """The command without parts."""
+        """Return the command without parts."""
         data = [] if self.options.data is None else [self.options.data]
         words = [*COMMAND, *data, "--path", self.options.model, "--input", self.source(lines)]
         words += ["--beam", self.options.beam, "--cpu", "--max-len-a", 1.5, "--max-len-b", 10]
@@ -128,7 +128,7 @@ def memory(texts: Texts) -> list[dict[str, float]]:
 
 
 def workers(texts: Texts) -> list[dict[str, float]]:
-    """Time numbers of workers in turn, so that a busy moment of the machine meets all."""
+    """Time numbers of workers in turn, so that a busy moment of the machine affects all."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
         with timed(texts, lines, count) as figures:
@@ -173,7 +173,7 @@ def kills(texts: Texts) -> dict[str, object]:
 
 
 def difference(expected: Path, output: Path) -> tuple[int, int]:
-    """Count the lines that are missing, and those too many."""
+    """Count missing and surplus lines."""
     with expected.open("rb") as expected_file, output.open("rb") as other:
         counts = [sum(1 for _ in file) for file in (expected_file, other)]
     return max(counts[0] - counts[1], 0), max(counts[1] - counts[0], 0)

@@ -22,7 +22,7 @@ from fairseq_ext.utils import files
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text, also of a compressed one."""
+    """Read the lines of a text, which may be compressed."""
     return [line for _, line in reading.lines(path)]
 
 

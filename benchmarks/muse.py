@@ -1,4 +1,4 @@
-"""MUSE against fairseq's transformer and its dynamic convolution, one question at a time.
+"""Compare MUSE with fairseq's transformer and dynamic convolution, one question at a time.
 
 ``python benchmarks/muse.py generation --threads 2 --json docs/results/muse_generation.json``
 
@@ -51,7 +51,7 @@ class StockConvolution(nn.Module):
     as the paper's authors have it; ours merges the kernels first.
 
     Args:
-        ours: whose function it computes.
+        ours: the convolution whose function it computes.
         unfold: which of fairseq's two paths.
     """
 
@@ -79,7 +79,7 @@ class StockConvolution(nn.Module):
 
 
 def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
-    """Ours and fairseq's two paths, with the same parameters."""
+    """Build ours and fairseq's two paths with the same parameters."""
     torch.manual_seed(1)
     ours = DynamicConvolution(options.embed_dim, options.heads, sizes, causal=False)
     if ours.gate is not None:
@@ -97,7 +97,7 @@ def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
-    """Forward, then gradients of values, predictors and gate from a random one of the output."""
+    """Run forward, then gradients of values, predictors and gate from a random output gradient."""
     leaf = values.clone().requires_grad_()
     gradient = torch.randn_like(values)
 
@@ -185,7 +185,7 @@ LONGEST = 256
 # Multi30k's training pairs, English to German, in words with </s>: means, deviations of the
 # logarithms and their correlation.
 MEANS, SIGMAS, CORRELATION = (14.0, 13.4), (0.27, 0.30), 0.85
-POOL = 4096  # sentences that batches are made of, sorted by length as fairseq sorts them
+POOL = 4096  # sentences to make batches of, sorted by length like fairseq's
 
 TRANSFORMER, PACKED = "transformer", "transformer packed"
 SIMPLE, SIMPLE_FUSED = "MUSE-simple", "MUSE-simple fused"
@@ -198,13 +198,13 @@ BASE = Size(384, 768, 4, 12, 12)  # of the paper's MUSE-base
 
 
 def muse(*, kernels: bool, fused: bool = False) -> list[str]:
-    """Options of ``fairseq-train`` for a MUSE of any size."""
+    """Return options of ``fairseq-train`` for a MUSE of any size."""
     flags = ["--arch", "muse" if kernels else "muse_simple_base"]
     return [*flags, *["--muse-fused"] * fused]
 
 
 def translators(size: Size, **where: object) -> dict[str, Side]:
-    """All models of the generation question; fused and packed ones have their twins' weights."""
+    """Build the models for generation; fused and packed ones have their twins' weights."""
     flags = {
         TRANSFORMER: ["--arch", "transformer"],
         SIMPLE: muse(kernels=False),
@@ -245,7 +245,7 @@ def source_batches(options: Namespace, sentences: int) -> list[dict]:
 
 
 def check_generation(options: Namespace) -> None:
-    """Fused and packed models find translations of the same scores as their twins do."""
+    """Check that fused and packed models find translations with the scores of their twins'."""
     size = Size(options.embed_dim, options.ffn_embed_dim, options.heads, 2, 2, 100)
     lengths = torch.tensor([3, 7, 6])
     sample = sample_of(lengths, lengths, size, options.device)
@@ -293,7 +293,7 @@ def generation(options: Namespace) -> Cells:
 
 
 def training(options: Namespace) -> Cells:
-    """Forward, loss, backward and Adam on batches as fairseq makes them of Multi30k."""
+    """Time forward, loss, backward and Adam on batches like fairseq's for Multi30k."""
     cells = Cells(f"Training step, {options.dtype}", unit="tokens_per_second")
     samples = pair_batches(options)
     widths = [sample["net_input"]["src_tokens"].shape for sample in samples]
@@ -323,7 +323,7 @@ def training(options: Namespace) -> Cells:
 
 
 def learners(options: Namespace) -> dict[str, Side]:
-    """The models of the training question: named architectures, the first and last of --layers."""
+    """Build the models for training: named architectures, and the first and last of --layers."""
     shape = Size.of(options)
     base = Size(*(*vars(BASE).values(),)[:-1], options.vocabulary)
     flags = {
@@ -367,7 +367,7 @@ QUESTIONS = {
     "training": training,
     "convolution": convolution,
 }
-# What each question takes where an option is not given, and on a GPU in place of that.
+# Each question's defaults for options that are not given, and their replacements on a GPU.
 DEFAULTS = {
     "generation": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 30.0},
     "training": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 150.0, "tokens": 4000},
@@ -392,7 +392,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def own(question: str, options: Namespace) -> dict[str, Any]:
-    """A question's values where an option is not given."""
+    """Return a question's values for options that are not given."""
     return DEFAULTS[question] | (CUDA if options.device.startswith("cuda") else {})
 
 

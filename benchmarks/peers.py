@@ -1,4 +1,4 @@
-"""Peers of our models: fairseq's Transformer, as it is and on faster parts, and batches."""
+"""Peers of our models: fairseq's Transformer, unchanged and with faster parts; and batches."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def transformer() -> list[str]:
 
 
 def linformer(k: int, max_len: int) -> list[str]:
-    """E and F have ``max_len`` columns, or ``k`` where that is more."""
+    """Return flags of a Linformer; E and F have ``max_len`` columns, or ``k`` if that is more."""
     columns = str(max(k, max_len))
     return ["--arch", "linformer", "--linformer-k", str(k), "--linformer-max-len", columns]
 
 
 class Side:
-    """A model with what it takes to train it one step, as fairseq's own command builds them."""
+    """A model with everything for a training step, as fairseq's own command builds it."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Side:
         self.optimizer: FairseqAdam | None = None
 
     def on_fused_attention(self) -> Side:
-        """A copy whose attentions all go through ``scaled_dot_product_attention``."""
+        """Copy the model, with ``scaled_dot_product_attention`` in all attentions."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
         for name, module in list(twin.model.named_modules()):
@@ -126,7 +126,7 @@ class Side:
         return twin
 
     def on_packed_weights(self) -> Side:
-        """A copy whose linear layers, where called as such, use weights that oneDNN packed."""
+        """Copy the model, with weights packed by oneDNN in linear layers that are called so."""
         twin = copy.copy(self)
         twin.model = copy.deepcopy(self.model)
         for name, module in list(twin.model.named_modules()):
@@ -136,7 +136,7 @@ class Side:
         return twin
 
     def train_step(self, sample: dict) -> None:
-        """Forward, loss, backward, clipping and Adam, as fairseq's trainer does them."""
+        """Run forward, loss, backward, clipping and Adam like fairseq's trainer."""
         if self.optimizer is None:
             self.optimizer = FairseqAdam(self.cfg.optimizer, list(self.model.parameters()))
         self.task.train_step(sample, self.model, self.criterion, self.optimizer, 0)
@@ -145,16 +145,16 @@ class Side:
         self.optimizer.zero_grad()
 
     def train_steps(self, samples: list[dict]) -> Callable[[], None]:
-        """A training step, each call with the next of ``samples``."""
+        """Return a training step that takes the next of ``samples`` in each call."""
         batches = itertools.cycle(samples)
         return lambda: self.train_step(next(batches))
 
 
 class FusedAttention(nn.Module):
-    """fairseq's attention, its weights kept, through torch's ``scaled_dot_product_attention``.
+    """fairseq's attention with its weights, but torch's ``scaled_dot_product_attention``.
 
-    For encoding and teacher forcing: an ``attn_mask`` is taken to be the causal one, and targets
-    to be padded on the right, where causality hides the pads.
+    It is for encoding and teacher forcing: it takes an ``attn_mask`` for the causal one, and
+    targets to be padded on the right, where causality hides the pads.
     """
 
     def __init__(self, stock: MultiheadAttention) -> None:
@@ -173,7 +173,7 @@ class FusedAttention(nn.Module):
         attn_mask: Tensor | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """``query`` ``[T, B, C]`` over ``key`` and ``value`` ``[S, B, C]``: ``[T, B, C]``."""
+        """Attend from ``[T, B, C]`` to ``key`` and ``value`` ``[S, B, C]``: ``[T, B, C]``."""
         q = self._heads(self.q_proj(query))
         k, v = self._heads(self.k_proj(key)), self._heads(self.v_proj(value))
         causal, mask = attn_mask is not None, None
@@ -190,16 +190,16 @@ class FusedAttention(nn.Module):
         return self.out_proj(heads.permute(2, 0, 1, 3).flatten(2)), None
 
     def _get_input_buffer(self, incremental_state: None) -> dict:
-        """fairseq's decoder layer asks for the cache, of which there is none."""
+        """Return an empty cache, for which fairseq's decoder layer asks."""
         return {}
 
     def _heads(self, projected: Tensor) -> Tensor:
-        """``[T, B, C]`` as ``[B, H, T, D]``."""
+        """Split ``[T, B, C]`` into heads ``[B, H, T, D]``."""
         return projected.unflatten(2, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
 
 class PackedLayer(nn.Module):
-    """A linear layer, its parameters kept, as MUSE's fused ones compute when they generate."""
+    """A linear layer that computes like MUSE's fused layers in generation."""
 
     def __init__(self, stock: nn.Linear) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class PackedLayer(nn.Module):
 
 
 class Given(nn.Module):
-    """Stands for a layer whose result is there already."""
+    """A stand-in for a layer whose result already exists."""
 
     def __init__(self, result: Tensor) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ def attentions(
 
 
 def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
-    """The attention without its four linear layers: what they would give is given."""
+    """Return the attention without its four linear layers, whose results are given."""
     alone = copy.deepcopy(module)
     alone.q_proj, alone.k_proj, alone.v_proj = Given(q), Given(k), Given(v)
     alone.out_proj = nn.Identity()
@@ -246,8 +246,8 @@ def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
 
 
 def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
-    """Random sources ``[B, S]`` of ``n`` tokens; padded on the left to ``n`` as fairseq does, the
-    lengths then go down evenly from ``n - 1`` to about three quarters of ``n``."""
+    """Draw sources ``[B, S]`` of ``n`` tokens; if ``padded``, on the left as in fairseq, lengths go
+    down evenly from ``n - 1`` to about three quarters of ``n``."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(FIRST_WORD, vocabulary, (sentences, n), generator=generator)
     tokens[:, -1] = EOS
@@ -266,14 +266,14 @@ def pair_lengths(
     longest: int,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """Tokens of sources and targets ``[B]``, log-normal and long together.
+    """Draw tokens of sources and targets ``[B]``, log-normal and correlated.
 
     Args:
         sentences: B.
         means: of source and target.
         sigmas: standard deviations of their logarithms.
         correlation: of their logarithms.
-        longest: cut to this; three at least.
+        longest: upper limit; the lower limit is three.
         seed: of the draw.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -287,7 +287,7 @@ def pair_lengths(
 
 
 def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: ModelSize, device: str) -> dict:
-    """A batch of sentence pairs of these lengths (with ``</s>``), as fairseq collates it."""
+    """Make a batch of sentence pairs of these lengths (with ``</s>``), collated by fairseq."""
     generator = torch.Generator().manual_seed(int(source_lengths.sum()))
 
     def side(lengths: Tensor, left: bool) -> Tensor:
@@ -317,7 +317,7 @@ def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: ModelSize, d
 
 
 class _Kernels(TorchDispatchMode):
-    """Notes which fused attentions run."""
+    """A mode that notes which fused attentions run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class _Kernels(TorchDispatchMode):
 
 
 def sdpa_backend(run) -> str:
-    """The kernel behind ``scaled_dot_product_attention`` in ``run``: flash, efficient, math …"""
+    """Name ``scaled_dot_product_attention``'s kernel in ``run``: flash, efficient, math …"""
     with _Kernels() as kernels, torch.no_grad():
         run()
     return ", ".join(sorted(kernels.names)) or "math (no fused kernel)"
@@ -339,9 +339,9 @@ def sdpa_backend(run) -> str:
 
 @torch.no_grad()
 def check(size: Size, device: str) -> None:
-    """Check that what is timed computes the same.
+    """Check that the timed models compute the same.
 
-    Fused attention equals fairseq's encoder, with pads and without; so does Linformer with
+    Fused attention equals fairseq's encoder, with and without pads; so does Linformer with
     ``k = n`` and E = F = identity, without pads (pads leave zero keys).
     """
     n = 16

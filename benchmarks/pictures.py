@@ -1,4 +1,4 @@
-"""Curves over n from the cells of a benchmark, as PNG."""
+"""Draw curves over n from the cells of a benchmark, as PNG."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw(
     order: Sequence[str] = ORDER,
     xlabel: str = "n (tokens in a sentence)",
 ) -> None:
-    """Time per token over n.
+    """Draw time per token over n.
 
     Args:
         cells: the figures.
@@ -80,7 +80,7 @@ def save(figure: Figure, output: Path) -> None:
 
 
 def _scale(axes: Axes, lengths: list[int], narrow: bool) -> None:
-    """Logarithmic scales with a mark at each length; more marks of time where they are narrow."""
+    """Set logarithmic scales with a mark at each length, and more marks of time if ``narrow``."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axes.set_xscale("log", base=2)

@@ -50,13 +50,13 @@ class Row:
     source: str
 
     def cells(self) -> list[str]:
-        """Core hours of each corpus."""
+        """Return the core hours of each corpus."""
         hours = [pairs / self.per_second / 3600 for pairs in CORPORA.values()]
         return [self.what, *map(_rounded, hours), f"[{self.source}](results/{self.source}.json)"]
 
 
 def _rounded(hours: float) -> str:
-    """Two digits that count: the assumption on tokens allows no more."""
+    """Round to two significant digits; the assumption on tokens allows no more."""
     return f"{float(f'{hours:.2g}'):,g}"
 
 
@@ -103,7 +103,7 @@ def table(tokens: float) -> str:
 
 
 def page(text: str, tokens: float) -> str:
-    """The page with the table as the figures are now."""
+    """Return the page with a table of the present figures."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table(tokens)}\n{END}{after}"

@@ -75,14 +75,14 @@ class Figure:
 
 
 def base_pairs(number: int) -> list[tuple[str, str]]:
-    """So many of the English and Spanish pairs that come with the package."""
+    """Return ``number`` of the English and Spanish pairs that come with the package."""
     from fairseq_ext.corpora.tatoeba import sample
 
     return sample({"train": number})["train"]
 
 
 def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
-    """``number`` pairs: ``base`` again and again, with other digits each time.
+    """Yield ``number`` pairs: ``base`` again and again, with other digits each time.
 
     Every third is joined with the one after it; one in a hundred has an empty side, and another
     one is far too long.
@@ -142,7 +142,7 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
-    """The two command lines for one side, as their documentation has them."""
+    """Return the two command lines for one side, as in their documentation."""
     raw, tokens, pieces = (work / part / f"{name}.{side}" for part in ("raw", "tokens", "pieces"))
     bpe = f"subword-nmt apply-bpe --num-workers {processes} -c {work / 'codes'}"
     return [
@@ -152,7 +152,7 @@ def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]
 
 
 def our_command(work: Path, name: str, workers: int) -> list[str]:
-    """``corpus.py``'s whole preparation, in a process of its own, anew."""
+    """Return the command for our whole preparation, which starts anew in its own process."""
     out = work / "ours"
     words = [sys.executable, __file__, OURS, work / "raw", name, work / "codes", out, workers]
     return [f"rm -rf {out}", " ".join(map(str, words))]
@@ -271,7 +271,7 @@ def _add(figure: Figure, seconds: float, peak: float) -> None:
 
 
 def findings(figures: Sequence[Figure]) -> dict[str, float]:
-    """Our speed over the command lines' on the same pairs and cores, and our largest memory."""
+    """Compute our speed over the command lines' on the same work, and our largest memory."""
     large, *small = figures
     ours = {figure.cores: figure.speed for figure in small if figure.name == OURS}
     ratios = {

@@ -1,4 +1,4 @@
-"""``fairseq-ext serve`` under load, with the engine and with CTranslate2 behind the same server.
+"""Load ``fairseq-ext serve``, with the engine and with CTranslate2 behind the same server.
 
 ``python benchmarks/serve.py --checkpoint PT --data BIN --text FILE --json docs/results/serve.json``
 
@@ -97,7 +97,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def serving(system: str, folder: Path, options: Namespace) -> Iterator[str]:
-    """The address of a server, for as long as the block takes."""
+    """Run a server during the block, and yield its address."""
     search = {"beam": options.beam, "max_len_b": options.max_len_b}
     settings = json.dumps({"search": search, "threads": options.threads})
     process = subprocess.Popen(
@@ -166,7 +166,7 @@ def translated(address: str, sentences: Sequence[str], src: str, tgt: str) -> li
 def load(
     addresses: dict[str, str], requests: Sequence[bytes], clients: int, options: Namespace
 ) -> dict[str, list[Round]]:
-    """The rounds of each server that count, all in turn in every round."""
+    """Time all servers in turn in every round; return the rounds that count."""
     count = max(options.requests, clients)
     rounds: dict[str, list[Round]] = {name: [] for name in addresses}
     for number in range(options.warmup + options.repeats):

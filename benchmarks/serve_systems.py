@@ -23,7 +23,7 @@ SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRAN
 
 
 def write(folder: Path, checkpoint: Path, data: Path) -> None:
-    """The files of every system.
+    """Write the files of every system.
 
     Args:
         folder: for them.

@@ -1,4 +1,4 @@
-"""Options that the benchmarks share, and how a program of several questions asks them."""
+"""Options that the benchmarks share, and the loop over the questions of a benchmark."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser with ``--json`` and the given :data:`OPTIONS`.
+    """Make a parser with ``--json`` and the given :data:`OPTIONS`.
 
     Args:
         description: the script's docstring.
-        defaults: by option; a list for one that takes several values, None where the question
-            decides (see :func:`filled`).
+        defaults: by option; a list if it takes several values, None if the question decides (see
+            :func:`filled`).
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -69,7 +69,7 @@ def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Names
 
 
 def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
-    """The options as figures keep them."""
+    """Return the options in the form that is saved with figures."""
     return {name: value for name, value in vars(options).items() if name not in without}
 
 
@@ -85,13 +85,13 @@ def ask(
     defaults_of: Callable[[str, Namespace], dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
-    """Measure, print, write: the question that the options name, or all.
+    """Measure, print and write the question that the options name, or all.
 
     Args:
-        questions: each measures what its options say.
+        questions: functions that measure, by name.
         options: with ``question``, ``device``, ``dtype`` and ``threads``.
         defaults_of: a question's values for options that were not given.
-        draw: makes a question's pictures, where there is a ``--json`` to lie beside.
+        draw: makes a question's pictures, beside ``--json`` if given.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:

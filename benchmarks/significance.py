@@ -46,13 +46,13 @@ GAP = 2.5  # BLEU from the pool to the worse system
 def simulated(
     left: int, right: int, seeds: float, noise: float, shared: float, gain: float, count: int
 ) -> tuple[float, float]:
-    """Shares of experiments with p < 0.05, and with an interval that covers the truth."""
+    """Compute the shares of experiments with p < 0.05, and with an interval over the truth."""
     draw = np.random.default_rng(1)
     scores = draw.normal(0, math.hypot(seeds, noise), (count, left + right))
     scores[:, :left] += draw.normal(gain, shared, (count, 1))
     scores[:, left:] += draw.normal(0, shared, (count, 1))
     weight, freedom = 1 / left + 1 / right, left + right - 2
-    # The bootstrap's variances have the chance of so many samples in them.
+    # The bootstrap's variances have the random error of ``SAMPLES`` samples.
     by_sentences = (2 * shared**2 + weight * noise**2) * _of_samples(draw, count)
     of_noise = noise**2 * _of_samples(draw, count)
     ours, theirs = scores[:, :left], scores[:, left:]
@@ -103,7 +103,7 @@ def model_rows(count: int) -> Iterator[dict]:
 
 
 def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterator[dict]:
-    """Rows of experiments with pseudo-runs; BLEU and chrF of resampled sentences by weights."""
+    """Yield rows of experiments with pseudo-runs; weights resample sentences for BLEU and chrF."""
     references = plain_lines(reference)
     undo = Undoing.by_language(reference.suffix[1:])
     systems = {name: runs for name, (_, runs) in read_table(table).items()}

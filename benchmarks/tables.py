@@ -1,4 +1,4 @@
-"""Figures of the benchmarks as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
+"""Print benchmark figures as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
 One table for each thing measured: a row for each n, the time (or memory) of every candidate, and
 how many times faster ours are than each peer, with the quartiles of paired rounds. A report of
@@ -49,21 +49,21 @@ def rows_of(report: dict, measurement: str) -> list[list[str]]:
 
 
 def number(value: float | None) -> str:
-    """Three figures or so; a dash where it was not run."""
+    """Format a value to about three digits; a dash if it was not run."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def ratio(row: dict | None) -> str:
-    """Median and quartiles."""
+    """Format median and quartiles."""
     if row is None:
         return "–"
     return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
 
 
 def pair_rows(report: dict) -> list[list[str]]:
-    """Header and rows of a report that compares pairs, one row for each thing measured."""
+    """Return header and rows of a report that compares pairs, one row per measurement."""
     table = [["", "peer", "ours, ms", "peer, ms", "ratio"]]
     for row in report["rows"]:
         times = number(row["ours_ms"]), number(row["peer_ms"])

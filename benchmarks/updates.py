@@ -1,4 +1,4 @@
-"""Whole updates of fairseq-train: with the plugin, with it as it was, and stock fairseq without it.
+"""Time updates of fairseq-train with the plugin, without its speed-ups, and in stock fairseq.
 
 ``python benchmarks/updates.py --data BIN --threads 1 --json docs/results/updates_1_thread.json``
 
@@ -52,7 +52,7 @@ fairseq_ext.register()
 
 
 def sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> list[str]:
-    """Flags of a transformer's shape."""
+    """Return the flags of a transformer's shape."""
     flags = ["--share-all-embeddings"]
     for side in ("encoder", "decoder"):
         flags += [f"--{side}-layers", str(layers), f"--{side}-embed-dim", str(embed_dim)]
@@ -62,7 +62,7 @@ def sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> list[s
 
 
 def gru(embed_dim: int, hidden_size: int) -> str:
-    """Flags of a recurrent model's shape, fairseq's ``lstm`` included."""
+    """Return the flags of a recurrent model's shape, including fairseq's ``lstm``."""
     return " ".join(
         f"--{side}-embed-dim {embed_dim} --{side}-hidden-size {hidden_size}"
         for side in ("encoder", "decoder")
@@ -135,7 +135,7 @@ class Side:
 
 
 def started(name: str, options: Namespace, before: Path) -> list[Side]:
-    """The sides of one model."""
+    """Start the sides of one model."""
     common = [options.data, *training(options)]
     flags = [*common, *MODELS[name]]
     ours = ["--user-dir", str(USER_DIR)]
@@ -154,7 +154,7 @@ def started(name: str, options: Namespace, before: Path) -> list[Side]:
 
 
 def training(options: Namespace) -> list[str]:
-    """Flags of fairseq-train that all sides share."""
+    """Return the flags of fairseq-train that all sides share."""
     return [
         *("--optimizer", "adam", "--adam-betas", "(0.9, 0.98)", "--clip-norm", "1.0"),
         *("--lr", "0.001", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "1000"),

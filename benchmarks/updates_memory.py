@@ -1,4 +1,4 @@
-"""The most memory that a training has resident, over vocabulary and tokens of a batch.
+"""Measure the peak resident memory of training, over vocabulary and tokens of a batch.
 
     python benchmarks/updates_memory.py --json docs/results/updates_memory.json
 

@@ -1,4 +1,4 @@
-"""Other toolkits as a side of updates.py: their model, loss, clipping and Adam on our batches.
+"""Run other toolkits as a side of updates.py: their model, loss, clipping, Adam on our batches.
 
 ``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...``; numbers
 in and lines out as of updates_worker.py, and the model has the sizes of fairseq's flags. What
@@ -29,13 +29,13 @@ def lengths(tokens: Tensor) -> Tensor:
 
 
 def right_padded(tokens: Tensor) -> Tensor:
-    """Rows whose pads, on the left in fairseq's sources, are on the right."""
+    """Move the pads of rows to the right; fairseq's sources have them on the left."""
     order = tokens.eq(PAD).to(torch.uint8).argsort(dim=1, stable=True)
     return tokens.gather(1, order)
 
 
 def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Its ``TrainManager._train_step`` and what follows it."""
+    """Build JoeyNMT's ``TrainManager._train_step`` and its following steps."""
     from joeynmt.model import build_model
     from joeynmt.vocabulary import Vocabulary
 
@@ -87,7 +87,7 @@ def joeynmt(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Its ``EarlyStoppingTrainer._step`` with a traced model, as its command trains."""
+    """Build Sockeye's ``EarlyStoppingTrainer._step`` with a traced model, as in its command."""
     from sockeye import constants
     from sockeye.data_io import DataConfig
     from sockeye.encoder import EmbeddingConfig
@@ -147,7 +147,7 @@ def sockeye(size: Namespace, vocabulary: int, training: Any) -> Trained:
 
 
 def eole(size: Namespace, vocabulary: int, training: Any) -> Trained:
-    """Its ``Trainer._gradient_accumulation`` of one batch."""
+    """Build Eole's ``Trainer._gradient_accumulation`` of one batch."""
     import pyonmttok
     from eole.config.data import Dataset
     from eole.config.models import TransformerModelConfig

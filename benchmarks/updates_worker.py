@@ -1,4 +1,4 @@
-"""One side of updates.py: a training of fairseq's that makes as many updates as each line asks.
+"""Run one side of updates.py: a training that makes as many updates as each line asks for.
 
 ``python benchmarks/updates_worker.py DATA FAIRSEQ_TRAIN_FLAG...``; a number on standard input is
 answered by one line of JSON on standard output.
@@ -20,7 +20,7 @@ import torch
 
 
 def batches(trainer: Any) -> Iterator[dict[str, Any]]:
-    """Batches of the corpus for ever, in fairseq's order."""
+    """Yield batches of the corpus endlessly, in fairseq's order."""
     for epoch in itertools.count(1):
         iterator = trainer.get_train_iterator(epoch=epoch)
         yield from iterator.next_epoch_itr(shuffle=True)
@@ -34,7 +34,7 @@ def main() -> None:
 
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, sys.argv[1:]))
-    # As fairseq-train starts, so that what the plugin mends there (bf16 on a CPU) is mended here.
+    # Start like fairseq-train, so that the plugin's repairs there (bf16 on a CPU) apply here.
     distributed.call_main(cfg, train, answers=answers)
 
 
@@ -73,9 +73,9 @@ def serve(
     model: torch.nn.Module,
     answers: IO[str],
 ) -> None:
-    """Make as many updates as each line of standard input asks; answer with a line of JSON."""
+    """Make as many updates as each line of standard input asks for; answer with a line of JSON."""
     for line in sys.stdin:
-        samples = list(itertools.islice(stream, int(line)))  # data loading is not what is timed
+        samples = list(itertools.islice(stream, int(line)))  # data loading is not timed
         began = time.perf_counter()
         losses = [update(sample) for sample in samples]
         seconds = time.perf_counter() - began

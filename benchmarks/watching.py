@@ -1,7 +1,7 @@
-"""The memory of a process and all below it, seen from outside.
+"""Watch the memory of a process and all its descendants from outside.
 
-What the kernel says at a process's end (``ru_maxrss``) is at least the size of whoever started it,
-which here has torch in memory. So a thread looks at the high-water marks while it runs.
+The kernel's figure at a process's end (``ru_maxrss``) is at least the size of its starter, which
+here has torch in memory. So a thread looks at the high-water marks while the process runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOOK = 0.2  # seconds between two looks; less at first, for commands that end so
 
 
 class Watch(threading.Thread):
-    """Looks at a process and its descendants, and at how much a folder holds.
+    """A thread that watches a process, its descendants, and the size of a folder.
 
     Attributes:
         peak: largest high-water mark of one of the processes, in bytes.
@@ -71,7 +71,7 @@ def _status(process: int, name: str) -> int:
 def _sizes(folder: Path) -> Iterator[int]:
     for path, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # it has just been renamed
+            with contextlib.suppress(OSError):  # the file has just been renamed
                 yield Path(path, name).stat().st_size
 
 
