@@ -88,7 +88,7 @@ def distilled_nll(
         padding_idx, chunk: as for :func:`smoothed_nll`.
 
     Returns:
-        As for :func:`smoothed_nll`.
+        Loss and negative log-likelihood, as for :func:`smoothed_nll`.
     """
     words, target = _counted(target, padding_idx)
     chunk_loss = functools.partial(
