@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
 if TYPE_CHECKING:
+    from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec
-    from fairseq_ext.decoding.translator import Translator
     from fairseq_ext.demo.answers import Answer
     from fairseq_ext.demo.systems import Named, System
 
@@ -83,9 +83,6 @@ def show(request: Request) -> int:
     from fairseq_ext.utils import memory
 
     memory.give_back()
-    from fairseq_ext import register
-
-    register()
     from fairseq_ext.demo import answers
     from fairseq_ext.demo.systems import parse_systems
     from fairseq_ext.utils import address
@@ -144,12 +141,14 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
     from fairseq_ext.demo.systems import load
     from fairseq_ext.utils.error_messages import one_message
 
-    def codec(system: Named, translator: Translator) -> TextCodec:
+    def codec(system: Named, translator: Translates) -> TextCodec:
         folders = (bundle.home(system.checkpoint), system.data)
         return chosen_codec(request.text, translator.src, translator.tgt, folders, system.codes)
 
-    numbers = search_options.specified(request, SEARCH)
-    search = Search(**numbers, cpu=request.cpu, attention=True)
+    def search(defaults: Mapping[str, int | float]) -> Search:
+        numbers = {**defaults, **search_options.specified(request, SEARCH)}
+        return Search(**numbers, cpu=request.cpu, attention=True)
+
     with (
         one_message(),
         tqdm(named, desc="load", unit=" systems", disable=None) as shown,

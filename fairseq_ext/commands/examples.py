@@ -22,7 +22,7 @@ EXAMPLES = {
     "models": "fairseq-ext models",
     "translate": "fairseq-ext translate --model tatoeba-es-en 'Hola. ¿Cómo estás?'",
     "serve": "fairseq-ext serve tatoeba-es-en tatoeba-en-es --port 5000",
-    "demo": "fairseq-ext demo tatoeba-es-en muse=tatoeba-es-en-muse",
+    "demo": "fairseq-ext demo muse=tatoeba-es-en bmt=tatoeba-es-en-bmt-1",
     "hypotheses": "fairseq-ext hypotheses generated.txt --detokenize en -o hypotheses.en",
     "mbr": "fairseq-ext mbr generated.txt --num-candidates 32 --utility chrf -o chosen.en",
     "shortlist": "fairseq-ext shortlist data-bin -o shortlist.txt",

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq.data import Dictionary
-from fairseq.data.data_utils import load_indexed_dataset
-
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.generated import Undoing
 
@@ -26,6 +23,11 @@ def sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
     Raises:
         DataError: the folder's ``text.json`` is damaged.
     """
+    if not any(data.glob("*.bin")):
+        return []  # a bundle, which needs no fairseq
+    from fairseq.data import Dictionary
+    from fairseq.data.data_utils import load_indexed_dataset
+
     dictionary = Dictionary.load(str(data / f"dict.{src}.txt"))
     saved = pipeline.load(data)
     turned = saved and saved.towards(tgt, src)

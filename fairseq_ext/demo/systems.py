@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_ext.base import wings
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
-from fairseq_ext.decoding.loading import data_of, model_of
-from fairseq_ext.decoding.search import Search
+from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, opened
+from fairseq_ext.decoding.search import Translates
 from fairseq_ext.decoding.stream import TextCodec
-from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError
 
@@ -64,13 +64,13 @@ class System:
     """
 
     name: str
-    translator: Translator
+    translator: Translates
     codec: TextCodec
     about: About
     splitter: SentenceSplitter | None = None
 
 
-MakeCodec = Callable[[Named, Translator], TextCodec]
+MakeCodec = Callable[[Named, Translates], TextCodec]
 
 
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
@@ -107,6 +107,8 @@ def _parse(argument: str, data: Path | None) -> Named:
         raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
     checkpoint = str(model_of(Path(checkpoint)))
     folder = Path(values["data"]) if "data" in values else data
+    if folder is None and bundle.is_bundle(checkpoint):
+        folder = bundle.home(checkpoint)
     try:
         folder = folder or data_of(Path(checkpoint))
     except ConfigError:
@@ -119,27 +121,28 @@ def _parse(argument: str, data: Path | None) -> Named:
 
 
 def load(
-    named: Named, search: Search, make_codec: MakeCodec, *, split_sentences: bool = False
+    named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
 ) -> System:
     """Load a model, once for all sentences.
 
     Args:
         named: the system.
-        search: how it translates.
+        make_search: makes its search from the model's own defaults.
         make_codec: makes the codec between its text and its tokens.
         split_sentences: whether to translate each sentence of a text separately.
 
     Raises:
-        FairseqExtError: as for :class:`~fairseq_ext.decoding.translator.Translator` and
-            ``make_codec``.
+        FairseqExtError: as for :func:`~fairseq_ext.decoding.loading.opened` and ``make_codec``.
     """
-    translator = Translator(named.data, [named.checkpoint], search=search)
+    with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
+        translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
+        opened_model.require_unchanged()
     about = About(
         f"{translator.src} → {translator.tgt}, {_size(named.checkpoint)}",
         _pictures(named.checkpoint),
     )
     splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None
-    return System(named.name, translator, make_codec(named, translator), about, splitter)
+    return System(named.name, translator, codec, about, splitter)
 
 
 def _size(checkpoint: Path) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from fairseq_ext.model import find_model
-from tests.support.harness import REPO, run
+from tests.support.harness import BIN, REPO, run
 from tests.support.serving import Server
 
 HIDE = """
@@ -103,6 +105,19 @@ def test_serving(hidden: dict[str, str], tmp_path: Path):
     finally:
         server.process.terminate()
         server.process.wait(30)
+
+
+@pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
+def test_the_demo(hidden: dict[str, str], tmp_path: Path):
+    command = [BIN / "fairseq-ext", "demo", "tatoeba-es-en", "bmt=tatoeba-es-en-bmt-1", "--port=0"]
+    variables = {**os.environ, **hidden}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        try:
+            with urllib.request.urlopen(process.stdout.readline().strip(), timeout=60) as page:
+                assert "M parameters" in page.read().decode("utf-8")
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

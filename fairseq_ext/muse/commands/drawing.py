@@ -9,18 +9,22 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_ext.checkpoints import bundle
 from fairseq_ext.evaluation import plot_styles, plots
-from fairseq_ext.muse.gates import SIDES, Gates, read_gates
 from fairseq_ext.utils.errors import CheckpointError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from fairseq_ext.muse.gates import Gates
 
 
 def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
     """Draw the share of each kernel over the layers; return the written files."""
     import matplotlib
     from matplotlib.figure import Figure
+
+    from fairseq_ext.muse.gates import SIDES
 
     with matplotlib.rc_context(plots.STYLE):
         figure = Figure(figsize=(9.6, 4.2), layout="constrained")
@@ -38,10 +42,17 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def portrait(path: str | Path) -> dict[str, bytes]:
-    """Draw the gates of a checkpoint as a PNG by title; return nothing if it has none."""
+    """Draw the gates of a checkpoint as a PNG by title; return nothing if it has none.
+
+    Without torch, which reads the gates, the demo shows no picture of them.
+    """
+    if bundle.is_bundle(path) and "muse" not in bundle.read(path).architecture:
+        return {}  # before torch is imported
     try:
+        from fairseq_ext.muse.gates import read_gates
+
         gates = read_gates(path)
-    except CheckpointError:
+    except (CheckpointError, ModuleNotFoundError):
         return {}
     with tempfile.TemporaryDirectory() as folder:
         picture = plot_gates(gates, Path(folder, "gates"))[0].read_bytes()
