@@ -26,8 +26,7 @@ from statistics import NormalDist
 import numpy as np
 
 from fairseq_ext.evaluation import tables
-from fairseq_ext.evaluation.bootstrap import metrics
-from fairseq_ext.evaluation.score import plain_lines
+from fairseq_ext.evaluation.score import build_metrics, plain_lines
 from fairseq_ext.evaluation.significance import LEVEL, Runs, Variances, student_quantile
 from fairseq_ext.evaluation.translation_table import read_table
 from fairseq_ext.text.generated import Undoing
@@ -108,7 +107,7 @@ def pseudo_rows(table: Path, reference: Path, spread: str, count: int) -> Iterat
     undo = Undoing.by_language(reference.suffix[1:])
     systems = {name: runs for name, (_, runs) in read_table(table).items()}
     draw = np.random.default_rng(1)
-    for label, metric in metrics(references).items():
+    for label, metric in build_metrics(references).items():
         pool = [_counts(metric, undo.text(run)) for name in POOL for run in systems[name]]
         worse = _counts(metric, undo.text(systems[WORSE][0]))
         weights = draw.multinomial(

@@ -118,7 +118,7 @@ def compare_systems(request: Request) -> int:
     }
     references = score.plain_lines(reference)
     tokenizer = request.tokenizer.choose(undoing.values(), references, reference)
-    with neural.opened(request.metrics.metric, **request.metrics.process.settings()) as metrics:
+    with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
         result = compare.compare(
             systems,
             reference,
@@ -130,6 +130,7 @@ def compare_systems(request: Request) -> int:
             source=source,
             tokenizer=tokenizer,
             training=request.training,
+            more_metrics=request.metrics.of_text,
         )
     written: Sequence[Path] = []
     try:

@@ -115,14 +115,15 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """Neural metrics, and the source text that they read."""
+    """Further metrics, and the source text that the neural ones read."""
 
     metric: Sequence[str] = option(
         [],
-        "COMET too, with a model's folder, its checkpoint, or a name on the Hugging Face Hub "
-        "such as Unbabel/wmt22-comet-da; repeat for more",
+        "a further metric: chrf++, ter or spbleu of sacrebleu, or COMET with a model's folder, its "
+        "checkpoint, or a name on the Hugging Face Hub such as Unbabel/wmt22-comet-da; repeat for "
+        "more",
         action="append",
-        metavar="comet:MODEL",
+        metavar="NAME",
     )
     source: Path | None = option(
         None,
@@ -132,17 +133,34 @@ class MetricOptions:
     )
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
 
+    @property
+    def of_text(self) -> list[str]:
+        """The metrics that sacrebleu computes."""
+        return [name for name in dict.fromkeys(self.metric) if ":" not in name]
+
+    @property
+    def neural(self) -> list[str]:
+        """The metrics that a model computes."""
+        return [name for name in self.metric if ":" in name]
+
     def source_path(self, reference: ReferenceOptions) -> Path | None:
         """Find the source text that ``--source`` or ``--ref`` names; None for the S lines.
 
         Raises:
-            ConfigError: no ``--metric`` uses it.
+            ConfigError: no ``--metric`` uses it, or one is unknown.
             DataError: the test set is not available.
         """
-        if not self.metric:
-            self.process.refuse("--metric")
+        from fairseq_ext.evaluation.score import TEXT_METRICS
+
+        if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
+            raise ConfigError(
+                f"`--metric` must be {', '.join(TEXT_METRICS)} or comet:MODEL, but is "
+                f"`{unknown[0]}` instead."
+            )
+        if not self.neural:
+            self.process.refuse("--metric comet:MODEL")
             if self.source is not None:
-                raise ConfigError("`--source` goes with `--metric`, which is missing.")
+                raise ConfigError("`--source` goes with `--metric comet:MODEL`, which is missing.")
             return None
         from fairseq_ext.evaluation import test_sets
 
@@ -150,11 +168,11 @@ class MetricOptions:
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """Add the options of neural metrics as a group."""
+    """Add the options of further metrics as a group."""
     group = parser.add_argument_group(
-        "neural metrics",
-        "Of their own libraries, in a Python of their own. Load only models that you trust: they "
-        "are pickles, which may run any code there.",
+        "further metrics",
+        "COMET runs in a Python of its own that has its library. Load only models that you trust: "
+        "they are pickles, which may run any code there.",
     )
     add_options(group, MetricOptions)
     add_options(group, ProcessOptions)

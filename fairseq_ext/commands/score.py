@@ -116,14 +116,15 @@ def print_scores(request: Request) -> int:
     undoings = [undoing] if undoing is not None else []
     references = score.plain_lines(reference)
     tokenizer = request.tokenizer.choose(undoings, references, reference)
+    settings = (tokenizer, request.split_compounds, request.metrics.of_text)
     if undoing is not None:
         paths = (request.generated, reference, request.tokenized_ref)
-        scores = score.score_generated(*paths, undoing, tokenizer, request.split_compounds)
+        scores = score.score_generated(*paths, undoing, *settings)
     else:
         paths = (reference, request.hyp, request.tokenized_ref, request.tokenized_hyp)
-        scores = score.score_files(*paths, tokenizer, request.split_compounds)
+        scores = score.score_files(*paths, *settings)
     segments = {}
-    if request.metrics.metric:
+    if request.metrics.neural:
         segments = _neural_scores(request, reference, source, undoing)
     scores += [neural_score for neural_score, _ in segments.values()]
     report = {"scores": [entry.as_dict() for entry in scores]}
@@ -149,7 +150,7 @@ def _neural_scores(
         source=source,
     )
     results = {}
-    with neural.opened(request.metrics.metric, **request.metrics.process.settings()) as metrics:
+    with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
         for label, metric in metrics.items():
             scores = metric.segments(*texts)
             results[label] = (neural.score(label, scores, metric.signature), scores)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fairseq_ext.evaluation.score import load_sacrebleu
+from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.evaluation.significance import Difference, Runs, Variances, compare_runs, holm
-from fairseq_ext.evaluation.tokenizers import USUAL, build_bleu
+from fairseq_ext.evaluation.tokenizers import USUAL
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 SAMPLES = 1000  # sacrebleu's default
@@ -72,8 +72,9 @@ def bootstrap(
     baseline: str,
     samples: int = SAMPLES,
     tokenizer: str = USUAL,
+    more: Sequence[str] = (),
 ) -> Comparison:
-    """BLEU and chrF2 of systems with one or several runs each, compared with the baseline.
+    """BLEU, chrF2 and others of systems with one or several runs, compared with the baseline.
 
     ``SACREBLEU_SEED`` chooses the samples, as for the command ``sacrebleu --paired-bs``.
 
@@ -83,6 +84,7 @@ def bootstrap(
         baseline: one of the names.
         samples: how many test sets to draw.
         tokenizer: of sacrebleu, for BLEU.
+        more: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:
         ConfigError: no such baseline, or too few samples.
@@ -97,7 +99,7 @@ def bootstrap(
     drawn = draw_sentences(generator(), len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     signatures = {}
-    for label, metric in metrics(references, tokenizer).items():
+    for label, metric in build_metrics(references, tokenizer, more).items():
         scored = {}
         for name in tqdm(systems, desc=label, unit=" systems", disable=None):
             scored[name] = _runs([score_samples(metric, run, drawn) for run in systems[name]])
@@ -177,7 +179,7 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
     """The score of a translation, and of its samples, ``[samples]``.
 
     Args:
-        metric: of :func:`metrics`, with references.
+        metric: of :func:`~fairseq_ext.evaluation.score.build_metrics`.
         lines: of the translation.
         draws: numbers of sentences, ``[samples, sentences]``.
     """
@@ -203,20 +205,6 @@ def full_signature(metric: Any, samples: int) -> str:
     signature.update("bs", samples)
     signature.update("seed", chosen_seed())
     return str(signature)
-
-
-def metrics(references: Sequence[str], tokenizer: str = USUAL) -> dict[str, Any]:
-    """sacrebleu's BLEU and chrF2, with the references prepared.
-
-    Raises:
-        EnvironmentProblem: sacrebleu is missing, or too old.
-    """
-    sacrebleu = load_sacrebleu()
-    prepared = [list(references)]
-    return {
-        "BLEU": build_bleu(tokenizer, references=prepared),
-        "chrF": sacrebleu.CHRF(references=prepared),
-    }
 
 
 def chosen_seed() -> str:

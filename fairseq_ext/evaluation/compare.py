@@ -223,6 +223,7 @@ def compare(
     source: str | Path | None = None,
     tokenizer: str = USUAL,
     training: Sequence[Path] = (),
+    more_metrics: Sequence[str] = (),
 ) -> Result:
     """Measure every system; see :class:`Measured`.
 
@@ -238,6 +239,7 @@ def compare(
         source: text for these; None for the S lines of the first output of fairseq-generate.
         tokenizer: of sacrebleu, for BLEU.
         training: files of training text in the target language, in which references are looked for.
+        more_metrics: of sacrebleu, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:
         ConfigError: a name given twice, or a baseline that is not there.
@@ -275,7 +277,7 @@ def compare(
             }
             for label, metric in metrics.items()
         }
-    text_scores = bootstrap(texts, references, baseline, samples, tokenizer)
+    text_scores = bootstrap(texts, references, baseline, samples, tokenizer, more_metrics)
     measured = _with_neural(text_scores, baseline, samples, metrics, segments)
     rows = [
         Measured(name, measured.estimates[name], on_tokens.get(name), **facts)
@@ -292,7 +294,7 @@ def compare(
         segments,
         texts,
         tokens,
-        measure(training, references, texts, tokenizer) if training else None,
+        measure(training, references, texts, tokenizer, more_metrics) if training else None,
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MISSING = "–"
 DAGGER = "†"  # after a p that is about sentences, beside others that are about trainings
 MEGABYTE = 1e6
+LESS_IS_BETTER = "TER"
 OTHERS = {
     "csv": "CSV",
     "tex": "LaTeX",
@@ -177,6 +178,8 @@ def notes(result: Result) -> list[str]:
         lines.append("several runs: mean, and SD, the standard deviation over them")
     if any(row.tokenized_bleu is not None for row in result.systems):
         lines.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
+    if LESS_IS_BETTER in result.signatures:
+        lines.append(f"{LESS_IS_BETTER}: edits for 100 words of the reference; less is better")
     return lines + [f"{name}: {signature}" for name, signature in result.signatures.items()]
 
 
@@ -386,7 +389,8 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
             for place, row in enumerate(compared):
                 score = row.scores[metric]
                 _draw_difference(axes, place, score, styles[row.name].point)
-            axes.set(title=metric, xlabel=f"difference to {result.baseline}, 95% interval")
+            title = f"{metric} (less is better)" if metric == LESS_IS_BETTER else metric
+            axes.set(title=title, xlabel=f"difference to {result.baseline}, 95% interval")
             axes.grid(True, axis="x")
         panels[0].set_yticks(range(len(compared)), [row.name for row in compared])
         panels[0].set_ylim(len(compared) - 0.5, -0.5)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.corpora.contamination import EXACT, Match, find, texts
-from fairseq_ext.evaluation.bootstrap import metrics
+from fairseq_ext.evaluation.score import build_metrics
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ def measure(
     references: Sequence[str],
     translations: Mapping[str, Sequence[Sequence[str]]],
     tokenizer: str,
+    more: Sequence[str] = (),
 ) -> Overlap:
     """Find references in training text, and score the systems on the other sentences.
 
@@ -42,6 +43,7 @@ def measure(
         references: of the test set.
         translations: by system and run.
         tokenizer: of sacrebleu, for BLEU.
+        more: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:
         DataError: a file that cannot be read as text.
@@ -51,7 +53,7 @@ def measure(
     rest = [number for number in range(len(references)) if number not in numbers]
     if not rest:
         return Overlap(matches, {})
-    scorers = metrics([references[number] for number in rest], tokenizer)
+    scorers = build_metrics([references[number] for number in rest], tokenizer, more)
     scores = {
         name: {
             label: statistics.fmean(

@@ -21,6 +21,8 @@ from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
 HYPHEN = re.compile(r"(\S)-(\S)")
+TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
+"""Further metrics of sacrebleu, by the values of ``--metric``, with their names in tables."""
 PLACES = {"COMET": 4}
 """Decimals by the first word of a score's name, where it is not 2: its unit is about 1."""
 
@@ -43,27 +45,53 @@ def shown(name: str, value: float) -> str:
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
-def sacre_scores(
-    hypotheses: Sequence[str], references: Sequence[str], tokenizer: str = "13a"
-) -> list[Score]:
-    """BLEU (mixed case) and chrF2 of detokenized text.
+def build_metrics(
+    references: Sequence[str], tokenizer: str = "13a", more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Build sacrebleu's BLEU (mixed case), chrF2 and others, by the names that tables show.
 
     Args:
-        hypotheses: translations.
-        references: as many.
+        references: detokenized text.
         tokenizer: of sacrebleu, for BLEU; see :mod:`fairseq_ext.evaluation.tokenizers`.
+        more: keys of :data:`TEXT_METRICS`.
+
+    Raises:
+        EnvironmentProblem: sacrebleu is missing or too old, or a tokenizer cannot be used.
+    """
+    from fairseq_ext.evaluation.tokenizers import build_bleu
+
+    sacrebleu, prepared = load_sacrebleu(), [list(references)]
+    metrics = {
+        "BLEU": build_bleu(tokenizer, references=prepared),
+        "chrF": sacrebleu.CHRF(references=prepared),
+    }
+    for name in more:
+        if name == "chrf++":
+            metric = sacrebleu.CHRF(word_order=2, references=prepared)
+        elif name == "ter":
+            metric = sacrebleu.TER(references=prepared)
+        else:
+            metric = build_bleu("flores200", references=prepared)
+        metrics[TEXT_METRICS[name]] = metric
+    return metrics
+
+
+def text_scores(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    tokenizer: str = "13a",
+    more: Sequence[str] = (),
+) -> list[Score]:
+    """Score detokenized text by the metrics of :func:`build_metrics`.
 
     Raises:
         DataError: unequal numbers of lines, or none.
         EnvironmentProblem: the tokenizer cannot be used.
     """
-    from fairseq_ext.evaluation.tokenizers import build_bleu
-
-    sacrebleu = load_sacrebleu()
     _check_counts(hypotheses, references)
     scores = []
-    for name, metric in (("BLEU", build_bleu(tokenizer)), ("chrF", sacrebleu.CHRF())):
-        result = metric.corpus_score(list(hypotheses), [list(references)])
+    for name, metric in build_metrics(references, tokenizer, more).items():
+        result = metric.corpus_score(list(hypotheses), None)
         signature = str(metric.get_signature())
         scores.append(Score(name, result.score, signature, str(result)))
     return scores
@@ -113,10 +141,12 @@ def score_files(
     tokenized_hypothesis: str | Path | None = None,
     tokenizer: str = "13a",
     compounds: bool = False,
+    more: Sequence[str] = (),
 ) -> list[Score]:
     """Score plain text files: detokenized ones, and tokenized ones where given.
 
-    With ``compounds``, these are scored with split compounds too: see :func:`split_compounds`.
+    With ``compounds``, these are scored with split compounds too: see :func:`split_compounds`;
+    ``more`` names further metrics, see :data:`TEXT_METRICS`.
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, or the
@@ -124,7 +154,7 @@ def score_files(
     """
     hypotheses, references = _paired(hypothesis, reference)
     require_text(hypotheses, hypothesis, references)
-    scores = sacre_scores(hypotheses, references, tokenizer)
+    scores = text_scores(hypotheses, references, tokenizer, more)
     if tokenized_reference and tokenized_hypothesis:
         tokens = _paired(tokenized_hypothesis, tokenized_reference)
         scores += _token_scores(*tokens, compounds)
@@ -138,6 +168,7 @@ def score_generated(
     undoing: Undoing | None = None,
     tokenizer: str = "13a",
     compounds: bool = False,
+    more: Sequence[str] = (),
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
@@ -152,6 +183,7 @@ def score_generated(
         undoing: how the hypotheses become text; None where only subwords are to be joined.
         tokenizer: of sacrebleu, for BLEU of text.
         compounds: score tokens with split compounds too; see :func:`split_compounds`.
+        more: further metrics, keys of :data:`TEXT_METRICS`.
 
     Raises:
         DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
@@ -162,7 +194,7 @@ def score_generated(
     tokens = undoing.words(best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
-    scores = sacre_scores(texts, references, tokenizer)
+    scores = text_scores(texts, references, tokenizer, more)
     if tokenized_reference is not None:
         token_references = plain_lines(tokenized_reference)
         _check_counts(tokens, token_references, "the translations", tokenized_reference)

@@ -151,14 +151,16 @@ TRANSLATIONS = ["The cat sat on a mat today.", "A dog, he said, barks."]
 def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
     reference = write_lines(tmp_path / "ref", REFERENCES)
     translation = write_lines(tmp_path / "hyp", TRANSLATIONS)
-    command = ("sacrebleu", reference, "-i", translation, "-m", "bleu", "chrf", "-w", "10")
-    truth = json.loads(run(*command).stdout)
+    command = ("sacrebleu", reference, "-i", translation, "-w", "10", "-m")
+    truth = json.loads(run(*command, "bleu", "chrf").stdout)
+    truth += json.loads(run(*command, "chrf", "ter", "--chrf-word-order", "2").stdout)
     scores_path = tmp_path / "scores.json"
     done = run(
-        "fairseq-ext", "score", "--ref", reference, "--hyp", translation, "--json", scores_path
+        *("fairseq-ext", "score", "--ref", reference, "--hyp", translation),
+        *("--metric", "chrf++", "--metric", "ter", "--json", scores_path),
     )
     scores = json.loads(scores_path.read_text())["scores"]
-    assert [entry["name"] for entry in scores] == ["BLEU", "chrF"]
+    assert [entry["name"] for entry in scores] == ["BLEU", "chrF", "chrF++", "TER"]
     for ours, theirs in zip(scores, truth, strict=True):
         assert ours["value"] == pytest.approx(theirs["score"], abs=1e-9)
         assert ours["signature"] == theirs["signature"]
@@ -197,7 +199,7 @@ def test_score_generated(tmp_path):
     reference = write_lines(tmp_path / "ref", REFERENCES)
     english = Undoing.by_language("en")
     scores = score.score_generated(generated, reference, undoing=english)
-    truth = score.sacre_scores(TRANSLATIONS, REFERENCES)
+    truth = score.text_scores(TRANSLATIONS, REFERENCES)
     assert scores[:2] == truth
     joined_sides = [[remove_bpe(line) for line in side] for side in (tokens, targets)]
     assert scores[2].value == pytest.approx(naive_bleu(*joined_sides), abs=1e-9)
