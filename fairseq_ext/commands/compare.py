@@ -16,6 +16,7 @@ from fairseq_ext.commands.evaluation_options import (
 )
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import require_file
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
@@ -60,6 +61,16 @@ class Request:
         type=Path,
         nargs="+",
         metavar="FILE",
+    )
+    kinds: bool = option(
+        False,
+        "chrF by length, by rarity (with --training), of sentences with numbers and with names, "
+        "and how many translations repeat words or copy the source",
+    )
+    differing: str | None = option(
+        None,
+        "show in OUT.md the 20 sentences in which this system differs most from the baseline",
+        metavar="NAME",
     )
     pictures: Sequence[Path] = option(
         [],
@@ -106,6 +117,8 @@ def compare_systems(request: Request) -> int:
     if request.output is not None:
         extras.need("matplotlib")
         plots.stem(request.output)
+    if request.differing is not None and request.output is None and request.json is None:
+        raise ConfigError("`--differing` goes with `--output` or `--json`, which are missing.")
     for path in request.pictures:
         require_file(path, "picture")
     systems = compare.parse_systems(request.system)
@@ -130,7 +143,9 @@ def compare_systems(request: Request) -> int:
             source=source,
             tokenizer=tokenizer,
             training=request.training,
-            more_metrics=request.metrics.of_text,
+            extra_metrics=request.metrics.of_text,
+            kinds=request.kinds,
+            differing=request.differing,
         )
     written: Sequence[Path] = []
     try:

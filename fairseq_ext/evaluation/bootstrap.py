@@ -72,7 +72,7 @@ def bootstrap(
     baseline: str,
     samples: int = SAMPLES,
     tokenizer: str = USUAL,
-    more: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
 ) -> Comparison:
     """BLEU, chrF2 and others of systems with one or several runs, compared with the baseline.
 
@@ -84,7 +84,7 @@ def bootstrap(
         baseline: one of the names.
         samples: how many test sets to draw.
         tokenizer: of sacrebleu, for BLEU.
-        more: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:
         ConfigError: no such baseline, or too few samples.
@@ -99,7 +99,7 @@ def bootstrap(
     drawn = draw_sentences(generator(), len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     signatures = {}
-    for label, metric in build_metrics(references, tokenizer, more).items():
+    for label, metric in build_metrics(references, tokenizer, extra_metrics).items():
         scored = {}
         for name in tqdm(systems, desc=label, unit=" systems", disable=None):
             scored[name] = _runs([score_samples(metric, run, drawn) for run in systems[name]])

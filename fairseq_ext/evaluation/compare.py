@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.corpora.contamination import texts as lines_of
 from fairseq_ext.evaluation.bootstrap import (
     SAMPLES,
     Comparison,
@@ -22,6 +23,7 @@ from fairseq_ext.evaluation.bootstrap import (
     bootstrap_of_means,
     check_comparable,
 )
+from fairseq_ext.evaluation.breakdown import Breakdown, break_down, most_different
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
 from fairseq_ext.evaluation.overlap import Overlap, measure
@@ -109,7 +111,7 @@ class Sample:
         number: of its line, the first being 1.
         source: in words, where some system's output has it.
         reference: its translation.
-        translations: by system, of the first run.
+        translations: by system, of the first run; with its chrF where two systems differ.
     """
 
     number: int
@@ -133,6 +135,8 @@ class Result:
         texts: by system, the lines of each run; they are written to a file of their own.
         tokens: the same as words, of the systems for which they are known.
         overlap: of the references with training text, where that is given.
+        breakdown: scores by kind of sentence, if asked for.
+        differing: sentences in which a system differs most from the baseline, if asked for.
     """
 
     systems: Sequence[Measured]
@@ -145,6 +149,8 @@ class Result:
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     overlap: Overlap | None = None
+    breakdown: Breakdown | None = None
+    differing: Sequence[Sample] = ()
 
     @property
     def several_runs(self) -> bool:
@@ -223,7 +229,9 @@ def compare(
     source: str | Path | None = None,
     tokenizer: str = USUAL,
     training: Sequence[Path] = (),
-    more_metrics: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
+    kinds: bool = False,
+    differing: str | None = None,
 ) -> Result:
     """Measure every system; see :class:`Measured`.
 
@@ -239,7 +247,9 @@ def compare(
         source: text for these; None for the S lines of the first output of fairseq-generate.
         tokenizer: of sacrebleu, for BLEU.
         training: files of training text in the target language, in which references are looked for.
-        more_metrics: of sacrebleu, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        extra_metrics: of sacrebleu, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        kinds: whether to score each kind of sentence; rarity needs ``training``.
+        differing: a system, for the sentences in which it differs most from the baseline.
 
     Raises:
         ConfigError: a name given twice, or a baseline that is not there.
@@ -255,10 +265,14 @@ def compare(
         )
     references = plain_lines(reference)
     undoing = {system.name: Undoing.by_language(None) for system in systems} | dict(undoing or {})
+    baseline = baseline or names[0]
+    if differing is not None and (differing not in names or differing == baseline):
+        raise ConfigError(
+            f"`--differing` must be a system other than `{baseline}`, but is `{differing}` instead."
+        )
     texts, tokens, sources = _translations(systems, references, undoing)
     system_facts = [_known(system) for system in systems]  # before the slow part, as it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
-    baseline = baseline or names[0]
     lines = {
         label: run
         for system in systems
@@ -277,7 +291,7 @@ def compare(
             }
             for label, metric in metrics.items()
         }
-    text_scores = bootstrap(texts, references, baseline, samples, tokenizer, more_metrics)
+    text_scores = bootstrap(texts, references, baseline, samples, tokenizer, extra_metrics)
     measured = _with_neural(text_scores, baseline, samples, metrics, segments)
     rows = [
         Measured(name, measured.estimates[name], on_tokens.get(name), **facts)
@@ -294,7 +308,11 @@ def compare(
         segments,
         texts,
         tokens,
-        measure(training, references, texts, tokenizer, more_metrics) if training else None,
+        measure(training, references, texts, tokenizer, extra_metrics) if training else None,
+        break_down(references, texts, sources, lines_of(training) if training else None)
+        if kinds
+        else None,
+        _differing(sources, references, texts, baseline, differing) if differing else (),
     )
 
 
@@ -391,6 +409,28 @@ def _samples(
             {name: of_system[line] for name, of_system in texts.items()},
         )
         for line in lines
+    ]
+
+
+def _differing(
+    sources: Sequence[str] | None,
+    references: Sequence[str],
+    texts: Mapping[str, Sequence[Sequence[str]]],
+    baseline: str,
+    other: str,
+) -> list[Sample]:
+    first, second = texts[baseline][0], texts[other][0]
+    return [
+        Sample(
+            line + 1,
+            sources and sources[line],
+            references[line],
+            {
+                f"{baseline}, chrF {score:.1f}": first[line],
+                f"{other}, chrF {other_score:.1f}": second[line],
+            },
+        )
+        for line, score, other_score in most_different(first, second, references)
     ]
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from fairseq_ext.evaluation import legends, plots, tables
 from fairseq_ext.evaluation.bootstrap import Estimate
+from fairseq_ext.evaluation.breakdown import Breakdown
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.overlap import Overlap
 from fairseq_ext.evaluation.plot_styles import looks
@@ -214,7 +215,37 @@ def as_table(result: Result) -> str:
         parts.append(overlap_note(result, result.overlap))
         if result.overlap.scores:
             parts.append(tables.aligned(overlap_rows(result, result.overlap)))
+    if result.breakdown is not None:
+        parts += [tables.aligned(table) for table in breakdown_rows(result, result.breakdown)]
     return "\n\n".join(parts)
+
+
+def breakdown_rows(result: Result, breakdown: Breakdown) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the tables of scores by kind of sentence and of faults, the headings first."""
+    names = [row.name for row in result.systems]
+    scores = [["chrF of sentences", "count", *names]]
+    for kind in breakdown.kinds:
+        values = [shown("chrF", kind.scores[name]) for name in names]
+        scores.append([kind.name, f"{kind.sentences:,}", *values])
+    faults = [["% of translations with", *names]]
+    for fault, shares in breakdown.faults.items():
+        faults.append([fault, *(f"{shares[name]:.2f}" for name in names)])
+    return scores, faults
+
+
+def _breakdown_section(result: Result) -> list[str]:
+    """Parts of the page on kinds of sentences; none if they were not asked for."""
+    if result.breakdown is None:
+        return []
+    tables_of_page = breakdown_rows(result, result.breakdown)
+    return ["## Kinds of sentences", *map(_named_table, tables_of_page)]
+
+
+def _differing_section(result: Result) -> list[str]:
+    """Parts of the page on the sentences in which a system differs most from the baseline."""
+    if not result.differing:
+        return []
+    return ["## Sentences that differ most", *map(_sample, result.differing)]
 
 
 def overlap_note(result: Result, overlap: Overlap) -> str:
@@ -302,6 +333,8 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
         *shown,
         *_differences_section(result, forest_path(output)),
         *_overlap_section(result),
+        *_breakdown_section(result),
+        *_differing_section(result),
         "## Samples",
         *map(_sample, result.samples),
     ]

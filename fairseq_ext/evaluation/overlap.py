@@ -34,7 +34,7 @@ def measure(
     references: Sequence[str],
     translations: Mapping[str, Sequence[Sequence[str]]],
     tokenizer: str,
-    more: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
 ) -> Overlap:
     """Find references in training text, and score the systems on the other sentences.
 
@@ -43,7 +43,7 @@ def measure(
         references: of the test set.
         translations: by system and run.
         tokenizer: of sacrebleu, for BLEU.
-        more: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:
         DataError: a file that cannot be read as text.
@@ -53,7 +53,7 @@ def measure(
     rest = [number for number in range(len(references)) if number not in numbers]
     if not rest:
         return Overlap(matches, {})
-    scorers = build_metrics([references[number] for number in rest], tokenizer, more)
+    scorers = build_metrics([references[number] for number in rest], tokenizer, extra_metrics)
     scores = {
         name: {
             label: statistics.fmean(

@@ -46,14 +46,14 @@ def shown(name: str, value: float) -> str:
 
 
 def build_metrics(
-    references: Sequence[str], tokenizer: str = "13a", more: Sequence[str] = ()
+    references: Sequence[str], tokenizer: str = "13a", extra_metrics: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Build sacrebleu's BLEU (mixed case), chrF2 and others, by the names that tables show.
 
     Args:
         references: detokenized text.
         tokenizer: of sacrebleu, for BLEU; see :mod:`fairseq_ext.evaluation.tokenizers`.
-        more: keys of :data:`TEXT_METRICS`.
+        extra_metrics: keys of :data:`TEXT_METRICS`.
 
     Raises:
         EnvironmentProblem: sacrebleu is missing or too old, or a tokenizer cannot be used.
@@ -65,7 +65,7 @@ def build_metrics(
         "BLEU": build_bleu(tokenizer, references=prepared),
         "chrF": sacrebleu.CHRF(references=prepared),
     }
-    for name in more:
+    for name in extra_metrics:
         if name == "chrf++":
             metric = sacrebleu.CHRF(word_order=2, references=prepared)
         elif name == "ter":
@@ -80,7 +80,7 @@ def text_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
     tokenizer: str = "13a",
-    more: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
 ) -> list[Score]:
     """Score detokenized text by the metrics of :func:`build_metrics`.
 
@@ -90,7 +90,7 @@ def text_scores(
     """
     _check_counts(hypotheses, references)
     scores = []
-    for name, metric in build_metrics(references, tokenizer, more).items():
+    for name, metric in build_metrics(references, tokenizer, extra_metrics).items():
         result = metric.corpus_score(list(hypotheses), None)
         signature = str(metric.get_signature())
         scores.append(Score(name, result.score, signature, str(result)))
@@ -141,12 +141,12 @@ def score_files(
     tokenized_hypothesis: str | Path | None = None,
     tokenizer: str = "13a",
     compounds: bool = False,
-    more: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
 ) -> list[Score]:
     """Score plain text files: detokenized ones, and tokenized ones where given.
 
     With ``compounds``, these are scored with split compounds too: see :func:`split_compounds`;
-    ``more`` names further metrics, see :data:`TEXT_METRICS`.
+    ``extra_metrics`` names further metrics, see :data:`TEXT_METRICS`.
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, or the
@@ -154,7 +154,7 @@ def score_files(
     """
     hypotheses, references = _paired(hypothesis, reference)
     require_text(hypotheses, hypothesis, references)
-    scores = text_scores(hypotheses, references, tokenizer, more)
+    scores = text_scores(hypotheses, references, tokenizer, extra_metrics)
     if tokenized_reference and tokenized_hypothesis:
         tokens = _paired(tokenized_hypothesis, tokenized_reference)
         scores += _token_scores(*tokens, compounds)
@@ -168,7 +168,7 @@ def score_generated(
     undoing: Undoing | None = None,
     tokenizer: str = "13a",
     compounds: bool = False,
-    more: Sequence[str] = (),
+    extra_metrics: Sequence[str] = (),
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
@@ -183,7 +183,7 @@ def score_generated(
         undoing: how the hypotheses become text; None where only subwords are to be joined.
         tokenizer: of sacrebleu, for BLEU of text.
         compounds: score tokens with split compounds too; see :func:`split_compounds`.
-        more: further metrics, keys of :data:`TEXT_METRICS`.
+        extra_metrics: further metrics, keys of :data:`TEXT_METRICS`.
 
     Raises:
         DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
@@ -194,7 +194,7 @@ def score_generated(
     tokens = undoing.words(best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
-    scores = text_scores(texts, references, tokenizer, more)
+    scores = text_scores(texts, references, tokenizer, extra_metrics)
     if tokenized_reference is not None:
         token_references = plain_lines(tokenized_reference)
         _check_counts(tokens, token_references, "the translations", tokenized_reference)

@@ -97,7 +97,9 @@ def test_scores_and_intervals_are_those_of_the_command_sacrebleu(
     names = ["fair", "good", "bad"]
     theirs = sacrebleu_paired(outputs_of_three, names, *words)
     texts = {name: [outputs.read_lines(outputs_of_three / f"{name}.txt")] for name in names}
-    ours = bootstrap(texts, outputs.read_lines(outputs_of_three / "ref"), "fair", more=more)
+    ours = bootstrap(
+        texts, outputs.read_lines(outputs_of_three / "ref"), "fair", extra_metrics=more
+    )
     assert list(ours.estimates) == list(theirs) == names
     for name, metrics in ours.estimates.items():
         for label, cell in zip(labels, theirs[name], strict=True):

@@ -1,0 +1,197 @@
+"""Scores by kind of sentence, faults of translations, and the sentences that tell systems apart."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairseq_ext.evaluation.score import load_sacrebleu
+from fairseq_ext.evaluation.tokenizers import count_units, is_spaceless
+
+LENGTHS = (10, 20, 30)  # words of the reference; twice as many characters without spaces
+RARITIES = (0, 9, 99)  # times that the rarest word of the reference is in the training text
+DIFFERING = 20  # sentences
+_REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The test sentences of one kind.
+
+    Attributes:
+        name: of the kind.
+        sentences: how many they are.
+        scores: chrF2 of each system on them, the mean of its runs.
+    """
+
+    name: str
+    sentences: int
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Scores by kind of sentence, and how often translations have a fault.
+
+    Attributes:
+        kinds: some of which share sentences; those without a sentence are left out.
+        faults: by fault and system, the per cent of translations that have it.
+    """
+
+    kinds: Sequence[Kind]
+    faults: Mapping[str, Mapping[str, float]]
+
+
+def break_down(
+    references: Sequence[str],
+    texts: Mapping[str, Sequence[Sequence[str]]],
+    sources: Sequence[str] | None = None,
+    training: Iterable[str] | None = None,
+) -> Breakdown:
+    """Score the sentences of each kind, and count the faults of translations.
+
+    Args:
+        references: of the test set.
+        texts: by system, the translations of each run.
+        sources: for names and copies; without them names are found in the reference alone.
+        training: lines of the training text, for the kinds by rarity.
+    """
+    kinds = kinds_of(references, sources, training)
+    scorer = load_sacrebleu().CHRF(references=[list(references)])
+    counts = {
+        name: [np.array(scorer._extract_corpus_statistics(run, None)) for run in runs]
+        for name, runs in texts.items()
+    }
+
+    def score(name: str, rows: Sequence[int]) -> float:
+        sums = [run[rows].sum(axis=0).tolist() for run in counts[name]]
+        return statistics.fmean(scorer._compute_score_from_stats(total).score for total in sums)
+
+    return Breakdown(
+        [
+            Kind(kind, len(rows), {name: score(name, rows) for name in texts})
+            for kind, rows in kinds.items()
+            if rows
+        ],
+        {
+            fault: {
+                name: _share(has_fault, runs, references, sources) for name, runs in texts.items()
+            }
+            for fault, has_fault in FAULTS.items()
+            if has_fault is not _copied or sources is not None
+        },
+    )
+
+
+def kinds_of(
+    references: Sequence[str],
+    sources: Sequence[str] | None = None,
+    training: Iterable[str] | None = None,
+) -> dict[str, list[int]]:
+    """Return the numbers of the sentences of each kind; see :func:`break_down`."""
+    spaceless = is_spaceless(references)
+    unit, factor = ("characters", 2) if spaceless else ("words", 1)
+    lengths = count_units(references)
+    kinds = _by_bounds(lengths, [factor * bound for bound in LENGTHS], f"{{}} {unit}")
+    if training is not None and not spaceless:
+        kinds |= _by_bounds(_rarities(references, training), RARITIES, "rarest word {} times")
+    numbers = range(len(references))
+    kinds["with a number"] = [i for i in numbers if re.search(r"\d", references[i])]
+    shared = references if sources is None else sources
+    kinds["with a name"] = [
+        i for i in numbers if _names(references[i]).intersection(re.findall(r"\w+", shared[i]))
+    ]
+    return kinds
+
+
+def _names(sentence: str) -> set[str]:
+    """Return the words with a capital letter inside a sentence."""
+    return {word for word in re.findall(r"(?<=\S )\w+", sentence) if word[0].isupper()}
+
+
+def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
+    """Sort the numbers of sentences by their values into ranges that end at the bounds."""
+    kinds, first = {}, 0
+    for last in (*bounds, None):
+        if last is None:
+            label = f"{first} or more"
+        else:
+            label = f"{first} to {last}" if first < last else f"{last}"
+        kinds[form.format(label)] = [
+            i
+            for i, value in enumerate(values)
+            if value >= first and (last is None or value <= last)
+        ]
+        first = 0 if last is None else last + 1
+    return kinds
+
+
+def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
+    """Count how often the training text has the rarest word of each reference, case ignored."""
+    words = [set(re.findall(r"\w+", line.lower())) for line in references]
+    vocabulary = set().union(*words)
+    counts: Counter[str] = Counter()
+    for line in training:
+        counts.update(vocabulary.intersection(re.findall(r"\w+", line.lower())))
+    return [min((counts[word] for word in line), default=0) for line in words]
+
+
+def _unknown(text: str, reference: str, source: str | None) -> bool:
+    return "<unk>" in text and "<unk>" not in reference
+
+
+def _repeats(text: str, reference: str, source: str | None) -> bool:
+    return bool(_REPEATED.search(text)) and not _REPEATED.search(reference)
+
+
+def _copied(text: str, reference: str, source: str | None) -> bool:
+    return source is not None and text.casefold() == source.casefold() != reference.casefold()
+
+
+def _empty(text: str, reference: str, source: str | None) -> bool:
+    return not text.strip() and bool(reference.strip())
+
+
+Fault = Callable[[str, str, "str | None"], bool]
+"""Whether a translation has a fault, from its text, its reference and its source."""
+FAULTS: Mapping[str, Fault] = {
+    "unknown words": _unknown,
+    "words three times in a row": _repeats,
+    "copies of the source": _copied,
+    "no translation": _empty,
+}
+
+
+def _share(
+    has_fault: Fault,
+    runs: Sequence[Sequence[str]],
+    references: Sequence[str],
+    sources: Sequence[str] | None,
+) -> float:
+    of_each = sources or [None] * len(references)
+    lines = [line for run in runs for line in zip(run, references, of_each, strict=True)]
+    return 100 * sum(has_fault(*line) for line in lines) / len(lines)
+
+
+def most_different(
+    first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
+) -> list[tuple[int, float, float]]:
+    """Find the sentences whose chrF2 differs most between two translations, the largest first.
+
+    Returns:
+        the number of each sentence and its two scores; equal translations are left out.
+    """
+    scorer: Any = load_sacrebleu().CHRF()
+    scores = [
+        (number, *(scorer.sentence_score(line, [reference]).score for line in pair))
+        for number, (*pair, reference) in enumerate(zip(first, second, references, strict=True))
+        if pair[0] != pair[1]
+    ]
+    scores.sort(key=lambda entry: -abs(entry[1] - entry[2]))
+    return scores[:count]
