@@ -12,6 +12,7 @@ EXAMPLES = {
     "--src de --tgt en -o text",
     "corpus translations": "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
     "corpus contamination": "fairseq-ext corpus contamination test.en --training train.en",
+    "corpus noise": "fairseq-ext corpus noise test.de --kind typos --seed 1 -o test.typos.de",
     "corpus monolingual": "fairseq-ext corpus monolingual --data text --src de --tgt en "
     "--language en -o plain.en",
     "corpus mix": "fairseq-ext corpus mix --data text --src de --tgt en --source back.de "

@@ -25,6 +25,7 @@ OUTPUT = ("-o", "--output", "--out")
 """Names of the option for where to write; other commands have no `--out`."""
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
+NOISE_KINDS = ("typos", "lower", "upper", "punctuation")
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -290,6 +291,23 @@ class ContaminationOptions:
 
 
 @dataclass(frozen=True)
+class NoiseOptions:
+    """Which noise to add to which test set."""
+
+    test: Path = option(dataclasses.MISSING, "source sentences, plain text, a line each", "test")
+    kind: str = option(
+        help="typos: swapped, missing, doubled or wrong letters; lower or upper: that case; "
+        "punctuation: none",
+        choices=NOISE_KINDS,
+    )
+    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
+    share: float | None = option(
+        None, "of the words, with a typing error (default: 0.1)", metavar="SHARE"
+    )
+    seed: int | None = option(None, "of the typing errors (default: 1)", metavar="N")
+
+
+@dataclass(frozen=True)
 class OwnTextOptions:
     """How to check and copy a user's own text."""
 
@@ -401,6 +419,9 @@ OTHERS = {
         ContaminationOptions,
         "contamination",
         "test sentences that are in the training text, or nearly",
+    ),
+    "noise": CommandLine(
+        NoiseOptions, "noise", "a test set with typing errors, another case or no punctuation"
     ),
     "monolingual": CommandLine(
         MonolingualOptions, "monolingual", "a side of a prepared corpus as plain text"

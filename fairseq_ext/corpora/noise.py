@@ -1,0 +1,91 @@
+"""Noise in a test set: typing errors, another case, or no punctuation, the same for every run."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from fairseq_ext.corpora.command_lines import NoiseOptions
+from fairseq_ext.text.reading import lines
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.files import atomic_write
+
+SHORTEST = 3  # letters of a word that gets typing errors
+
+
+def add_noise(
+    sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1
+) -> Iterator[str]:
+    """Yield each sentence with noise; a sentence's noise depends on its number and the seed.
+
+    Args:
+        sentences: plain text.
+        kind: a key of :data:`KINDS`.
+        share: of the words of at least three letters, with a typing error.
+        seed: of the typing errors.
+    """
+    for number, sentence in enumerate(sentences):
+        yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"))
+
+
+def _with_typing_errors(sentence: str, share: float, draw: random.Random) -> str:
+    words = sentence.split(" ")
+    return " ".join(
+        _mistype(word, draw)
+        if sum(map(str.isalpha, word)) >= SHORTEST and draw.random() < share
+        else word
+        for word in words
+    )
+
+
+def _mistype(word: str, draw: random.Random) -> str:
+    """Swap two neighbouring letters, or leave out, double or replace a letter of the word."""
+    places = [i for i, char in enumerate(word) if char.isalpha()]
+    place = draw.choice(places)
+    before, letter, after = word[:place], word[place], word[place + 1 :]
+    error = draw.choice(("swap", "leave out", "double", "replace"))
+    if error == "swap" and after[:1].isalpha():
+        return before + after[0] + letter + after[1:]
+    if error == "leave out":
+        return before + after
+    if error == "replace":
+        return before + word[draw.choice(places)] + after
+    return before + 2 * letter + after
+
+
+def _without_punctuation(sentence: str, share: float, draw: random.Random) -> str:
+    letters = (char for char in sentence if not unicodedata.category(char).startswith("P"))
+    return " ".join("".join(letters).split())
+
+
+Noise = Callable[[str, float, random.Random], str]
+KINDS: Mapping[str, Noise] = {
+    "typos": _with_typing_errors,
+    "lower": lambda sentence, *_: sentence.lower(),
+    "upper": lambda sentence, *_: sentence.upper(),
+    "punctuation": _without_punctuation,
+}
+"""Noise by the values of ``--kind``."""
+
+
+def run(options: NoiseOptions) -> str:
+    """Write a test set with noise; returns how many of its lines differ.
+
+    Raises:
+        ConfigError: options of typing errors with noise of another kind, or no share.
+        DataError: the file is unreadable.
+    """
+    share = 0.1 if options.share is None else options.share
+    seed = 1 if options.seed is None else options.seed
+    for name in ("share", "seed"):
+        if options.kind != "typos" and getattr(options, name) is not None:
+            raise ConfigError(f"`--{name}` goes with `--kind typos`; nothing else is drawn.")
+    if not 0 < share <= 1:
+        raise ConfigError(f"`--share` must be above 0 and at most 1, but is {share} instead.")
+    sentences = [line for _, line in lines(options.test)]
+    noisy = list(add_noise(sentences, options.kind, share, seed))
+    with atomic_write(options.out) as file:
+        file.writelines(f"{line}\n" for line in noisy)
+    differing = sum(map(str.__ne__, sentences, noisy))
+    return f"{options.out}: {differing:,} of {len(noisy):,} lines differ from {options.test}."
