@@ -10,19 +10,42 @@ from pathlib import Path
 from tests.support.harness import REPO
 
 RESULTS = REPO / "docs" / "results"
-HEADER = ("part", "check", "times", "failed", "seen")
+HEADER = ("part", "check", "times", "failed", "observed")
+LABELS = {  # of the figures whose names in the JSON do not explain themselves
+    "left_temporary_files": "kills that left temporary files",
+    "felt": "runs that met the fault",
+    "bytes": "size of the file in bytes",
+    "identical": "accepted, with unchanged content",
+    "memory_before_mib": "MiB before",
+    "memory_peak_mib": "MiB at most",
+    "change_in_per_cent": "memory growth in per cent",
+    "rank": "rank of that process",
+    "runs": "trainings killed",
+    "moments": "moments of the kills",
+    "no_HTTP": "not HTTP",
+    "left_before_the_answer": "client left before the answer",
+    "left_while_sending": "client left while sending",
+}
+MEMORY = ("mib_after_a_tenth", "mib_at_25%", "mib_at_50%", "mib_at_75%", "mib_at_the_end")
 
 
 def figures(row: dict) -> str:
-    """What a row has beside its counts, in words."""
+    """The figures of a row beside its counts, in words."""
     rest = {name: row[name] for name in row if name not in ("check", "count", "failures")}
     rest.pop("updates_done_when_killed", None)
-    return "; ".join(f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in rest.items())
+    if MEMORY[0] in rest:
+        sizes = ", ".join(_shown(rest.pop(name)) for name in MEMORY)
+        rest = {"MiB at 10, 25, 50, 75 and 100% of the work": sizes, **rest}
+    return "; ".join(f"{_label(name)}: {_shown(value)}" for name, value in rest.items())
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name.replace("mib", "MiB").replace("_", " "))
 
 
 def _shown(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {value[name]}" for name in sorted(value))
+        return ", ".join(f"{name} {value[name]:,}" for name in sorted(value))
     if isinstance(value, float):
         return f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
