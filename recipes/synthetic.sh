@@ -26,31 +26,31 @@ part_lines=10000 longest=250 ratio=3 rest=()
 # synthetic_usage: help on the options that both recipes have.
 synthetic_usage() {
     cat <<HELP
-  --corpus C       a corpus of `fairseq-ext corpus`                 ($corpus)
-  --src L, --tgt L its languages, in either direction              ($src, $tgt)
-  --part-lines N   lines translated at a time; what is done before a stop stays  ($part_lines)
+  --corpus C       name of a corpus of \`fairseq-ext corpus\`        ($corpus)
+  --src L, --tgt L languages of the corpus, in either direction    ($src, $tgt)
+  --part-lines N   lines to translate at a time; finished parts survive a stop  ($part_lines)
   --longest N      leave out pairs with more tokens on a side      ($longest)
   --ratio R        … or with lengths that differ more than R-fold  ($ratio)
 
 and the options of the training, the same for all systems of the run:
 
   --arch A         architecture                                    ($arch, tiny)
-  --data DIR       the corpus, prepared there once for all runs    (runs/data/$corpus)
-  --mirror M       folder or address to take its files from
+  --data DIR       folder of the corpus, made once for all runs    (runs/data/$corpus)
+  --mirror M       folder or address to take the corpus's files from
   --any-counts     accept another edition of the corpus
-  --bpe N          joint merges                                    (the corpus's)
+  --bpe N          joint byte-pair merges                          (the corpus's)
   --max-tokens N   target tokens in a batch                        ($max_tokens)
   --update-freq N  batches in an update                            ($update_freq)
-  --updates N      length of each training                         ($updates)
-  --warmup N       updates until the rate is at its height         ($warmup)
+  --updates N      updates of each training                        ($updates)
+  --warmup N       updates until the peak learning rate            ($warmup)
   --dropout F      dropout                                         ($dropout)
   --average N      average N checkpoints of the last quarter of the updates; 1: the last one  ($average)
-  --out DIR        where everything goes
+  --out DIR        folder for all output
   --help           this text
-  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+  -- FLAG...       more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 needs no files and takes a tiny corpus of the shipped sentences. DRY_RUN=1 only prints the
-commands. Stopped and started again, the recipe continues: translations after their last part.
+commands. If stopped, the recipe continues when run again: translations after their last part.
 HELP
 }
 
