@@ -21,13 +21,13 @@ usage() {
     cat <<HELP
 Usage: bash recipes/back_translation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
-  --pairs N        the corpus's first N pairs are the parallel text; of the others the target side
-                   alone is used                                   (10000; with --mono all)
+  --pairs N        use the corpus's first N pairs as parallel text, and of the others only the
+                   target side                                     (10000; with --mono all)
   --mono FILE      monolingual text of the target language instead
-  --method M       how synthetic sources are found: beam (of $beam), sampling, top10  ($method)
-  --reverse MODEL  a trained bundle, by its path or name, instead of training one
-  --tag WORD       put before them; '' for none                    ($tag)
-  --copies N       of the pairs, where synthetic ones are many     ($copies)
+  --method M       search for synthetic sources: beam (of $beam), sampling, top10  ($method)
+  --reverse MODEL  path or name of a trained bundle, instead of training one
+  --tag WORD       word before each synthetic source; '' for none  ($tag)
+  --copies N       copies of the pairs, to balance synthetic ones  ($copies)
 $(synthetic_usage)
 HELP
 }

@@ -12,27 +12,27 @@ usage() {
 Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
 
   DATA_DIR       train, valid and test, each with the endings .SRC and .TGT
-  ARCH           a fairseq architecture, ours or a stock one, or one with flags and a name of its
-                 own: 'wide=lstm --encoder-bidirectional --decoder-hidden-size 512'
+  ARCH           a fairseq architecture, ours or a stock one, also with a name and flags:
+                 'wide=lstm --encoder-bidirectional --decoder-hidden-size 512'
 
-  --updates N    training updates of each                     (2000)
+  --updates N    training updates of each model               (2000)
   --bpe N        joint byte-pair merges; 0: words             (8000)
-  --subwords K   or N pieces of another kind: sentencepiece-unigram, sentencepiece-bpe,
-                 tokenizers; none for words                   (bpe)
+  --subwords K   kind of subwords, of which --bpe is the number: bpe, sentencepiece-unigram,
+                 sentencepiece-bpe, tokenizers; none: words   (bpe)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)
-  --from NAME    start from the last checkpoint of that model of the same --out: the next stage
-                 of a schedule
-  --tokenize     Moses tokenization before, and undone after for sacrebleu
-  --no-table     write results.md and results.json without showing them, as for a recipe that
-                 makes a table of its own
+  --from NAME    start from the last checkpoint of model NAME in --out, as the next stage of a
+                 schedule
+  --tokenize     tokenize as Moses does, and detokenize before sacrebleu
+  --no-table     write results.md and results.json without showing them, for a recipe with a
+                 table of its own
   --out DIR      shared data, and a folder for each model     (runs/compare-DATA_DIR-SRC-TGT)
   --help         this text
 
 All models share the binarized data. Two calls with the same --out may run at the same time, each
-with its own architectures; the table always shows every model finished so far. What has been
-done is not done again. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints
-the commands.
+with its own architectures; the table always shows every model finished so far. Finished steps
+are not repeated. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints the
+commands.
 HELP
 }
 

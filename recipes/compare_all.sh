@@ -26,22 +26,22 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --mirror M     folder or address with Multi30k's files raw/*.gz or, with --tok,
                  tok/*.lc.norm.tok.*
   --data DIR     your own text instead: train, valid and test, each with the endings .SRC and .TGT
-  --src L, --tgt L  its languages                                    (en, de)
-  --tokenize     Moses tokenization before, and undone after (Multi30k is tokenized anyway)
-  --updates N    training updates of each                            (6000)
+  --src L, --tgt L  languages of your own text                       (en, de)
+  --tokenize     tokenize as Moses does, and undo it in translations (always so for Multi30k)
+  --updates N    training updates of each model                      (6000)
   --bpe N        joint byte-pair merges                              (4000)
-  --subwords K   or N pieces of another kind: sentencepiece-unigram, sentencepiece-bpe,
-                 tokenizers; none for words                          (bpe)
+  --subwords K   kind of subwords, of which --bpe is the number: bpe, sentencepiece-unigram,
+                 sentencepiece-bpe, tokenizers; none: words          (bpe)
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)
   --baseline NAME the system that the others are tested against      (transformer)
-  --metric M     in the table too: comet:MODEL, see `fairseq-ext compare --help`
+  --metric M     neural metric for the table: comet:MODEL, see `fairseq-ext compare --help`
   --out DIR      shared data, and a folder for each model            (runs/compare-all)
   --help         this text
 
-The table, compare.md with .json, .png and .svg, shows what this call has trained or found trained.
-SMOKE=1 runs every step at a tiny size on some of the shipped sentences; DRY_RUN=1 only prints the commands.
-Stopped and started again, the recipe continues. OMP_NUM_THREADS is the number of CPU threads (1).
+The table (compare.md, .json, .png and .svg) shows the models of this call, trained now or before.
+SMOKE=1 runs every step at a tiny size on some of the shipped sentences; DRY_RUN=1 only prints the
+commands. If stopped, it continues when run again. OMP_NUM_THREADS is the number of CPU threads (1).
 HELP
 }
 

@@ -11,22 +11,22 @@ usage() {
     cat <<'HELP'
 Usage: bash recipes/finetune.sh --model MODEL --data DIR --src L --tgt L [OPTION]... [-- FLAG...]
 
-Trains a model on: a bundle, the folder of a run, or a folder, archive or name of a model that
-fairseq's authors publish. Its dictionaries, subwords and options stay. The run ends with a bundle,
-and a comparison with the model before on the test set. Stopped at any point and started again, it
-continues.
+Trains a model further, with its own dictionaries, subwords and options. The run ends with a bundle,
+and compares it with the original model on the test set. If stopped at any point, it continues when
+run again.
 
-  --model M      what to begin with
+  --model M      model to train: a bundle, the folder of a run, or a folder, archive or name of a
+                 model that fairseq's authors publish
   --data DIR     train, valid and test, each with the endings .SRC and .TGT: text as people write
                  it, one sentence per line
   --src L        source language, as the model calls it
   --tgt L        target language
-  --updates N    how many training updates                          (1000)
+  --updates N    training updates                                   (1000)
   --lr X         learning rate                                      (3e-5)
   --max-tokens N tokens in a batch                                  (2000)
-  --out DIR      where everything goes                 (runs/finetune-DATA-SRC-TGT)
+  --out DIR      folder for all output                 (runs/finetune-DATA-SRC-TGT)
   --help         this text
-  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+  -- FLAG...     more flags for fairseq-train, which override the recipe's
 
 DRY_RUN=1 only prints the commands. OMP_NUM_THREADS is the number of CPU threads (2).
 HELP

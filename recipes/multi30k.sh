@@ -33,21 +33,21 @@ Usage: bash recipes/multi30k.sh [--tok] [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --arch A         architecture, ours or a stock one            ($arch, tiny)
   --mirror M       folder or address with the files of github.com/multi30k/dataset, data/task1:
                    raw/*.gz or, with --tok, tok/*.lc.norm.tok.*
-  --data DIR       the corpus, prepared there once for all runs (runs/data/$corpus)
+  --data DIR       folder of the corpus, made once for all runs (runs/data/$corpus)
   --any-counts     accept another edition of the corpus
-  --bpe N          joint merges; 0 for words                    (10000)
+  --bpe N          joint byte-pair merges; 0 for words          (10000)
   --max-tokens N   target tokens in a batch                     ($max_tokens)
   --update-freq N  batches in an update                         ($update_freq)
-  --updates N      length of the training                       ($updates)
-  --warmup N       updates until the rate is at its height      ($warmup)
+  --updates N      training updates                             ($updates)
+  --warmup N       updates until the peak learning rate         ($warmup)
   --dropout F      dropout                                      ($dropout)
   --average N      average the last N epochs; 1: the last checkpoint  ($average)
-  --out DIR        where everything goes                        (runs/$corpus-ARCH)
+  --out DIR        folder for all output                        (runs/$corpus-ARCH)
   --help           this text
-  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+  -- FLAG...       more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 needs no files and takes a tiny corpus of the shipped sentences. DRY_RUN=1 only prints the
-commands. Stopped and started again, the recipe continues.
+commands. If stopped, the recipe continues when run again.
 HELP
 }
 

@@ -31,22 +31,22 @@ usage() {
     cat <<HELP
 Usage: bash recipes/multi30k_all.sh [OPTION]... [NAME]...
 
-  NAME             system, or NAME@SEED for another seed; it brings along what it needs  (all)
+  NAME             system, or NAME@SEED for another seed; systems that it needs are added  (all)
                      1: ${groups[0]}
                      2: ${groups[1]}
-                     3: seeds 2 and 3 of the rest, binary-muse, binary-linformer
-                     4: ternary weights where the others are binary, three seeds of
-                        ternary and ternary-muse
-  --group N        the systems of that line; may be repeated
+                     3: seeds 2 and 3 of the others, binary-muse, binary-linformer
+                     4: ternary instead of binary weights: three seeds of ternary and
+                        ternary-muse
+  --group N        systems of line N above; may be repeated
 
   --device D       cpu or gpu                                  (gpu where there is one)
-  --jobs N         trainings at once, one thread each on a CPU (cores; 1 on a GPU)
-  --rates A,B,C    peak learning rates that each system tries  (0.001,0.002,0.004; on a GPU
+  --jobs N         trainings at a time, each in one thread on a CPU (cores; 1 on a GPU)
+  --rates A,B,C    peak learning rates to try for each system  (0.001,0.002,0.004; on a GPU
                                                                0.0025,0.005,0.01)
-  --updates N      the longest training                        (30000; 8000 on a GPU)
+  --updates N      updates of the longest training             (30000; 8000 on a GPU)
   --mirror M       folder or address with the files of github.com/multi30k/dataset, data/task1/tok
-  --data DIR       the corpus, prepared there once             (runs/data/$corpus)
-  --out DIR        where everything goes                       (runs/multi30k-all)
+  --data DIR       folder of the corpus, made once             (runs/data/$corpus)
+  --out DIR        folder for all output                       (runs/multi30k-all)
   --help           this text
 
 An update has 1,000 tokens on a CPU, 8,192 on a GPU (two batches, bf16). Ctrl-C stops all trainings,

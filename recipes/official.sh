@@ -31,30 +31,30 @@ usage() {
 Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
   --arch A         architecture, such as transformer_iwslt_de_en  ($arch)
-  --data DIR       the corpus, prepared there once for all runs
+  --data DIR       folder of the corpus, made once for all runs
                    (runs/data/$corpus)
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus
   --bpe N          merges of the byte-pair encoding; 0 for words  (the paper's)
-  --subwords K     or pieces of another kind: sentencepiece-unigram,
-                   sentencepiece-bpe, tokenizers; none for words  (bpe)
+  --subwords K     kind of subwords, of which --bpe is the number: bpe,
+                   sentencepiece-unigram, sentencepiece-bpe, tokenizers; none: words  (bpe)
   --max-tokens N   target tokens in a batch                       ($max_tokens)
-  --update-freq N  batches in an update; with less memory for a batch, more of
-                   them make the same update                      ($update_freq)
-  --updates N      length of the training                         ($updates)
-  --warmup N       updates of them until the rate is at its height ($warmup)
+  --update-freq N  batches in an update; with less memory, make batches smaller
+                   and this number larger                         ($update_freq)
+  --updates N      training updates                               ($updates)
+  --warmup N       updates until the peak learning rate           ($warmup)
   --dropout F      dropout                                        ($dropout)
   --average N      average the last N epochs; 1: the last checkpoint  ($average)
   --against NAME=GENERATED
                    draw BLEU by length against another run's generated.txt,
-                   also where all else is done
-  --out DIR        where everything goes             (runs/$corpus-ARCH)
+                   even if all other steps are done
+  --out DIR        folder for all output             (runs/$corpus-ARCH)
   --help           this text
-  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+  -- FLAG...       more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences, packed as the
-official archives are. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
-continues (the corpus after its last step, training after its last checkpoint).
+official archives are. DRY_RUN=1 only prints the commands. If stopped, the recipe continues when run
+again: the corpus after its last step, training after its last checkpoint.
 HELP
 }
 

@@ -16,23 +16,23 @@ Usage: bash recipes/quickstart.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 Installs everything into .venv (unless the active Python environment already works), trains a
 translation model on the Spanish and English sentences that come with the package (Tatoeba,
 CC BY 2.0 FR), and shows after each validation how it translates one of them by then. Then it
-translates the test set and ends with scores, sample translations, two pictures, and a table: this
-model beside one that comes with the package, which learnt on a GPU. Some 7 minutes of two CPU
-cores after the installation. Stopped at any point and started again, it continues.
+translates the test set and ends with scores, sample translations, two pictures, and a table of this
+model beside one that comes with the package and learnt on a GPU. It takes some 7 minutes on two CPU
+cores after the installation. If stopped at any point, it continues when run again.
 
   --arch A       fairseq architecture, ours or a stock one          (gru_attention)
   --src L        source language                                    (es)
   --tgt L        target language                                    (en)
   --data DIR     your own text instead: train, valid and test, each with the
                  endings .SRC and .TGT, one sentence per line
-  --tokenize     with --data: Moses tokenization before, and undone after
-  --updates N    how many training updates                          (1600)
-  --bpe N        how many joint byte-pair merges                    (4000)
-  --subwords K   or N pieces of another kind: sentencepiece-unigram,
-                 sentencepiece-bpe, tokenizers; none for words      (bpe)
-  --out DIR      where everything goes               (runs/quickstart-SRC-TGT-ARCH)
+  --tokenize     tokenize --data as Moses does, and undo it in translations
+  --updates N    training updates                                   (1600)
+  --bpe N        joint byte-pair merges                             (4000)
+  --subwords K   kind of subwords, of which --bpe is the number: bpe, sentencepiece-unigram,
+                 sentencepiece-bpe, tokenizers; none: words         (bpe)
+  --out DIR      folder for all output               (runs/quickstart-SRC-TGT-ARCH)
   --help         this text
-  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+  -- FLAG...     more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 runs everything at a tiny size, in under a minute. DRY_RUN=1 only prints the commands.
 OMP_NUM_THREADS is the number of CPU threads (2).

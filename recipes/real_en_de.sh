@@ -31,24 +31,23 @@ usage() {
     cat <<HELP
 Usage: bash recipes/real_en_de.sh [OPTION]... [NAME]...
 
-  NAME             system, or NAME@SEED for another seed; it brings along what it needs  (all)
+  NAME             system, or NAME@SEED for another seed; systems that it needs are added  (all)
                      1: $systems
-                     2, 3: the same with seeds 2 and 3
+                     2, 3: line 1 with seeds 2 and 3
                      4: ${groups[3]}
-                     5: binary or ternary weights, three seeds of ternary, binary-muse, ternary-muse
-  --group N        the systems of that line; may be repeated
+                     5: binary or ternary weights: three seeds of ternary, binary-muse, ternary-muse
+  --group N        systems of line N above; may be repeated
 
-  --corpus C       real or multi30k                                 (real)
-  --from DIR       folder with the corpus's files, as preprocess/real_text.py --help says; those of
-                   multi30k are github.com/multi30k/dataset's, data/task1/tok, downloaded without
-                   this option
-  --jobs N         trainings at once, one thread each on a CPU      (cores; 1 on a GPU)
-  --updates N      length of every training                         (10000; 5000 on a GPU)
-  --rates A,B,C    peak learning rates that each system tries; the best after $grid updates goes on
-                   (one rate for each system, which is in the script; on a GPU 0.0025,0.005,0.01)
+  --corpus C       corpus: real or multi30k                         (real)
+  --from DIR       folder with the corpus's files: for real see preprocess/real_text.py --help; for
+                   multi30k data/task1/tok of github.com/multi30k/dataset  (multi30k: downloaded)
+  --jobs N         trainings at a time, each in one thread on a CPU  (cores; 1 on a GPU)
+  --updates N      updates of each training                         (10000; 5000 on a GPU)
+  --rates A,B,C    peak learning rates to try for each system; the best after $grid updates goes on
+                   (one rate for each system, set in the script; on a GPU 0.0025,0.005,0.01)
   --device D       cpu or gpu                                       (gpu where there is one)
-  --data DIR       the corpus, prepared there once                  (runs/data/CORPUS)
-  --out DIR        where everything goes                            (runs/real-en-de or runs/real-multi30k)
+  --data DIR       folder of the corpus, made once                  (runs/data/CORPUS)
+  --out DIR        folder for all output                            (runs/real-en-de or runs/real-multi30k)
   --help           this text
 
 An update has 1,000 tokens on a CPU, 8,192 on a GPU (two batches, bf16). Ctrl-C stops all trainings,

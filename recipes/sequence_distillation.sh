@@ -20,11 +20,11 @@ usage() {
     cat <<HELP
 Usage: bash recipes/sequence_distillation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
-  --teacher MODEL  a trained bundle, by its path or name, instead of training one
-  --copies N       of the corpus's own pairs among the distilled ones  ($copies)
+  --teacher MODEL  path or name of a trained bundle, instead of training one
+  --copies N       copies of the corpus's own pairs among the distilled ones  ($copies)
 $(synthetic_usage)
 
-Teacher and student have the same architecture, the student with
+Teacher and student have the same architecture; the student's sizes are
   ${student[*]}
 HELP
 }

@@ -25,13 +25,13 @@ Usage: bash recipes/studies.sh STUDY DATA_DIR SRC TGT [OPTION]... [NAME]... [-- 
 
   STUDY           bmt, linformer-slots or muse-rows
   DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
-  NAME            some of the study's systems (all); a dry run lists them
+  NAME            systems of the study (all); a dry run lists them
 
-  --updates N     length of each training                            ($updates)
+  --updates N     updates of each training                           ($updates)
   --bpe N         joint byte-pair merges                             ($bpe)
   --max-tokens N  tokens in a batch                                  ($max_tokens)
-  --tokenize      Moses tokenization before, undone for sacrebleu
-  --buckets LIST  limits of the source lengths, in words, of lengths.png
+  --tokenize      tokenize as Moses does, and detokenize before sacrebleu
+  --buckets LIST  greatest source length in words of each bucket of lengths.png
                                                      ($buckets)
   --out DIR       shared data, and a folder for each model
                                              (runs/STUDY-DATA_DIR-SRC-TGT)
@@ -40,8 +40,8 @@ Usage: bash recipes/studies.sh STUDY DATA_DIR SRC TGT [OPTION]... [NAME]... [-- 
 
 All systems have 4 + 4 layers of 128 / 256 with 4 heads, and, unless their names say otherwise,
 dropout 0.2 and a peak rate of 0.002. Calls with other names and the same --out may run at the same
-time; the table shows what is finished.
-Stopped and started again, the recipe goes on. DRY_RUN=1 only prints the commands.
+time; the table shows the finished systems.
+If stopped, the recipe continues when run again. DRY_RUN=1 only prints the commands.
 HELP
 }
 

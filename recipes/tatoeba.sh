@@ -30,22 +30,22 @@ Usage: bash recipes/tatoeba.sh --archive spa-eng.zip [OPTION]... [NAME]
   NAME           transformer, lstm, gru, linformer (32 slots), linformer-4, -8
                    or -16, muse, muse-simple, bmt or bmt-1         ($system)
 
-  --archive F    the archive, or any file of English and Spanish pairs apart by a tab
-  --src L, --tgt L  es and en, or en and es                        ($src, $tgt)
-  --updates N    length of the training                            ($updates)
-  --warmup N     updates until the rate is at its height           ($warmup)
-  --lr X         its height                                        (0.002; of bmt
-                   and bmt-1 0.004)
-  --dropout F    dropout                                           (0.2; of bmt-1
-                   0, as one bit for each weight restrains a model by itself)
-  --numbers K    weights of the bundle, as of fairseq-ext bundle   (bf16; of bmt
-                   fp32, of bmt-1 bits)
-  --out DIR      the corpus, and a folder for each model           (runs/tatoeba-SRC-TGT)
+  --archive F    the archive, or any file of English and Spanish pairs separated by a tab
+  --src L, --tgt L  languages: es and en, or en and es             ($src, $tgt)
+  --updates N    training updates                                  ($updates)
+  --warmup N     updates until the peak learning rate              ($warmup)
+  --lr X         peak learning rate                                (0.002; bmt and
+                   bmt-1: 0.004)
+  --dropout F    dropout                                           (0.2; bmt-1: 0,
+                   because one bit for each weight already restrains a model)
+  --numbers K    number format, as of fairseq-ext bundle           (bf16; bmt: fp32,
+                   bmt-1: bits)
+  --out DIR      folder of the corpus and of each model            (runs/tatoeba-SRC-TGT)
   --help         this text
 
 Several calls, each with its own model, may run at the same time. SMOKE=1 needs no file: every step,
-tiny, on some of the shipped sentences. DRY_RUN=1 only prints the commands. Stopped and started again, the
-recipe continues.
+tiny, on some of the shipped sentences. DRY_RUN=1 only prints the commands. If stopped, the recipe
+continues when run again.
 HELP
 }
 

@@ -13,29 +13,30 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
 
   DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
 
-  --only FIGURE   scale (5a) or output (5b)                                 (both)
+  --only FIGURE   figure to make: scale (5a) or output (5b)                 (both)
   --scales LIST   values of s        (1,2,4,8,16,32,64,128,256,512,1024,2048,4096)
   --outputs LIST  variants of the output projection  (plain,scale,layer,shortcut)
   --output-scale S  s of the variant `scale`                                  (64)
   --stages F,W,A  updates in float, with binary weights, and with binary activations
-                  (2000,1000,1000); for 5b weights and activations together, W
-                  updates after F
+                  (2000,1000,1000); 5b binarizes weights and activations together, in
+                  W updates after F
   --warmup N      updates at the start of each stage in which the rate rises  (100)
   --lr X          peak learning rate of each stage                            (0.002)
   --arch A        architecture of the family of `bmt`                         (bmt_tiny)
   --bpe N         joint byte-pair merges                                      (8000)
-  --subwords K    or N pieces of another kind: sentencepiece-unigram,
-                  sentencepiece-bpe, tokenizers                               (bpe)
+  --subwords K    kind of subwords, of which --bpe is the number: bpe,
+                  sentencepiece-unigram, sentencepiece-bpe, tokenizers        (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
   --out DIR       shared data, and a folder for each model
                                               (runs/ablations-DATA_DIR-SRC-TGT)
   --help          this text
 
-5a binarizes the feed-forward network alone and divides its products by s; all s go on from one
-float stage, in which s is not used. 5b binarizes the output projection alone; its variants are
-models of their own from the first update. Both have a float model beside them, trained for as long.
-Two calls with the same --out may run at the same time, each with its own --only. Stopped and started
-again, it goes on. SMOKE=1 needs no DATA_DIR: every step, tiny. DRY_RUN=1 only prints the commands.
+5a binarizes only the feed-forward network and divides its products by s; all values of s share one
+float stage, which does not use s. 5b binarizes only the output projection; its variants are
+separate models from the first update. Both include a float model that is trained for as long. Two
+calls with the same --out may run at the same time, each with its own --only. If stopped, it
+continues when run again. SMOKE=1 needs no DATA_DIR: every step, tiny. DRY_RUN=1 only prints the
+commands.
 HELP
 }
 

@@ -16,13 +16,13 @@ Usage: bash recipes/bmt/scaling_law.sh DATA_DIR SRC TGT [OPTION]... [-- FAIRSEQ_
 
   --depths LIST      layers of the side that grows   (6,8,10,12,14,18,22,26,30,36,42,48)
   --base N           layers of the other side                                        (6)
-  --updates F,W      updates in float, and further ones with binary weights  (50000,40000)
+  --updates F,W      updates in float, then with binary weights         (50000,40000)
   --warmup N         updates at the start of each stage in which the rate rises   (4000)
   --lr X             peak learning rate of each stage                            (0.001)
   --arch A           architecture of the family of `bmt`                   (bmt_scaling)
   --bpe N            joint byte-pair merges                                      (32000)
-  --subwords K       or N pieces of another kind: sentencepiece-unigram,
-                     sentencepiece-bpe, tokenizers; none for words                 (bpe)
+  --subwords K       kind of subwords, of which --bpe is the number: bpe,
+                     sentencepiece-unigram, sentencepiece-bpe, tokenizers; none: words (bpe)
   --max-tokens N     tokens in a batch                                            (4096)
   --eval NAME=PREFIX one more evaluation set, PREFIX.SRC and PREFIX.TGT; repeat for more
   --sample N         training pairs on which the training loss is measured        (2000)
@@ -31,10 +31,10 @@ Usage: bash recipes/bmt/scaling_law.sh DATA_DIR SRC TGT [OPTION]... [-- FAIRSEQ_
   --help             this text
   -- FLAG...         more flags for fairseq-train, such as --update-freq 8 --fp16
 
-The model with binary weights goes on from the float one of its size, whose training is its float
-stage; the paper has 5 and 4 epochs. No label smoothing, no distillation, one embedding table. What
-has been done is not done again. SMOKE=1 needs no DATA_DIR: it runs every step on a tiny corpus with
-five sizes, whose losses follow no law. DRY_RUN=1 only prints the commands.
+Each model with binary weights starts from the float model of its size, which is its float stage;
+the paper has 5 and 4 epochs. No label smoothing, no distillation, one embedding table. Finished
+steps are not repeated. SMOKE=1 needs no DATA_DIR: it runs every step on a tiny corpus with five
+sizes, whose losses follow no law. DRY_RUN=1 only prints the commands.
 HELP
 }
 

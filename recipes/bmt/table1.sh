@@ -13,22 +13,22 @@ Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
   DATA_DIR        train, valid and test, each with the endings .SRC and .TGT
   PRESET          rows: float bmt-1 … bmt-8 xnor-base bmt-s (float bmt-1 bmt-2 bmt-3 bmt-6 xnor-base)
 
-  --stages F,W,A  updates in float, with binary weights, and with binary activations where the row
+  --stages F,W,A  updates in float, with binary weights, and with binary activations if the row
                   has any (2000,1000,1000)
   --warmup N      updates at the start of each stage in which the rate rises  (100)
   --lr X          peak learning rate of each stage                            (0.002)
   --arch A        architecture of the family of `bmt`                         (bmt_tiny)
   --bpe N         joint byte-pair merges                                      (8000)
-  --subwords K    or N pieces of another kind: sentencepiece-unigram,
-                  sentencepiece-bpe, tokenizers                               (bpe)
+  --subwords K    kind of subwords, of which --bpe is the number: bpe,
+                  sentencepiece-unigram, sentencepiece-bpe, tokenizers        (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
   --out DIR       shared data, and a folder for each model   (runs/table1-DATA_DIR-SRC-TGT)
   --help          this text
 
 All rows are trained for the same number of updates. Rows with other layers than the paper's
 (xnor-base, bmt-s) have a float stage of their own. Two calls with the same --out may run at the
-same time, each with its own presets, once the float stage is there. Stopped and started again, it
-goes on. SMOKE=1 needs no DATA_DIR: every step, tiny, with rows float, bmt-6 and xnor-base.
+same time, each with its own presets, once the float stage is there. If stopped, it continues when
+run again. SMOKE=1 needs no DATA_DIR: every step, tiny, with rows float, bmt-6 and xnor-base.
 DRY_RUN=1 only prints the commands.
 HELP
 }

@@ -39,10 +39,10 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
   --preset P       row of Table 1: float, bmt-1 … bmt-8, xnor-base, bmt-s   ($preset)
   --kd             train a float teacher first, in the same folder and for as
-                   long, and distil from it; KD=1 in the environment is the same
-  --teacher FILE   distil from this checkpoint, whose dictionary is the same
+                   long, and distil from it (also set by KD=1 in the environment)
+  --teacher FILE   checkpoint to distil from, with the same dictionary
   --stages F,W,A   updates in float, with binary weights, and with binary
-                   activations; a row without the latter may do without A
+                   activations; A may be missing if the row has none
                                                      ($stages)
   --warmup N       updates at the start of each stage in which the rate rises
                                                                      ($warmup)
@@ -51,20 +51,20 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --update-freq N  batches in an update; their product should be 1,024  ($update_freq)
   --arch A         architecture of the family of \`bmt\`       ($arch)
   --dropout F      dropout                                           ($dropout)
-  --data DIR       the corpus, prepared there once for all runs
+  --data DIR       folder of the corpus, made once for all runs
                    (runs/data/$corpus)
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus
   --bpe N          merges of the byte-pair encoding                  (32000)
-  --subwords K     or pieces of another kind: sentencepiece-unigram,
-                   sentencepiece-bpe, tokenizers                     (bpe)
-  --out DIR        where everything goes         (runs/$corpus-PRESET)
+  --subwords K     kind of subwords, of which --bpe is the number: bpe,
+                   sentencepiece-unigram, sentencepiece-bpe, tokenizers  (bpe)
+  --out DIR        folder for all output         (runs/$corpus-PRESET)
   --help           this text
-  -- FLAG...       more flags for fairseq-train; they win over the recipe's
+  -- FLAG...       more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences, packed as the
-official archives are. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
-continues (the corpus after its last step, training after its last checkpoint).
+official archives are. DRY_RUN=1 only prints the commands. If stopped, the recipe continues when run
+again: the corpus after its last step, training after its last checkpoint.
 HELP
 }
 

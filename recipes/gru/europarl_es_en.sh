@@ -30,19 +30,19 @@ Usage: bash recipes/gru/europarl_es_en.sh --source FILE --target FILE [OPTION]..
 
   --source F     Spanish text, one sentence per line (plain or .gz); Europarl v7 calls it
                  europarl-v7.es-en.es
-  --target F     its English translation, line by line
-  --train N      training pairs, the first of what the other two leave    (900000)
+  --target F     English translation of this text, line by line
+  --train N      training pairs, the first that are in neither other set  (900000)
   --valid N      validation pairs                                         (80000)
   --test N       test pairs                                               (20000)
-  --patience N   epochs without a better validation loss before the end   (1)
+  --patience N   end after N epochs without a better validation loss      (1)
   --max-epoch N  end after N epochs at the latest                         (50)
   --arch A       architecture                                 (gru_europarl_es_en)
-  --out DIR      where everything goes                   (runs/europarl-es-en-ARCH)
+  --out DIR      folder for all output                   (runs/europarl-es-en-ARCH)
   --help         this text
-  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+  -- FLAG...     more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences. DRY_RUN=1 only
-prints the commands. Stopped and started again, the recipe continues.
+prints the commands. If stopped, the recipe continues when run again.
 HELP
 }
 

@@ -15,25 +15,26 @@ Usage: bash recipes/linformer/classify.sh DATA_DIR [OPTION]... [-- FAIRSEQ_TRAIN
                  word) on each line, UTF-8
   --arch A       linformer_encoder, linformer_encoder_tiny; or with exact attention
                  transformer_encoder, transformer_encoder_tiny        (linformer_encoder)
-  --marks LANG   DATA_DIR has {train,valid,test}.LANG instead, one side of a translation
-                 corpus; the class of a sentence is the mark at its end, . ? or !, which
-                 its words are to tell
+  --marks LANG   read {train,valid,test}.LANG of DATA_DIR instead, one side of a translation
+                 corpus; the class to predict from a sentence's words is its final mark,
+                 . ? or !
   --k N          slots into which a Linformer mixes a sentence        (32)
-  --max-len N    longest sentence in tokens; what is longer is cut    (256)
+  --max-len N    longest sentence in tokens; longer ones are cut      (256)
   --bpe N        byte-pair merges                                     (8000)
-  --words        words as they stand in the text instead of byte pairs
+  --words        words of the text as tokens, instead of byte pairs
   --batch-size N sentences in a batch                                 (32)
   --max-epoch N  end after N epochs at the latest                     (20)
-  --patience N   epochs without a better accuracy before the end      (5)
-  --out DIR      where everything goes                 (runs/classify-DATA_DIR-ARCH)
+  --patience N   end after N epochs without a better accuracy         (5)
+  --out DIR      folder for all output                 (runs/classify-DATA_DIR-ARCH)
   --help         this text
-  -- FLAG...     more flags for fairseq-train; they win over the recipe's
+  -- FLAG...     more flags for fairseq-train, which override the recipe's
 
 To compare, run it once for each --arch, then
     python recipes/linformer/classify_scores.py compare RUN...
 
 SMOKE=1 needs no DATA_DIR: it tells statements, questions and exclamations apart, among the Spanish
-sentences that come with the package. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe continues.
+sentences that come with the package. DRY_RUN=1 only prints the commands. If stopped, the recipe
+continues when run again.
 HELP
 }
 

@@ -34,24 +34,24 @@ Usage: bash recipes/linformer/wmt14_en_de.sh --data DIR_OR_ZIP --download DIR [O
 
   --data D        folder or .zip with wmt14_translate_de-en_train.csv and _test.csv
                   (Kaggle: mohamedlotfy50/wmt-2014-english-german)
-  --download DIR  keep GPT-2's encoder.json and vocab.bpe in DIR, downloaded once …
+  --download DIR  folder for GPT-2's encoder.json and vocab.bpe, downloaded once …
   --vocabulary F  … or your own encoder.json (BART: vocab.json)
-  --merges F      and vocab.bpe (BART: merges.txt)
+  --merges F      … and your own vocab.bpe (BART: merges.txt)
   --arch A        architecture                                (linformer_wmt_en_de)
-  --k N           projected length of a Linformer; or a list, one for each layer  (32)
-  --fraction F    use the first F of the training rows                  (1/2)
+  --k N           projected length of a Linformer, or a list with one for each layer  (32)
+  --fraction F    share of the training rows to use, from the first     (1/2)
   --csv-valid     validate on the CSV validation file, not on the last 1 %
   --batch-size N  sentences in a batch                                  (88)
-  --epochs N      length of the training                                (10)
-  --lr F          learning rate at its height                           (1e-4)
-  --warmup N      updates until then                                    (4000)
-  --out DIR       where everything goes               (runs/wmt14-en-de-ARCH[-kN])
+  --epochs N      epochs of training                                    (10)
+  --lr F          peak learning rate                                    (1e-4)
+  --warmup N      updates until the peak learning rate                  (4000)
+  --out DIR       folder for all output               (runs/wmt14-en-de-ARCH[-kN])
   --help          this text
-  -- FLAG...      more flags for fairseq-train; they win over the recipe's
+  -- FLAG...      more flags for fairseq-train, which override the recipe's
 
 SMOKE=1 needs no files: it runs every step on a tiny corpus of the shipped sentences with an encoding
-learnt from it. DRY_RUN=1 only prints the commands. Stopped and started again, the recipe
-continues (training after its last epoch).
+learnt from it. DRY_RUN=1 only prints the commands. If stopped, the recipe continues when run
+again, training after its last epoch.
 HELP
 }
 
