@@ -75,26 +75,26 @@ class OfficialOptions:
     corpus: str
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     download: Path | None = option(
-        None, "keep the archives in this folder (`download` below --output)", metavar="DIR"
+        None, "folder to keep the archives in (default: `download` below --output)", metavar="DIR"
     )
     mirror: str | None = option(
         None,
-        "read the archives, under their own names, from a folder or below another address",
+        "folder or address to read the archives from, under their own names",
         metavar="DIR_OR_URL",
     )
     workers: int | None = option(
         None, "processes (default: one for each core)", type=_natural, metavar="N"
     )
     bpe: int | None = option(
-        None, "merges; 0 for words (default: the paper's)", type=_natural, metavar="N"
+        None, "number of merges; 0 for words (default: the paper's)", type=_natural, metavar="N"
     )
     subwords: str = option(
         "bpe",
-        "subwords of another kind, --bpe N pieces of them (default: %(default)s)",
+        "kind of subwords, of which --bpe is the number (default: %(default)s)",
         choices=SUBWORDS,
     )
     any_counts: bool = option(
-        False, "accept other numbers of pairs than the known ones, as of another edition"
+        False, "accept other numbers of pairs than the known ones, such as another edition's"
     )
 
 
@@ -108,11 +108,11 @@ class TatoebaOptions:
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
     tgt: str = option("en", "target language, the other one (default: %(default)s)")
-    valid: int = option(1000, "at most 1000, the default", type=_natural, metavar="N")
-    test: int = option(1500, "at most 1500, the default", type=_natural, metavar="N")
+    valid: int = option(1000, "validation pairs, at most 1000 (1000)", type=_natural, metavar="N")
+    test: int = option(1500, "test pairs, at most 1500 (1500)", type=_natural, metavar="N")
     sample: tuple[int, ...] | None = option(
         None,
-        "instead of the whole corpus: so many pairs of each split, for a trial",
+        "number of pairs in each split, for a trial with a part of the corpus",
         type=_sizes,
         metavar="TRAIN,VALID,TEST",
     )
@@ -139,71 +139,71 @@ class PairOptions:
         "pairs",
         nargs="?",
     )
-    member: str | None = option(None, "the file inside the .zip, when it holds several")
+    member: str | None = option(None, "file inside the .zip, if there are several")
     columns: tuple[int, int] | tuple[str, str] = option(
         (1, 2),
-        "columns of source and target, counted from 1 (default: 1,2), or with --header their "
-        "names; others are ignored",
+        "columns of source and target, by number from 1 (default: 1,2) or, with --header, by name",
         type=_columns,
         metavar="SRC,TGT",
     )
-    header: bool = option(False, "the first line of PAIRS names its columns")
+    header: bool = option(False, "read column names from the first line of PAIRS")
     csv: bool = option(
         False,
-        "PAIRS is CSV: cells apart by commas, semicolons or tabs, some in quotation marks "
-        "(default: where its name ends in .csv)",
+        "read PAIRS as CSV: cells separated by commas, semicolons or tabs, some in quotation marks "
+        "(default: if its name ends in .csv)",
     )
-    source: Path | None = option(None, "instead of PAIRS: source lines (plain, .gz, .bz2 or .xz) …")
-    target: Path | None = option(None, "… and the target lines aligned with them")
+    source: Path | None = option(None, "source lines instead of PAIRS (plain, .gz, .bz2 or .xz) …")
+    target: Path | None = option(None, "… and target lines aligned with them")
     corpora: Path | None = option(
         None,
-        "instead of both: a JSON list of corpora with their weights and licences",
+        "JSON list of corpora, with weights and licences, instead of PAIRS or source and target",
         metavar="LIST",
     )
     download: Path | None = option(
         None,
-        "keep data sets of mtdata, which LIST may name, in this folder (`download` below --output)",
+        "folder to keep mtdata's data sets in, which LIST may name (default: `download` below "
+        "--output)",
         metavar="DIR",
     )
-    swap: bool = option(False, "exchange source and target as read")
-    tokenize: bool = option(False, "Moses tokenization (sacremoses), no escapes")
+    swap: bool = option(False, "exchange source and target after reading")
+    tokenize: bool = option(False, "tokenize as Moses does (sacremoses), without escapes")
     lowercase: bool = option(False, "lower-case both sides")
     max_words: int | None = option(
-        None, "drop pairs with a longer side", type=_natural, metavar="N"
+        None, "drop pairs with more words on a side (default: none)", type=_natural, metavar="N"
     )
     rule: Sequence[str] = option(
         [],
-        "leave out more pairs, may be given again: length=MIN:MAX, ratio=R, letters=SHARE, "
-        "different, language, or a rule of another package",
+        "rule that leaves out more pairs: length=MIN:MAX, ratio=R, letters=SHARE, different, "
+        "language, or a rule of another package; may be repeated",
         action="append",
         metavar="NAME=VALUES",
     )
-    valid: int = option(1000, "default: %(default)s", type=_natural, metavar="N")
-    test: int = option(1000, "default: %(default)s", type=_natural, metavar="N")
+    valid: int = option(1000, "validation pairs (%(default)s)", type=_natural, metavar="N")
+    test: int = option(1000, "test pairs (%(default)s)", type=_natural, metavar="N")
     key: str = option(
         "auto",
         "side whose sentences must not be in two splits (default: the one that repeats more); "
-        "groups: no sentence of either side in one split is a word or two away from another's",
+        "groups: neither side has sentences in two splits that differ by a word or two",
         choices=(*SIDES, "auto", "groups"),
     )
     strict: bool = option(
         True, "drop from train the pairs whose other side is in valid or test (default: yes)"
     )
-    salt: str = option("1", "another salt gives another split (default: 1)")
+    salt: str = option("1", "salt of the split; another one gives another split (default: 1)")
     as_split: str | None = option(
         None,
-        "do not split: write all pairs, in order and repeats too, as this split",
+        "write all pairs, in order and with repeats, as this split instead of splitting",
         "--as",
         choices=SPLITS,
     )
-    overwrite: bool = option(False, "write over a corpus in --output that was made otherwise")
+    overwrite: bool = option(False, "overwrite a corpus in --output that was made differently")
     workers: int | None = option(
         None, "processes (default: one for each core)", type=_natural, metavar="N"
     )
     parts: Path | None = option(
         None,
-        "keep what is done in this folder: several workers, also of other machines, may share "
-        "it, and stopped and started again they go on with the parts that are missing",
+        "folder for finished parts; several workers, also on other machines, may share it, and a "
+        "worker started again goes on with the missing parts",
         metavar="FOLDER",
     )
     part_lines: int | None = option(
@@ -211,13 +211,13 @@ class PairOptions:
     )
     shard: str | None = option(
         None,
-        "clean only part I of every N, from 0/N; without it a worker takes any part",
+        "clean only part I of every N, counted from 0 (default: any missing part)",
         metavar="I/N",
     )
     ray: str | None = option(
         None,
-        "of a Ray cluster that shares the folder: a worker for each OMP_NUM_THREADS "
-        "processors (1); `local` starts one on this machine",
+        "address of a Ray cluster that shares the folder; every OMP_NUM_THREADS (1) processors run "
+        "a worker; `local` starts a cluster on this machine",
         metavar="ADDRESS",
     )
 
@@ -230,8 +230,8 @@ class TranslationOptions:
     tgt: str = option(help="target language, such as de")
     output: Path = option(
         dataclasses.MISSING,
-        "file to write: source, target and document of each pair, for `corpus pairs`; TSV.json "
-        "has counts and checksums",
+        "file to write, with source, target and document of each pair, for `corpus pairs`; "
+        "TSV.json gets counts and checksums",
         "-o",
         "--output",
         metavar="TSV",
@@ -246,34 +246,36 @@ class TranslationOptions:
         metavar="FILE",
     )
     source: Path | None = option(
-        None, "instead: a file or folder of source texts (.sgm, lines, help pages) …"
+        None, "file or folder of source texts instead (.sgm, lines, help pages) …"
     )
-    target: Path | None = option(None, "… and that of their translations")
+    target: Path | None = option(None, "… and file or folder of their translations")
     format: str | None = option(
-        None, "of the files (default: as their names end)", choices=FORMAT_NAMES
+        None, "format of the files (default: by the ends of their names)", choices=FORMAT_NAMES
     )
     markup: str = option(
-        MARKUP_RULES[0], "tags such as <emph> (default: %(default)s)", choices=MARKUP_RULES
+        MARKUP_RULES[0], "rule for tags such as <emph> (default: %(default)s)", choices=MARKUP_RULES
     )
     placeholders: str = option(
         PLACEHOLDER_RULES[0],
-        "values such as %%s and {name} (default: %(default)s)",
+        "rule for values such as %%s and {name} (default: %(default)s)",
         choices=PLACEHOLDER_RULES,
     )
     mnemonics: str = option(
         MNEMONIC_RULES[0],
-        "letters of shortcuts such as &File (default: %(default)s)",
+        "rule for letters of shortcuts such as &File (default: %(default)s)",
         choices=MNEMONIC_RULES,
     )
-    licence: str = option("", "of the texts, for the record", metavar="TEXT")
-    domain: str = option("", "of the texts, for the record", metavar="NAME")
+    licence: str = option("", "licence of the texts, for the record", metavar="TEXT")
+    domain: str = option("", "domain of the texts, for the record", metavar="NAME")
 
 
 @dataclass(frozen=True)
 class ContaminationOptions:
     """Which test set to look for in which training text."""
 
-    test: Path = option(dataclasses.MISSING, "its sentences, plain text, a line each", "test")
+    test: Path = option(
+        dataclasses.MISSING, "test set as plain text, one sentence per line", "test"
+    )
     training: Sequence[Path] = option(
         help="training text in the same language, plain or compressed",
         nargs="+",
@@ -282,8 +284,8 @@ class ContaminationOptions:
     )
     output: Path | None = option(
         None,
-        "write a line of JSON for each sentence found: its number, from 0, exact or near, and the "
-        "training sentence's number",
+        "file for a line of JSON for each sentence found: its number (from 0), exact or near, and "
+        "the number of the training sentence",
         "-o",
         "--output",
         metavar="JSONL",
@@ -315,14 +317,14 @@ class OwnTextOptions:
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
     out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
-    tokenize: bool = option(False, "Moses tokenization (sacremoses)")
+    tokenize: bool = option(False, "tokenize as Moses does (sacremoses)")
 
 
 @dataclass(frozen=True)
 class PreparedCorpus:
     """A prepared corpus and its languages."""
 
-    data: Path = option(help="folder with its tokens and its text.json")
+    data: Path = option(help="folder of the prepared corpus: tokens and text.json")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
 
@@ -331,10 +333,10 @@ class PreparedCorpus:
 class MonolingualOptions(PreparedCorpus):
     """Which text without a translation to write."""
 
-    language: str = option(help="the side")
+    language: str = option(help="language of the side to write")
     out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
     text: Path | None = option(
-        None, "plain text to write instead, once it is checked", metavar="FILE"
+        None, "plain text to check and write instead of the side", metavar="FILE"
     )
     skip: int = option(0, "leave the first N lines out", type=_natural, metavar="N")
 
@@ -346,15 +348,15 @@ class MixOptions(PreparedCorpus):
     source: Path = option(help="source lines of the synthetic pairs, text …")
     target: Path = option(help="… and their target lines")
     out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
-    tag: str = option("", "put before each synthetic source, such as <BT> (default: none)")
+    tag: str = option("", "word to put before each synthetic source, such as <BT> (default: none)")
     copies: int = option(
         1,
-        "of the corpus's own training pairs; 0: synthetic ones alone (default: 1)",
+        "copies of the corpus's own training pairs; 0: only synthetic pairs (default: 1)",
         type=_natural,
         metavar="N",
     )
-    longest: int = option(250, "tokens (default: 250)", type=positive, metavar="N")
-    ratio: float = option(3.0, "of the two lengths (default: 3)", metavar="R")
+    longest: int = option(250, "most tokens on a side (default: 250)", type=positive, metavar="N")
+    ratio: float = option(3.0, "greatest ratio of the two lengths (default: 3)", metavar="R")
     workers: int = option(1, "processes (default: 1)", type=positive, metavar="N")
 
 
@@ -396,7 +398,7 @@ class CommandLine(NamedTuple):
 OFFICIAL = CommandLine(
     OfficialOptions,
     "preparation",
-    "corpora of the literature, from their official archives as in their papers",
+    "corpora of the literature, made from official archives as in their papers",
 )
 PREPARE = CommandLine(
     OwnTextOptions, "own_text", "check your own text and copy it, tokenized if wanted"
@@ -413,23 +415,23 @@ OTHERS = {
     "translations": CommandLine(
         TranslationOptions,
         "translation_files",
-        "pairs out of gettext, TMX, XLIFF, help pages and test sets of WMT",
+        "sentence pairs from gettext, TMX, XLIFF, help pages and test sets of WMT",
     ),
     "contamination": CommandLine(
         ContaminationOptions,
         "contamination",
-        "test sentences that are in the training text, or nearly",
+        "test sentences that occur, exactly or nearly, in the training text",
     ),
     "noise": CommandLine(
         NoiseOptions, "noise", "a test set with typing errors, another case or no punctuation"
     ),
     "monolingual": CommandLine(
-        MonolingualOptions, "monolingual", "a side of a prepared corpus as plain text"
+        MonolingualOptions, "monolingual", "one side of a prepared corpus as plain text"
     ),
     "mix": CommandLine(
         MixOptions,
         "synthetic",
-        "a prepared corpus and pairs of which a model has written one side",
+        "a prepared corpus with added pairs of which a model wrote one side",
     ),
 }
 """Names that are not in the catalogue, and their commands."""
