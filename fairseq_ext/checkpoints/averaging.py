@@ -27,7 +27,7 @@ _SHOWN = 4  # names shown in a message
 
 
 def last_epochs(folder: str | Path, count: int) -> list[Path]:
-    """Return the last ``count`` of ``checkpointN.pt``, oldest first.
+    """Return the ``count`` newest files ``checkpointN.pt``, oldest first.
 
     Raises:
         CheckpointError: the folder holds fewer.
@@ -36,7 +36,9 @@ def last_epochs(folder: str | Path, count: int) -> list[Path]:
 
 
 def last_updates(folder: str | Path, count: int) -> list[Path]:
-    """Return the last ``count`` of ``checkpoint_EPOCH_UPDATE.pt`` (``--save-interval-updates``).
+    """Return the ``count`` newest files ``checkpoint_EPOCH_UPDATE.pt``, oldest first.
+
+    They come from ``--save-interval-updates``.
 
     Raises:
         CheckpointError: the folder holds fewer.
@@ -45,7 +47,7 @@ def last_updates(folder: str | Path, count: int) -> list[Path]:
 
 
 def best(folder: str | Path, count: int) -> list[Path]:
-    """Return the best ``count`` of ``checkpoint.best_METRIC_VALUE.pt``.
+    """Return the ``count`` best files ``checkpoint.best_METRIC_VALUE.pt``.
 
     They come from ``--keep-best-checkpoints``; ``--maximize-best-checkpoint-metric`` of the run
     decides whether higher is better.

@@ -1,4 +1,4 @@
-"""Use published models of many languages as models of one pair, by symbols around its sentences.
+"""Use a published model of many languages for one pair, by adding symbols to each sentence.
 
 Three tasks of fairseq tell a model its languages in three ways. Each becomes options of the task
 ``translation_ext``, the only task that translation, training, bundles and the engine need to know:

@@ -228,7 +228,7 @@ def _require_memory(path: Path, size: int) -> None:
 
 
 def _require_allowed_calls(file: IO[bytes], path: Path) -> None:
-    """Check the pickles of a file of torch before 1.6; the numbers of its tensors follow them."""
+    """Refuse forbidden calls in the pickles that begin a file saved by torch before 1.6."""
     for _ in range(LEGACY_PICKLES):
         called = forbidden_call(file)
         if called:

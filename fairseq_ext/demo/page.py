@@ -27,7 +27,7 @@ Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
 
 def theme() -> Base:
-    """Return a theme with the colours of the pictures and without fonts to fetch."""
+    """Return a theme in the colours of the plots that downloads no fonts."""
     return gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=("ui-monospace",))
 
 

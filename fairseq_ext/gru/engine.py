@@ -19,7 +19,7 @@ def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
 
 
 def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
-    """Compile annotations ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``."""
+    """Compile the encoder: ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``."""
     embedded = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     gru = encoder.gru.gru
     annotations = program.register(2 * gru.hidden_size, Phase.TOKENS)

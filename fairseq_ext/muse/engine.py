@@ -118,7 +118,7 @@ def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
 def convolution(
     layer: DynamicConvolution, values: Columns, out: Columns, program: Writer
 ) -> Columns:
-    """Compile the gated sum of dynamic convolutions of the same values, (6) and (7)."""
+    """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7)."""
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)

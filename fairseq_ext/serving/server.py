@@ -60,7 +60,7 @@ class Settings:
 
 
 def application(settings: Settings) -> ASGIApp:
-    """Load the models, and make this process's application."""
+    """Load the models and build the web application that this process serves."""
     metrics.forget_the_dead()
     settings.versions.require_unchanged()
     search = {**settings.search, "max_tokens": settings.max_tokens}

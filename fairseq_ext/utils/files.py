@@ -248,7 +248,7 @@ def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
 
 @contextmanager
 def no_empty_folder(folder: str | Path) -> Iterator[None]:
-    """After an error, remove ``folder`` and its parents if the block made but did not fill them."""
+    """After an error in the block, remove ``folder`` and its parents if they are new and empty."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.lexists(path)]
     try:
         yield

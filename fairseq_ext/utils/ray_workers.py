@@ -61,7 +61,7 @@ def run(
 
 
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
-    """Return GPUs and processors of each worker that fits a cluster; at least one worker.
+    """Return ``(GPUs, processors)`` of each worker that a cluster has room for, at least one.
 
     Args:
         resources: of the cluster, as Ray counts them.

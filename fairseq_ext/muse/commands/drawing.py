@@ -42,7 +42,7 @@ def plot_gates(gates: Gates, output: str | Path) -> list[Path]:
 
 
 def portrait(path: str | Path) -> dict[str, bytes]:
-    """Draw the gates of a checkpoint as a PNG by title; return nothing if it has none.
+    """Return a plot of a checkpoint's gates as ``{title: PNG}``, or ``{}`` if it has no gates.
 
     Without torch, which reads the gates, the demo shows no picture of them.
     """

@@ -19,7 +19,7 @@ from fairseq_ext.plugin.table import Layer, Patch, around
 
 @around("fairseq.data.data_utils:batch_by_size")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Add the sentences that fairseq drops at the end as a last batch."""
+    """Add one more batch for the sentences that fairseq would drop at the end."""
     if not isinstance(indices, np.ndarray):
         indices = np.fromiter(indices, dtype=np.int64, count=-1)
     if len(indices) == 0:  # fairseq would fail, as there is no last batch

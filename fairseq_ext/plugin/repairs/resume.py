@@ -329,7 +329,7 @@ def save_interval_at_end(
 
 
 def why_finished(trainer: Any, next_epoch: int) -> str | None:
-    """Say why a resumed run has nothing left to do; None if it has.
+    """Say why a resumed run has nothing left to do; return None if there is work left.
 
     Args:
         trainer: fairseq's trainer after loading.
