@@ -37,7 +37,7 @@ class TranslationModelConfig(ModelConfig):
         default=False,
         metadata={
             "help": "share encoder, decoder and output embeddings "
-            "(requires shared dictionary and embed dim)"
+            "(requires one dictionary and equal embedding dimensions)"
         },
     )
     max_source_positions: int = II("task.max_source_positions")
@@ -132,15 +132,15 @@ class BinaryOptions(FairseqDataclass):
     binary_gradient: ChoiceEnum(["code", "paper"]) = field(
         default="code",
         metadata={
-            "help": "numbers whose gradient passes: those up to (1 - 2^-7) B, as in the paper's "
-            "code, or up to B, as the paper prints"
+            "help": "largest magnitude whose gradient passes: (1 - 2^-7) B, as in the paper's "
+            "code, or B, as the paper prints"
         },
     )
     stage_updates: str = field(
         default="",
         metadata={
             "help": "number of updates of each stage: float, binary weights, binary weights and "
-            "activations (50000,88339,88339); without it, binary from the start"
+            "activations (such as 50000,88339,88339; default: binary from the start)"
         },
     )
 

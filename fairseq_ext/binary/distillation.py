@@ -39,7 +39,7 @@ class DistillationConfig(FairseqDataclass):
     )
     teacher_weight: float = field(
         default=1.0,
-        metadata={"help": "share of the teacher in the loss; the references have the rest"},
+        metadata={"help": "weight of the teacher in the loss; the references get the rest of 1"},
     )
     report_accuracy: bool = field(default=False, metadata={"help": "report accuracy metric"})
     sentence_avg: bool = II("optimization.sentence_avg")

@@ -50,14 +50,15 @@ class BmtConfig(configuration.TransformerModelConfig):
     bmt_preset: ChoiceEnum(list(switches.PRESETS)) = field(
         default="bmt-1",
         metadata={
-            "help": "row of the paper's Table 1: the products to binarize, and the layer norms and "
-            "shortcuts that this needs; other options change parts of it"
+            "help": "row of the paper's Table 1: the products to binarize, with their layer norms "
+            "and shortcuts; other options override parts of it"
         },
     )
     bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = field(
         default="preset",
         metadata={
-            "help": "after each product of the feed-forward network: layer norm, 1/s or nothing"
+            "help": "operation after each product of the feed-forward network: layer norm, 1/s or "
+            "none"
         },
     )
     bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = field(
@@ -65,11 +66,12 @@ class BmtConfig(configuration.TransformerModelConfig):
         metadata={"help": "output of the attention: LN(A W) + A, LN(A W), A W / s, or A W"},
     )
     binarizer: ChoiceEnum(["preset", *KINDS]) = field(
-        default="preset", metadata={"help": "binarize to ±B/2, or to XNOR-Net's sign times mean"}
+        default="preset",
+        metadata={"help": "values of binary numbers: ±B/2, or XNOR-Net's sign times mean"},
     )
     bmt_scale: float = field(
         default=64.0,
-        metadata={"help": "the scaling factor s that divides products of two binary operands"},
+        metadata={"help": "scaling factor s that divides products of two binary operands"},
     )
     dropout_before_binarization: bool = field(
         default=False,

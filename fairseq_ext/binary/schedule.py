@@ -23,7 +23,7 @@ class StagedCosineConfig(FairseqDataclass):
         default="",
         metadata={
             "help": "number of updates of each stage: float, binary weights, binary weights and "
-            "activations (50000,88339,88339); without it, one stage of --max-update"
+            "activations (such as 50000,88339,88339; default: one stage of --max-update)"
         },
     )
     warmup_updates: int = field(

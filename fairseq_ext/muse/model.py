@@ -54,7 +54,7 @@ class MuseConfig(configuration.TransformerModelConfig):
     muse_separate_projection: bool = field(
         default=False,
         metadata={
-            "help": "project separate values for the convolution (default: those of attention)"
+            "help": "project values for the convolution alone (default: it uses those of attention)"
         },
     )
     weight_dropout: float = field(

@@ -26,13 +26,13 @@ def add(commands: Subparsers) -> None:
         "table",
         type=Path,
         metavar="TABLE",
-        help=".json, .csv or .tsv with name, encoder_parameters, decoder_parameters (without "
-        "embeddings) and loss, and where wanted family, dataset and train_loss",
+        help="file .json, .csv or .tsv with name, encoder_parameters, decoder_parameters (without "
+        "embeddings) and loss; optional are family, dataset and train_loss",
     )
     parser.add_argument(
         "--base",
         metavar="NAME",
-        help="the baseline model, whose sizes divide all others (default: the most frequent "
+        help="baseline model, by whose sizes all others are divided (default: the most frequent "
         "encoder size and the most frequent decoder size)",
     )
     parser.add_argument(
@@ -42,15 +42,17 @@ def add(commands: Subparsers) -> None:
         metavar="N",
         help="refits for the bootstrap intervals, at least 100 (default: 500)",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the bootstrap (1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="seed of the bootstrap (1)"
+    )
     options.add_json(parser, "the fits")
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FIG.png",
-        help="losses and fitted laws over parameters; FIG.json is written beside it, and with "
-        "train_loss FIG-training.png and .json",
+        help="picture of losses and fitted laws over parameters; FIG.json is written beside it "
+        "and, with train_loss, FIG-training.png and .json",
     )
     training = (f"-training{ending}" for ending in options.PICTURE)
     parser.set_defaults(run=_run, endings=(*options.PICTURE, *training))

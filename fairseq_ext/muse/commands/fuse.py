@@ -13,18 +13,18 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "fuse",
-        help="join the matrices of a trained MUSE model, which then translates faster",
-        description="Rewrite a MUSE checkpoint with all branches' matrices joined to two in each "
-        "block (the paper's W_Enc and W_Dec): the same numbers, the same translations.",
+        help="join the matrices of a trained MUSE model, so that it translates faster",
+        description="Rewrite a MUSE checkpoint with the matrices of all branches joined into two "
+        "in each block (the paper's W_Enc and W_Dec). Numbers and translations do not change.",
     )
     parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="of any MUSE architecture"
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="checkpoint of any MUSE architecture"
     )
     parser.add_argument(
-        "--unfuse", action="store_true", help="take a fused checkpoint's matrices apart again"
+        "--unfuse", action="store_true", help="separate the matrices of a fused checkpoint again"
     )
     parser.example = "fairseq-ext fuse checkpoints/average.pt -o fused.pt"
-    options.add_output(parser, "OUT.pt", "the new checkpoint, without optimizer state")
+    options.add_output(parser, "OUT.pt", "checkpoint to write, without optimizer state")
     parser.set_defaults(run=_fuse)
 
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext plot gates``: what each layer of a MUSE model takes from each kernel."""
+"""``fairseq-ext plot gates``: the share of each kernel in each layer of a MUSE model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def add(pictures: Subparsers) -> None:
     """Add the picture."""
     parser = pictures.add_parser(
         "gates",
-        help="what each layer of a MUSE model takes from each kernel",
-        description="The learned gate by layer, read from the checkpoint alone.",
+        help="share of each kernel in each layer of a MUSE model",
+        description="Draw the learned gates of each layer, read from the checkpoint alone.",
     )
     parser.add_argument(
         "checkpoint",
         type=Path,
         metavar="CHECKPOINT",
-        help="of a MUSE model with several kernels in a layer",
+        help="checkpoint of a MUSE model with several kernels in a layer",
     )
     parser.example = "fairseq-ext plot gates checkpoints/average.pt -o gates.png"
     options.add_picture_output(parser)
