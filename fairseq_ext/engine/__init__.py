@@ -34,12 +34,12 @@ ENGINES = {**NATIVE, TORCH: TORCH}
 FAIRSEQ, DEFAULT = "fairseq", "native"
 
 SHORTLIST_HELP = (
-    "file of `fairseq-ext shortlist`: the engine searches, for each sentence, only the target "
-    "tokens that it lists for the sentence's own; faster, but scores are others"
+    "file of `fairseq-ext shortlist`: the engine searches only the target tokens listed for the "
+    "sentence's source tokens; faster, but scores change"
 )
 
 HELP = (
-    "what translates: fairseq's generator, or our engine, on a CPU many times faster: native gives "
-    "the same translations; with native-bf16 and native-int8 weights are rounded; torch is its "
-    "search for GPUs, where native is fairseq's generator"
+    "generator: fairseq's, or our engine, which is many times faster on a CPU: native gives the "
+    "same translations, native-bf16 and native-int8 round the weights; on a GPU, native is "
+    "fairseq's generator, and torch is the engine's search"
 )

@@ -41,24 +41,24 @@ class TranslationExtConfig(TranslationConfig):
     truncate_target: bool = field(
         default=False,
         metadata={
-            "help": "cut targets to --max-target-positions tokens, </s> included, in every split "
-            "(as --truncate-source cuts sources); without it longer sentences are left out of "
-            "training. References that fairseq-generate prints are cut too"
+            "help": "cut targets to --max-target-positions tokens, </s> included, in every split, "
+            "like --truncate-source; by default, training leaves longer sentences out. References "
+            "that fairseq-generate prints are cut too"
         },
     )
     source_bos: bool = field(
         default=False,
         metadata={
             "help": "begin every source with <s>, which counts within --max-source-positions and "
-            "is position 0 in --print-alignment. A model trained with it needs it ever after"
+            "is position 0 in --print-alignment. A model trained with it always needs it"
         },
     )
     random_batches: bool = field(
         default=False,
         metadata={
-            "help": "draw the training batches at random, anew in every epoch, instead of from "
-            "sentences of about equal length; each is padded to its own longest sentence. Without "
-            "--max-tokens all but one per epoch have exactly --batch-size sentences"
+            "help": "draw the training batches at random in every epoch, instead of from sentences "
+            "of about equal length; each batch is padded to its longest sentence. Without "
+            "--max-tokens, all batches of an epoch but one have exactly --batch-size sentences"
         },
     )
     source_prefix: str = field(
@@ -74,15 +74,15 @@ class TranslationExtConfig(TranslationConfig):
     target_prefix: str = field(
         default="",
         metadata={
-            "help": "symbol of the dictionary that every target begins with, behind the start "
-            "symbol; forced when generating, and left out of translations"
+            "help": "symbol of the dictionary that begins every target, after the start symbol; "
+            "generation forces it, and removes it from translations"
         },
     )
     target_suffix: str = field(
         default="",
         metadata={
             "help": "symbol of the dictionary that follows the </s> of a target; it ends "
-            "translations, and is their start symbol, as mBART has it"
+            "translations and is also their start symbol, as in mBART"
         },
     )
     epsilon_sampling: float = field(
