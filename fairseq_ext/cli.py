@@ -21,7 +21,7 @@ from fairseq_ext.version import __version__
 
 OF_FAIRSEQ = ("train", "generate", "interactive", "preprocess", "eval-lm", "validate")
 """fairseq's own commands, which users look for here."""
-DESCRIPTION = "What is needed around fairseq's own commands."
+DESCRIPTION = "Prepare text, use and evaluate models, and package them, around fairseq's commands."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:
-    """Turn `help COMMAND` and `version` into options; name fairseq's command if it is meant."""
+    """Turn `help COMMAND` and `version` into options; refuse fairseq's commands by their names."""
     command = arguments[0] if arguments else ""
     if command == "help":
         return [*arguments[1:], "--help"]

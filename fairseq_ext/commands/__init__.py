@@ -62,7 +62,7 @@ def all_commands() -> list[Command]:
 
 
 def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
-    """Yield each package that has subcommands, with its commands by group in ``--help``."""
+    """Yield each package that has subcommands, and its commands by heading of ``--help``."""
     yield __name__, GROUPS
     for package, groups in wings.declared("COMMANDS"):
         yield f"{package}.commands", groups

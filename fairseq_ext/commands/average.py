@@ -21,18 +21,18 @@ def add(commands: Subparsers) -> None:
     source.add_argument(
         "--inputs", nargs="+", type=Path, metavar="FILE", help="checkpoints, oldest first"
     )
-    source.add_argument("--dir", type=Path, help="the run's --save-dir; choose with one of:")
+    source.add_argument("--dir", type=Path, help="folder of the run, its --save-dir; needs one of:")
     selection = parser.add_mutually_exclusive_group()
     selection.add_argument(
-        "--last-epochs", type=int, metavar="N", help="last N of checkpointEPOCH.pt"
+        "--last-epochs", type=int, metavar="N", help="last N files checkpointEPOCH.pt"
     )
     selection.add_argument(
-        "--last-updates", type=int, metavar="N", help="last N of checkpoint_EPOCH_UPDATE.pt"
+        "--last-updates", type=int, metavar="N", help="last N files checkpoint_EPOCH_UPDATE.pt"
     )
     selection.add_argument(
-        "--best", type=int, metavar="N", help="best N of checkpoint.best_METRIC_VALUE.pt"
+        "--best", type=int, metavar="N", help="best N files checkpoint.best_METRIC_VALUE.pt"
     )
-    options.add_output(parser, "OUT.pt", "the averaged checkpoint, without optimizer state")
+    options.add_output(parser, "OUT.pt", "averaged checkpoint to write, without optimizer state")
     parser.set_defaults(run=_average)
 
 

@@ -13,21 +13,21 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "binarize",
-        help="binarize a large corpus in shards, of which fairseq-train opens one for each epoch",
-        description="Run fairseq-preprocess on a corpus of tokens in shards with one dictionary, "
-        "and print the argument with which fairseq-train opens the next shard at each epoch. "
-        "Several workers may share the folder; stopped and started again, they go on with the "
-        "shards that are missing.",
+        help="binarize a large corpus in shards; fairseq-train opens one shard for each epoch",
+        description="Run fairseq-preprocess on each shard of a tokenized corpus, with one "
+        "dictionary for all, and print the argument with which fairseq-train opens the next shard "
+        "at each epoch. Several workers may share the folder, and a worker that is started again "
+        "goes on with the missing shards.",
     )
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
     option("--src", required=True, metavar="LANG", help="source language, the ending of its files")
     option("--tgt", required=True, metavar="LANG", help="target language")
-    option("--shards", type=int, required=True, metavar="N", help="how many")
+    option("--shards", type=int, required=True, metavar="N", help="number of shards")
     option(
         "--shard",
         metavar="I/N",
-        help="binarize only shard I of every N, from 0/N; without it a worker takes any shard",
+        help="binarize only shard I of every N, counted from 0 (default: any missing shard)",
     )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
     option(

@@ -19,53 +19,58 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "bundle",
-        help="a trained model as one folder, with all that using it takes",
-        description="Write weights, options, dictionaries, text steps and a model card into a "
-        "folder, or into one archive of it. Everything takes it that takes a checkpoint. Nothing "
-        "in it is pickled. Average checkpoints first.",
+        help="pack a trained model, with all that it needs, into one folder",
+        description="Write weights, options, dictionaries, text steps and a model card into one "
+        "folder or archive. A bundle can be used wherever a checkpoint can, and nothing in it is "
+        "pickled. Average checkpoints first.",
     )
     option = parser.add_argument
     option(
         "model",
         type=Path,
         metavar="CHECKPOINT",
-        help="checkpoint, the folder of a run, a published model, or a bundle: what options do not "
-        "change is copied, card and all",
+        help="checkpoint, folder of a run, published model, or a bundle, which is copied with its "
+        "card, except for changes by options",
     )
     option(
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder of fairseq-preprocess with the dictionaries (that of the training)",
+        help="folder with the dictionaries, written by fairseq-preprocess (default: that of the "
+        "training)",
     )
-    option("--src", metavar="LANG", help="source language, for a model of many")
-    option("--tgt", metavar="LANG", help="target language, for a model of many")
+    option("--src", metavar="LANG", help="source language, if the model has many")
+    option("--tgt", metavar="LANG", help="target language, if the model has many")
     option(
         "--numbers",
         choices=(*NUMBERS, "bits", "bits-int8"),
         help="number format of the weights; bits: binary weights in one bit, ternary ones in 1.6, "
-        "all others in fp32; "
-        "bits-int8: also embeddings and output projection in int8 (fp32, or that of the bundle)",
+        "all others in fp32; bits-int8: also embeddings and output projection in int8 (default: "
+        "fp32, or the format of the bundle)",
     )
     option(
         "--shortlist",
         type=Path,
         metavar="FILE",
-        help="file of `fairseq-ext shortlist` that the model brings along (that of the bundle)",
+        help="file of `fairseq-ext shortlist` to include (default: the bundle's own)",
     )
-    option("--about", metavar="TEXT", help="what the model card says of model and data")
-    option("--licence", metavar="NAME", help="of the model (unknown; of a bundle its own)")
+    option("--about", metavar="TEXT", help="text of the model card about model and data")
+    option(
+        "--licence",
+        metavar="NAME",
+        help="licence of the model (default: unknown, or that of the bundle)",
+    )
     option(
         "--scores",
         type=Path,
         metavar="FILE",
         help="JSON of `fairseq-ext score` or `fairseq-ext compare`, for the model card",
     )
-    option("--system", metavar="NAME", help="whose scores they are, of several in that file")
+    option("--system", metavar="NAME", help="system whose scores to take, if that file has several")
     group = parser.add_argument_group("default search options")
     add_options(group, search_options.SearchOptions, search_options.OF_A_MODEL)
     options.add_output(
-        parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
+        parser, "OUT", "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
     )
     parser.set_defaults(run=_bundle, makes_folder=True)
 

@@ -30,34 +30,34 @@ class Request:
     tokenizer: TokenizerOptions
     texts: UndoingOptions
     system: Sequence[str] = option(
-        help="a system's name and its output of fairseq-generate, or several outputs, one of each "
-        "run with a seed of its own; its checkpoint (size, updates) and the log of its training "
-        "(parameters, speed) where they are at hand; repeat. "
-        "NAME=text:FILE takes detokenized text instead, as of another program; NAME=table:FILE a "
-        "column of a table of translations (OUT.tsv.gz of --output), table:FILE all of them",
+        help="name of a system and its output of fairseq-generate, or several outputs, one for "
+        "each seed; add its checkpoint (for size and updates) and its training log (for parameters "
+        "and speed) if you have them; repeat for each system. NAME=text:FILE reads detokenized "
+        "text, such as another program's; NAME=table:FILE reads a column of a table of "
+        "translations (OUT.tsv.gz of --output), table:FILE all its columns",
         action="append",
         metavar="NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE]",
     )
     baseline: str | None = option(
-        None, "the system to test the others against (the first)", metavar="NAME"
+        None, "system to test the others against (default: the first)", metavar="NAME"
     )
     tokenized_ref: Path | None = option(
         None,
         "reference tokens without subword pieces, for tokenized BLEU as well",
         metavar="FILE",
     )
-    samples: int = option(1000, "of the bootstrap (%(default)s)", metavar="N")
+    samples: int = option(1000, "samples of the bootstrap (%(default)s)", metavar="N")
     output: Path | None = option(
         None,
-        "write OUT.md, OUT.csv, OUT.tex, OUT.json, the translations OUT.tsv.gz, "
-        "the pictures OUT.png and OUT-differences.png (.svg if OUT ends so)",
+        "write the table to OUT.md, OUT.csv, OUT.tex and OUT.json, translations to OUT.tsv.gz, "
+        "and pictures to OUT.png and OUT-differences.png (.svg if OUT ends in .svg)",
         *("-o", "--output"),
         metavar="OUT",
     )
     training: Sequence[Path] = option(
         [],
-        "training text in the target language, not tokenized: which references it has, exactly or "
-        "nearly, and the scores without them",
+        "training text in the target language, not tokenized; report the references that it has, "
+        "exactly or nearly, and the scores without them",
         type=Path,
         nargs="+",
         metavar="FILE",
@@ -74,7 +74,7 @@ class Request:
     )
     pictures: Sequence[Path] = option(
         [],
-        "show these too in OUT.md, such as the learning curves of `plot curves`",
+        "pictures to show in OUT.md too, such as the learning curves of `plot curves`",
         type=Path,
         nargs="+",
         metavar="FILE",
@@ -86,9 +86,9 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "compare",
-        help="several systems on one test set: quality, significance, size, speed",
-        description="Compare what fairseq-generate printed for one test set: BLEU and chrF with "
-        "95% intervals, significance against a baseline, size and speed.",
+        help="compare systems on one test set: quality, significance, size, speed",
+        description="Compare outputs of fairseq-generate for one test set: BLEU and chrF with 95% "
+        "intervals, significance against a baseline, size and speed.",
     )
     for kind in (ReferenceOptions, Request, TokenizerOptions):
         add_options(parser, kind)

@@ -12,9 +12,9 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "corpus",
-        help="make a corpus: of the literature, Tatoeba, or pairs of sentences",
+        help="make a corpus from the literature, Tatoeba, or pairs of sentences",
         description="Make a corpus, ready for fairseq-preprocess. `corpus NAME --help` lists the "
-        "options of each.",
+        "options of a corpus.",
     )
     names = parser.add_subparsers(required=True, metavar="NAME", title="corpora", dest="corpus")
     first, *aliases = sorted(CORPORA)

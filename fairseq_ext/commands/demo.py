@@ -33,10 +33,10 @@ class Request:
 
     systems: Sequence[str] = option(
         MISSING,
-        "a name to show, by default that of the file or folder, and a trained model of any "
-        "architecture, the folder of a run, a bundle, the name of one that comes "
-        "with the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; its own folder and "
-        "merges where they are not those of --data and --bpe-codes",
+        "checkpoint of any architecture, folder of a run, bundle, name of a model that comes with "
+        "the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; NAME is shown on the page "
+        "(default: that of the file or folder), and data and bpe-codes replace --data and "
+        "--bpe-codes",
         "systems",
         nargs="+",
         metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
@@ -44,13 +44,13 @@ class Request:
     data: Path | None = option(None, options.DATA_HELP, metavar="DIR")
     beam: int | None = None
     lenpen: float | None = None
-    max_words: int = option(60, "of a sentence (%(default)s)", metavar="N")
+    max_words: int = option(60, "longest sentence in words (%(default)s)", metavar="N")
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
-    port: int = option(7860, "0: any free one (%(default)s)", metavar="N")
+    port: int = option(7860, "port to serve on; 0: any free one (%(default)s)", metavar="N")
     split_sentences: bool = option(
         False, "translate each sentence of a text alone, and join the translations"
     )
-    cpu: bool = option(False, "leave a GPU alone")
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
     text: TextOptions = field(default_factory=TextOptions)
 
 
@@ -58,9 +58,9 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "demo",
-        help="a local web page: several models translate one sentence, side by side",
-        description="Serve a page on which one types a sentence, chooses systems, and sees their "
-        "translations, with a heat map of the attention of models that have it. Ctrl-C ends it.",
+        help="serve a local web page where models translate a sentence side by side",
+        description="Serve a page on which you type a sentence, choose systems, and see their "
+        "translations, with a heat map of attention if a model has it. Ctrl-C ends it.",
     )
     add_options(parser, Request)
     add_options(parser, SearchOptions, SEARCH)

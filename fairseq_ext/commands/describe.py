@@ -18,7 +18,7 @@ def add(commands: Subparsers) -> None:
         "operations, and its bytes by kind.",
     )
     parser.add_argument(
-        "model", type=Path, metavar="BUNDLE", help="its folder or archive, or a name on the Hub"
+        "model", type=Path, metavar="BUNDLE", help="folder, archive, or name on the Hub"
     )
     options.add_json(parser, "the sizes")
     parser.set_defaults(run=_describe)

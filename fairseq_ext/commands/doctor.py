@@ -61,7 +61,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--patches",
         action="store_true",
-        help="show instead, for each function of fairseq, what this plugin puts around it",
+        help="list the functions of fairseq that this plugin changes, instead of the checks",
     )
     options.add_json(parser, "the checks, or the patches")
     parser.set_defaults(run=_doctor)

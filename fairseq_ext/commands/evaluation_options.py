@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """The text to compare with."""
+    """The options that name the reference text."""
 
     ref: Path = option(
-        help="reference, detokenized text, or the name of a test set of sacrebleu, such as "
+        help="reference as detokenized text, or the name of a test set of sacrebleu, such as "
         "wmt14/full, which is downloaded once",
         metavar="FILE",
     )
     language_pair: str | None = option(
         None,
-        "with a test set of sacrebleu, or for BLEU's tokenizer: the languages, such as en-de",
+        "languages, such as en-de, for a test set of sacrebleu or to choose BLEU's tokenizer",
         *("-l", "--language-pair"),
         metavar="SRC-TGT",
     )
@@ -58,8 +58,8 @@ class TokenizerOptions:
     tokenize: str | None = option(
         None,
         "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... "
-        "(default: that of the target language, which is known from the run, from -l SRC-TGT, "
-        "--detokenize or the ending of the reference's name)",
+        "(default: that of the target language, which the run, -l SRC-TGT, --detokenize or the "
+        "ending of the reference's name gives)",
         metavar="NAME",
     )
     detokenize: str | None = None
@@ -89,12 +89,12 @@ class ProcessOptions:
 
     metric_python: str | None = option(
         None,
-        "the Python that has the metric's library, such as comet_env/bin/python (that of the "
-        "variable FAIRSEQ_EXT_METRIC_PYTHON; else this one)",
+        "Python with the metric's library, such as comet_env/bin/python (default: the variable "
+        "FAIRSEQ_EXT_METRIC_PYTHON, or else this Python)",
         metavar="PYTHON",
     )
     metric_batch_size: int | None = option(
-        None, "sentences that the metric reads together (16)", metavar="N"
+        None, "sentences in a batch of the metric (16)", metavar="N"
     )
 
     def settings(self) -> dict[str, Any]:
@@ -119,16 +119,16 @@ class MetricOptions:
 
     metric: Sequence[str] = option(
         [],
-        "a further metric: chrf++, ter or spbleu of sacrebleu, or COMET with a model's folder, its "
-        "checkpoint, or a name on the Hugging Face Hub such as Unbabel/wmt22-comet-da; repeat for "
-        "more",
+        "further metric: chrf++, ter or spbleu of sacrebleu, or comet:MODEL, where MODEL is a "
+        "folder, a checkpoint, or a name on the Hugging Face Hub such as Unbabel/wmt22-comet-da; "
+        "repeat for more",
         action="append",
         metavar="NAME",
     )
     source: Path | None = option(
         None,
-        "source text, which the metric uses (that of sacrebleu's test set; else the S "
-        "lines of fairseq-generate)",
+        "source text for the metric (default: that of sacrebleu's test set, or else the S lines of "
+        "fairseq-generate)",
         metavar="FILE",
     )
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
@@ -183,7 +183,7 @@ class UndoingOptions:
     """How translations become text; subword pieces are always joined."""
 
     detokenize: str | None = option(
-        None, "undo Moses tokenization for this language, e.g. de", metavar="LANG"
+        None, "undo Moses tokenization of this language, such as de", metavar="LANG"
     )
     keep_tokens: bool = option(False, "leave the translations as tokens")
     remove_bpe: bool | None = None

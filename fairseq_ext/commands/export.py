@@ -14,25 +14,25 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "export",
-        help="make a checkpoint of a bundle, or a model of another tool",
-        description="Write a checkpoint on which fairseq trains on, with which it generates, and "
-        "which it averages. It has the weights of the bundle: exact in fp32 and bf16; int8 and "
-        "bits stay rounded. With --to, write a model of fairseq's Transformer for CTranslate2 or "
-        "for Hugging Face's transformers instead, with its dictionaries as tokenizer; it reads "
-        "the model's own tokens, which `fairseq-ext prepare` makes of text.",
+        help="turn a bundle into a checkpoint, or into a model for another tool",
+        description="Write a checkpoint that fairseq can train further, generate with and average. "
+        "It has the weights of the bundle: exact in fp32 and bf16; int8 and bits stay rounded. "
+        "With --to, write a model of fairseq's Transformer for CTranslate2 or for Hugging Face's "
+        "transformers instead, with its dictionaries as tokenizer. Its input is the model's own "
+        "tokens, which `fairseq-ext prepare` makes from text.",
     )
     parser.add_argument(
         "model",
         type=Path,
         metavar="BUNDLE",
-        help="its folder or archive, or a name on the Hub; with --to also a checkpoint or the "
-        "folder of a run",
+        help="folder, archive, or name on the Hub; with --to also a checkpoint or the folder of a "
+        "run",
     )
     options.add_output(
-        parser, "OUT", "the checkpoint, without optimizer state; with --to a folder to make"
+        parser, "OUT", "checkpoint to write, without optimizer state; with --to a new folder"
     )
     parser.add_argument(
-        "--to", choices=("ctranslate2", "huggingface"), help="the tool that is to run the model"
+        "--to", choices=("ctranslate2", "huggingface"), help="tool that will run the model"
     )
     parser.set_defaults(run=_export)
 

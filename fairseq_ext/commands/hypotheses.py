@@ -15,15 +15,15 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "hypotheses",
         help="extract the translations from fairseq-generate's output, in corpus order",
-        description="One line per sentence of the corpus, in its order; a missing sentence is an "
-        "error.",
+        description="Write one line for each sentence of the corpus, in corpus order; a missing "
+        "sentence is an error.",
     )
     options.add_generated(parser)
     add_undoing(parser, pieces=True)
     parser.add_argument(
-        "--expected", type=int, metavar="N", help="how many sentences the corpus has, to be checked"
+        "--expected", type=int, metavar="N", help="number of sentences that the corpus must have"
     )
-    options.add_output(parser, "FILE", "the translations")
+    options.add_output(parser, "FILE", "file for the translations")
     parser.set_defaults(run=_hypotheses)
 
 

@@ -30,37 +30,37 @@ class Request:
     generated: Sequence[Path] = option(
         MISSING,
         "outputs of fairseq-generate --sampling --beam K --nbest K, each with another --seed; "
-        "their samples are taken together",
+        "their samples are pooled",
         "generated",
         type=Path,
         nargs="+",
         metavar="GENERATED",
     )
     num_candidates: int = option(
-        help="candidates for each sentence; every sentence must have exactly these", metavar="N"
+        help="candidates of each sentence; exactly N, unless --candidates-of is given", metavar="N"
     )
     candidates_of: int | None = option(
         None,
-        "the files hold M candidates for each sentence, of which N are drawn at random",
+        "candidates of each sentence in the files, of which N are drawn at random (default: N)",
         metavar="M",
     )
-    seed: int = option(1, "of --candidates-of (1)", metavar="N")
+    seed: int = option(1, "seed of the draw for --candidates-of (1)", metavar="N")
     utility: str = option(
         "chrf",
-        "chrf (default), bleu, comet:MODEL (see `score --metric`), or mbrs:METRIC of the "
-        "library mbrs, such as mbrs:bleurt",
+        "measure of agreement: chrf (default), bleu, comet:MODEL (see `score --metric`), or "
+        "mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
         metavar="U",
     )
     mbrs_option: Sequence[str] = option(
         [],
-        "a field of the mbrs metric's configuration, such as model=PATH; repeat for more",
+        "field of the mbrs metric's configuration, such as model=PATH; repeat for more",
         action="append",
         metavar="KEY=VALUE",
     )
     source: Path | None = option(
         None,
         "source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
-        "comet (else the S lines of fairseq-generate)",
+        "comet (default: the S lines of fairseq-generate)",
         metavar="FILE",
     )
     json: Path | None = None
@@ -93,13 +93,13 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "mbr",
-        help="minimum Bayes risk decoding of sampled translations",
+        help="choose among sampled translations by minimum Bayes risk",
         description="For each sentence, choose the sample that agrees best with all samples.",
     )
     for kind in (Request, TokenizerOptions, ProcessOptions):
         add_options(parser, kind)
     add_undoing(parser, pieces=True)
-    options.add_output(parser, "FILE", "the chosen translations, in corpus order")
+    options.add_output(parser, "FILE", "file for the chosen translations, in corpus order")
     options.add_json(parser, "choices and expected utilities")
     parser.set_defaults(run=_run)
 

@@ -13,9 +13,9 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "models",
-        help="list the trained models that come along",
-        description="List the trained models that come along, with languages, architecture and "
-        "size. `translate --model`, `serve` and `demo` take their names.",
+        help="list the trained models that come with the plugin",
+        description="List the trained models that come with the plugin: languages, architecture "
+        "and size. `translate --model`, `serve` and `demo` take their names.",
     )
     options.add_json(parser, "the list")
     parser.set_defaults(run=_models)

@@ -20,7 +20,8 @@ OUTPUTS = ("output", "json")
 NAMED = ("system", "log")
 """Options whose values are NAME=FILE, with further files after commas."""
 DATA_HELP = (
-    "folder of fairseq-preprocess with the dictionaries (a model's own, or those of its training)"
+    "folder with the dictionaries, written by fairseq-preprocess (default: the model's own "
+    "dictionaries, or those of its training)"
 )
 PICTURE = (".png", ".json")
 """Endings of a picture's files; a name that ends in .svg gives an SVG instead."""
@@ -35,8 +36,8 @@ def add_generated(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="GENERATED",
-        help="standard output of fairseq-generate (or generate-SUBSET.txt of --results-path); "
-        "of --num-shards, all shards",
+        help="standard output of fairseq-generate, or generate-SUBSET.txt in its --results-path; "
+        "with --num-shards, the outputs of all shards",
     )
 
 
@@ -48,14 +49,14 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
     """Add ``--output`` of a picture."""
     add_output(
-        parser, "OUT.png", "the picture, or OUT.svg; OUT.json with its numbers is written beside it"
+        parser, "OUT.png", "picture to write, or OUT.svg; its numbers are written to OUT.json"
     )
     parser.set_defaults(endings=PICTURE)
 
 
 def add_json(parser: argparse.ArgumentParser, text: str) -> None:
     """Add ``--json``."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write {text} as JSON too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"also write {text} as JSON")
 
 
 def write_json(path: Path | None, data: Any) -> None:

@@ -22,8 +22,8 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand and its pictures."""
     parser = commands.add_parser(
         "plot",
-        help="learning curves, attention, BLEU by length, gates, as PNG or SVG",
-        description="A picture is a PNG, or an SVG if named so; OUT.json has its numbers.",
+        help="draw learning curves, attention, BLEU by length or gates, as PNG or SVG",
+        description="Draw a PNG, or an SVG if OUT ends in .svg; OUT.json has its numbers.",
     )
     pictures = parser.add_subparsers(required=True, metavar="PICTURE")
     for add_picture in (_add_curves, _add_alignment, _add_lengths):
@@ -37,14 +37,14 @@ def _add_curves(pictures: Subparsers) -> None:
     parser = pictures.add_parser(
         "curves",
         help="loss, perplexity and BLEU over updates",
-        description="Learning curves of one or several runs.",
+        description="Draw the learning curves of one or several runs.",
     )
     parser.add_argument(
         "--log",
         action="append",
         required=True,
         metavar="NAME=FILE",
-        help="a run's name and its --log-file or captured output; repeat to compare runs",
+        help="name of a run, and its --log-file or captured output; repeat to compare runs",
     )
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_curves)
@@ -76,7 +76,7 @@ def _add_alignment(pictures: Subparsers) -> None:
     parser = pictures.add_parser(
         "alignment",
         help="attention of single sentences",
-        description="Attention heat maps: translation in rows, source in columns.",
+        description="Draw heat maps of attention: translation in rows, source in columns.",
     )
     options.add_generated(parser)
     parser.add_argument(
@@ -90,7 +90,7 @@ def _add_alignment(pictures: Subparsers) -> None:
     parser.add_argument(
         "--remove-bpe",
         action="store_true",
-        help="merge subword pieces: sum of source columns, mean of target rows",
+        help="merge subword pieces: sum their source columns, average their target rows",
     )
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_alignment)
@@ -114,20 +114,20 @@ def _add_lengths(pictures: Subparsers) -> None:
     parser = pictures.add_parser(
         "lengths",
         help="BLEU by the length of the source",
-        description="BLEU of the sentences of similar length, for one or several systems. Lengths "
-        "are in words of the source, whose subword pieces are joined, or in characters where "
-        "it has no spaces.",
+        description="Draw the BLEU of sentences of similar length, for one or several systems. "
+        "Lengths count source words, with subword pieces joined, or characters if the source has "
+        "no spaces.",
     )
     parser.add_argument(
         "--system",
         action="append",
         required=True,
         metavar="NAME=GENERATED",
-        help="a name and the output of fairseq-generate; repeat to compare systems",
+        help="name of a system, and its output of fairseq-generate; repeat to compare systems",
     )
     references = parser.add_mutually_exclusive_group(required=True)
     references.add_argument(
-        "--ref", type=Path, metavar="FILE", help="reference, detokenized text, for sacrebleu"
+        "--ref", type=Path, metavar="FILE", help="reference as detokenized text, for sacrebleu"
     )
     references.add_argument(
         "--tokenized-ref",
@@ -141,13 +141,13 @@ def _add_lengths(pictures: Subparsers) -> None:
         "--buckets",
         default="10,20,30,40,50",
         metavar="N,N…",
-        help="the longest length of each bucket; one for all longer sentences follows "
+        help="greatest length in each bucket; a last bucket has all longer sentences "
         "(default: %(default)s)",
     )
     parser.add_argument(
         "--relative-to",
         metavar="NAME",
-        help="draw differences from this system's BLEU, where lines lie close together",
+        help="draw differences from the BLEU of this system, to tell close lines apart",
     )
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_lengths)

@@ -12,8 +12,8 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "prepare",
         help="check your own text and copy it, tokenized if wanted, with text.json",
-        description="Check a corpus of your own: train, valid and test, each with the languages as "
-        "endings. Copy it, as Moses tokens if wanted, with text.json, which tells the other "
+        description="Check your own corpus: train, valid and test, each with the languages as "
+        "endings. Copy it, as Moses tokens if wanted, and add text.json, which tells the other "
         "commands how it was made. `fairseq-ext subwords` comes next.",
     )
     add_options(parser, PREPARE.options)

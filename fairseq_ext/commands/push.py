@@ -13,15 +13,15 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "push",
         help="put a bundle onto the Hugging Face Hub",
-        description="Put a bundle onto the Hugging Face Hub, in one commit, which deletes "
-        "files of the bundle before it that this one lacks. Log in first, with "
+        description="Put a bundle onto the Hugging Face Hub in one commit, which also deletes "
+        "files that only the previous bundle has. Log in first, with "
         "`hf auth login` or HF_TOKEN. Then `--path ORG/NAME@COMMIT` translates with it anywhere.",
     )
     option = parser.add_argument
-    option("bundle", type=Path, metavar="BUNDLE", help="of `fairseq-ext bundle`")
-    option("name", metavar="ORG/NAME", help="on the Hub; made if it is not there")
-    option("--private", action="store_true", help="if it is made, do not show it to others")
-    option("--message", metavar="TEXT", help="of the commit (languages and architecture)")
+    option("bundle", type=Path, metavar="BUNDLE", help="output of `fairseq-ext bundle`")
+    option("name", metavar="ORG/NAME", help="name on the Hub; created if it does not exist")
+    option("--private", action="store_true", help="hide a new repository from others")
+    option("--message", metavar="TEXT", help="commit message (default: languages and architecture)")
     parser.set_defaults(run=_push)
 
 

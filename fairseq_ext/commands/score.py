@@ -36,15 +36,15 @@ class Request:
     generated: Sequence[Path] | None = None
     tokenized_ref: Path | None = option(
         None,
-        "reference tokens without subword pieces, for tokenized BLEU (with --generated the "
-        "T lines serve where this is not given)",
+        "reference tokens without subword pieces, for tokenized BLEU (default with --generated: "
+        "its T lines)",
         metavar="FILE",
     )
-    tokenized_hyp: Path | None = option(None, "with --hyp: its tokens, likewise", metavar="FILE")
+    tokenized_hyp: Path | None = option(None, "tokens of --hyp, for tokenized BLEU", metavar="FILE")
     split_compounds: bool = option(
         False,
-        "tokenized BLEU with hyphenated compounds split as well, as papers report it for "
-        "WMT14 English-German alone; needs --tokenized-ref",
+        "also compute tokenized BLEU with hyphenated compounds split, which papers report only "
+        "for WMT14 English-German; needs --tokenized-ref",
     )
     json: Path | None = None
 
@@ -74,20 +74,20 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "score",
-        help="BLEU, chrF and COMET with signatures",
-        description="Score detokenized text, or fairseq-generate's output against it.",
+        help="compute BLEU, chrF and COMET, with signatures",
+        description="Score detokenized text or fairseq-generate's output against a reference.",
     )
     add_options(parser, ReferenceOptions)
     translations = parser.add_mutually_exclusive_group(required=True)
     translations.add_argument(
-        "--hyp", type=Path, metavar="FILE", help="translations, detokenized text"
+        "--hyp", type=Path, metavar="FILE", help="translations as detokenized text"
     )
     translations.add_argument(
         "--generated",
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="output of fairseq-generate; of --num-shards, all shards",
+        help="output of fairseq-generate; with --num-shards, the outputs of all shards",
     )
     add_options(parser, Request)
     add_options(parser, TokenizerOptions)

@@ -52,56 +52,57 @@ class SearchOptions:
     """
 
     beam: int | None = _number(Search.beam, "beam size")
-    nbest: int | None = _number(Search.nbest, "translations of a line")
+    nbest: int | None = _number(Search.nbest, "translations for each line")
     lenpen: float | None = _number(
         Search.lenpen, "length penalty: scores are divided by length to this power"
     )
     gnmt_lenpen: float | None = _number(
-        Search.gnmt_lenpen, "GNMT's length penalty instead, with this α; 0: off"
+        Search.gnmt_lenpen, "α of GNMT's length penalty, which replaces --lenpen; 0: off"
     )
     max_len_a: float | None = _number(
         Search.max_len_a,
-        "at most this times the source tokens, plus --max-len-b, are written",
+        "limit of a translation in tokens: --max-len-b plus N times the source tokens",
     )
-    max_len_b: int | None = _number(Search.max_len_b, "see --max-len-a")
+    max_len_b: int | None = _number(Search.max_len_b, "tokens to add to the limit of --max-len-a")
     max_tokens: int | None = _number(Search.max_tokens, "source tokens in a batch")
     constraints: str | None = option(
         None,
-        "words that the translation of a line must have follow it behind tabs, in this order or in "
-        "any (ordered); fairseq's generator searches",
+        "require words, which follow their line behind tabs, in its translation: in this order "
+        "(ordered, also without a value) or in any (unordered); uses fairseq's generator",
         nargs="?",
         const="ordered",
         choices=("ordered", "unordered"),
     )
-    buffer_size: int | None = _number(
-        BUFFER, "lines read before they are translated; 1 to converse"
-    )
-    skip_long: bool = option(False, "leave lines empty that are too long, and go on")
+    buffer_size: int | None = _number(BUFFER, "lines to read before translating; 1 to converse")
+    skip_long: bool = option(False, "write an empty line for each line that is too long")
     engine: str = option(DEFAULT, f"{ENGINE_HELP} (%(default)s)", choices=(FAIRSEQ, *ENGINES))
     shortlist: Path | None = option(None, SHORTLIST_HELP, metavar="FILE")
     fp16: bool = option(False, "half precision, for GPUs")
-    cpu: bool = option(False, "leave a GPU alone")
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
     sampling: bool = option(
-        False, "draw a translation of each line, or --nbest of them, as for back-translation"
+        False, "sample a translation of each line, or --nbest of them, as for back-translation"
     )
     mbr: int | None = option(
         None,
-        "draw N samples of each line and give the one that agrees best with all of them "
-        "(minimum Bayes risk); lower --max-tokens where memory is short",
+        "draw N samples of each line, and write the one that agrees best with all of them "
+        "(minimum Bayes risk); lower --max-tokens if memory runs out",
         metavar="N",
     )
-    epsilon_sampling: float | None = _number(
-        SAMPLES["epsilon_sampling"],
-        "draw among tokens of at least this probability; for --mbr",
+    epsilon_sampling: float | None = option(
+        None,
+        "sample only tokens of at least this probability "
+        f"({SAMPLES['epsilon_sampling']} with --mbr; 0 with --sampling or --sampling-topk)",
+        metavar="N",
     )
     sampling_topk: int | None = _number(
-        SAMPLES["sampling_topk"], "draw among this many of the most probable tokens; 0: all"
+        SAMPLES["sampling_topk"], "sample only the N most probable tokens; 0: all"
     )
     seed: int | None = _number(SAMPLES["seed"], "seed of the samples")
     utility: str | None = option(
         None,
-        "chrf, bleu, comet:MODEL (see `score --metric`; its Python by FAIRSEQ_EXT_METRIC_PYTHON), "
-        f"or mbrs:METRIC of the library mbrs, such as mbrs:bleurt ({SAMPLES['utility']})",
+        "measure of agreement for --mbr: chrf, bleu, comet:MODEL (see `score --metric`; its Python "
+        "is FAIRSEQ_EXT_METRIC_PYTHON), or mbrs:METRIC of the library mbrs, such as mbrs:bleurt "
+        f"({SAMPLES['utility']})",
         metavar="U",
     )
 

@@ -27,7 +27,7 @@ class BatchOptions:
 
     beam: int | None = option(
         None,
-        f"beam size; a request may ask for one alternative fewer ({Search.beam})",
+        f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})",
         metavar="N",
     )
     lenpen: float | None = None
@@ -43,9 +43,8 @@ class Request:
 
     models: Sequence[Path] = option(
         MISSING,
-        "a bundle, which mostly needs neither torch nor fairseq; or a checkpoint, the folder "
-        "of a run, or ORG/NAME[@REVISION] on the Hugging Face Hub; several, of different languages "
-        "each",
+        "bundle, which usually needs neither torch nor fairseq, or a checkpoint, folder of a run, "
+        "or ORG/NAME[@REVISION] on the Hugging Face Hub; at most one for each pair of languages",
         "models",
         type=Path,
         nargs="+",
@@ -56,29 +55,32 @@ class Request:
         False, "translate each sentence of a line alone, and join the translations"
     )
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
-    port: int = option(5000, "0: any free one (%(default)s)", metavar="N")
+    port: int = option(5000, "port to serve on; 0: any free one (%(default)s)", metavar="N")
     workers: int = option(
-        1, "processes, which share the processors and the models' memory (%(default)s)", metavar="N"
+        1,
+        "processes, which share the processors and the models' memory (%(default)s)",
+        metavar="N",
     )
     grace: int = option(
-        30, "seconds that running requests get to finish at shutdown (%(default)s)", metavar="S"
+        30, "seconds for running requests to finish at shutdown (%(default)s)", metavar="S"
     )
     api_key: str | None = option(
         None,
-        f"key that requests must send; safer in {KEY} or by the next option, because the "
-        "process list shows this one",
+        "key that requests must send; the process list shows it, so it is safer in "
+        f"{KEY} or --api-key-file",
         metavar="KEY",
     )
-    api_key_file: Path | None = option(None, "requests need one of its lines", metavar="FILE")
+    api_key_file: Path | None = option(None, "file of keys, one per line", metavar="FILE")
     allow_host: Sequence[str] = option(
         [],
-        "a further name of this server, such as that of a proxy before it; * for any",
+        "further host name of this server, such as that of its proxy; * for any; may be repeated",
         action="append",
         metavar="NAME",
     )
     cors: Sequence[str] = option(
         [],
-        "origin of web pages that may use this server, such as https://example.org; * for any",
+        "origin of web pages that may use this server, such as https://example.org; * for any; may "
+        "be repeated",
         action="append",
         metavar="ORIGIN",
     )
@@ -106,17 +108,15 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "serve",
-        help="translations over HTTP, with LibreTranslate's interface",
-        description="Answer /translate, /detect and /languages as LibreTranslate does, /health and "
-        "/metrics (for Prometheus); a page to translate on is at /, the interface at /docs. "
-        "Concurrent requests are translated together. SIGTERM or Ctrl-C "
-        "lets running requests finish; a second signal stops at once.",
+        help="serve translations over HTTP, with LibreTranslate's interface",
+        description="Answer /translate, /detect and /languages as LibreTranslate does, and /health "
+        "and /metrics (for Prometheus). A page for translating is at /, and the description of the "
+        "interface at /docs. Concurrent requests are translated together. After SIGTERM or Ctrl-C, "
+        "running requests finish; a second signal stops at once.",
     )
     add_options(parser, Request)
     add_options(parser.add_argument_group("limits"), Limits)
-    group = parser.add_argument_group(
-        "search", "Defaults in the model's file come before those shown."
-    )
+    group = parser.add_argument_group("search", "Defaults in the model's file replace those shown.")
     add_options(group, BatchOptions, ("beam",))
     add_options(group, SearchOptions, ("lenpen", "max_len_a", "max_len_b"))
     add_options(group, BatchOptions, ("batch_size", "max_tokens"))

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from fairseq_ext.engine.lexicon import Side
 
 COUNTS = {
-    "per_token": (50, "target tokens of each source token"),
-    "frequent": (100, "target tokens that every sentence may have; more than twice the beam"),
-    "iterations": (5, "of EM over the training data"),
+    "per_token": (50, "target tokens to list for each source token"),
+    "frequent": (100, "frequent target tokens for every sentence; more than twice the beam"),
+    "iterations": (5, "iterations of EM over the training data"),
 }
 
 
@@ -26,21 +26,21 @@ def add(commands: Subparsers) -> None:
         "shortlist",
         help="list the target tokens that a sentence may need, for a faster search",
         description="Learn from binarized training data which target tokens translate a source "
-        "token (IBM model 1), and write a shortlist: for each source token the most probable ones, "
+        "token (IBM model 1), and write a shortlist: the most probable ones for each source token, "
         "and the most frequent ones for all. `translate`, fairseq-generate and fairseq-interactive "
-        "take it with --shortlist, `bundle --shortlist` makes it a part of the model.",
+        "take it with --shortlist; `bundle --shortlist` makes it a part of the model.",
     )
     parser.add_argument(
         "data", type=Path, metavar="DATA", help="folder of fairseq-preprocess with training data"
     )
-    parser.add_argument("--src", metavar="LANG", help="source language, of several in the folder")
-    parser.add_argument("--tgt", metavar="LANG", help="target language, of several in the folder")
+    parser.add_argument("--src", metavar="LANG", help="source language, if the folder has several")
+    parser.add_argument("--tgt", metavar="LANG", help="target language, if the folder has several")
     for name, (default, text) in COUNTS.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             **{"type": int, "default": default, "metavar": "N", "help": f"{text} (%(default)s)"},
         )
-    options.add_output(parser, "FILE", "the shortlist")
+    options.add_output(parser, "FILE", "shortlist to write")
     parser.set_defaults(run=_shortlist)
 
 

@@ -20,11 +20,11 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "subwords",
-        help="learn subwords from a corpus and split it into them",
+        help="learn subwords from a corpus, and split it into subwords",
         description="Learn one vocabulary of subwords for both languages from TEXT/train, and "
         "write every file of TEXT as subwords, with text.json, which tells the other commands how "
-        "they were made. With --like the steps and subwords are those of a model, for text as "
-        "people write it.",
+        "they were made. With --like, prepare raw text with the steps and subwords of a model "
+        "instead.",
     )
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
@@ -33,19 +33,19 @@ def add(commands: Subparsers) -> None:
     option(
         "--kind",
         choices=SUBWORDS,
-        help="bpe is subword-nmt's (bpe)",
+        help="kind of subwords; bpe is subword-nmt's (bpe)",
     )
     option(
         "--size",
         type=int,
         metavar="N",
-        help=f"merges of bpe, pieces of the other kinds ({SIZE}); none has no size",
+        help=f"number of merges for bpe, or of pieces for other kinds ({SIZE}); not for none",
     )
     option(
         "--like",
         type=Path,
         metavar="MODEL",
-        help="make tokens as for this model, to train it on: a bundle, the folder of a run, or a "
+        help="model to make tokens for, to train it further: a bundle, the folder of a run, or a "
         "published model",
     )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")

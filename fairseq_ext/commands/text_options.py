@@ -27,14 +27,16 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 class TextOptions:
     """The steps of preparation on the command line; None leaves a step to ``text.json``."""
 
-    normalize: bool | None = option(None, "Moses' normalization of punctuation first")
-    tokenize: bool | None = option(None, "Moses tokens before, and undone after")
-    escape: bool | None = option(None, "with XML entities in tokens, Moses' default")
-    aggressive: bool | None = option(None, "with hyphens split off as @-@")
+    normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
+    tokenize: bool | None = option(None, "split into Moses tokens, and undo it in the translation")
+    escape: bool | None = option(None, "write XML entities in tokens, as Moses does by default")
+    aggressive: bool | None = option(None, "split hyphens off as @-@")
     lowercase: bool | None = option(None, "lower-case the source")
     keep_tokens: bool = option(False, "leave the translation as tokens")
-    bpe_codes: Path | None = option(None, "merges of subword-nmt or fastBPE", metavar="FILE")
-    remove_bpe: bool = option(False, "join pieces (`@@ `) where the input has them")
+    bpe_codes: Path | None = option(
+        None, "file of merges from subword-nmt or fastBPE", metavar="FILE"
+    )
+    remove_bpe: bool = option(False, "join subword pieces (`@@ `), if the input has them")
 
     def of_job(self) -> dict[str, bool]:
         """Return the given switches by name, ``--no-tokenize`` included."""

@@ -45,7 +45,7 @@ class Request:
 
     words: Sequence[str] = option(
         [],
-        f"{options.DATA_HELP}; or text to translate, if the model has dictionaries of its own",
+        f"{options.DATA_HELP}; or text to translate, if the model has its own dictionaries",
         "words",
         nargs="*",
         metavar="DATA|TEXT",
@@ -56,7 +56,7 @@ class Request:
     lines: Sequence[str] | None = None
     input: Sequence[Path] | None = option(
         None,
-        "text to translate, of several files in their order (standard input)",
+        "text to translate, from several files in this order (default: standard input)",
         type=Path,
         nargs="+",
         metavar="FILE",
@@ -66,18 +66,18 @@ class Request:
     )
     keep: Sequence[str] = option(
         [],
-        "regular expression of text that stays as it is, such as \\{\\w+\\}; may be repeated",
+        "regular expression of text to keep as it is, such as \\{\\w+\\}; may be repeated",
         action="append",
         metavar="PATTERN",
     )
     markup: bool = option(
-        False, "lines are XML or HTML: tags stay, and well-formed text stays well-formed"
+        False, "treat lines as XML or HTML: keep tags, and keep well-formed text well-formed"
     )
     output: Path | None = option(
-        None, "write there (standard output)", *("-o", "--output"), metavar="FILE"
+        None, "file to write (default: standard output)", *("-o", "--output"), metavar="FILE"
     )
-    src: str | None = option(None, "source language (the one trained on)", metavar="LANG")
-    tgt: str | None = option(None, "target language (the one trained on)", metavar="LANG")
+    src: str | None = option(None, "source language (default: the trained one)", metavar="LANG")
+    tgt: str | None = option(None, "target language (default: the trained one)", metavar="LANG")
     json: Path | None = option(
         None,
         "also write source, translations, tokens and scores as JSON, one line per sentence",
@@ -106,10 +106,10 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "translate",
         help="translate a file or standard input with trained models",
-        description="Translate text, a sentence per line: one line out for each line in, in the "
-        "same order. With --nbest above 1 each translation is a line of four columns, separated "
-        "by tabs: line number (from 1), rank (from 1), score (log-probability in base 2, as "
-        "fairseq-generate prints it), text.",
+        description="Translate text with one sentence per line: each input line gives one output "
+        "line, in the same order. With --nbest above 1, each translation is a line of four columns "
+        "separated by tabs: line number (from 1), rank (from 1), score (log-probability in base 2, "
+        "as fairseq-generate prints it), text.",
     )
     models = parser.add_mutually_exclusive_group(required=True)
     models.add_argument(
@@ -117,17 +117,16 @@ def add(commands: Subparsers) -> None:
         type=Path,
         nargs="+",
         metavar="CHECKPOINT",
-        help="trained model of any architecture, a bundle, the folder of a run, "
-        "a folder, archive or name of a model that fairseq's authors publish, or "
-        "ORG/NAME[@REVISION] on the Hugging Face Hub; several checkpoints, or several models for "
-        "the engine, vote",
+        help="checkpoint of any architecture, bundle, folder of a run, model published by "
+        "fairseq's authors (folder, archive or name), or ORG/NAME[@REVISION] on the Hugging Face "
+        "Hub; several checkpoints, or any models of the engine, vote as an ensemble",
     )
     models.add_argument(
         "--model",
         type=Path,
         metavar="NAME",
-        help="a single one of these, or the name of one that comes with the plugin "
-        "(folders of models/)",
+        help="single model of these kinds, or the name of one that comes with the plugin "
+        "(a folder of models/)",
     )
     add_options(parser, Request)
     text_options.add_text_options(parser)

@@ -30,21 +30,21 @@ class PartOptions:
 
     parts: Path | None = option(
         None,
-        "translate in parts, each a file in this folder; several workers, also of other "
-        "machines, may share it; stopped and started again, they go on with the parts that are "
-        "missing, and --output is written once all are there",
+        "folder for translating in parts, one file for each; several workers, also on other "
+        "machines, may share it, and a worker started again goes on with the missing parts; "
+        "--output is written once all parts are there",
         metavar="FOLDER",
     )
-    part_lines: int | None = option(None, f"in a part ({PART_LINES})", metavar="N")
+    part_lines: int | None = option(None, f"lines in a part ({PART_LINES})", metavar="N")
     shard: str | None = option(
         None,
-        "only part I of every N, from 0/N; without it a worker takes any part that is missing",
+        "translate only part I of every N, counted from 0 (default: any missing part)",
         metavar="I/N",
     )
     ray: str | None = option(
         None,
-        "of a Ray cluster that shares the folder: a worker for each GPU, and for each "
-        "OMP_NUM_THREADS processors (1) of the rest; `local` starts one on this machine",
+        "address of a Ray cluster that shares the folder; each GPU runs a worker, and so do every "
+        "OMP_NUM_THREADS (1) other processors; `local` starts a cluster on this machine",
         metavar="ADDRESS",
     )
 

@@ -13,16 +13,16 @@ def add(commands: Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "trim",
-        help="leave out the symbols of a bundle that your texts do not need",
-        description="Write a bundle with the symbols that texts need: their tokens, single "
+        help="remove the symbols of a bundle that your texts do not need",
+        description="Write a bundle with only the symbols that texts need: their tokens, single "
         "characters, language tokens and fairseq's own. All other rows of embeddings and output "
-        "projection are left out. The tokens that stay have the logits that they had.",
+        "projection are removed. The logits of the remaining tokens do not change.",
     )
     parser.add_argument(
         "model",
         type=Path,
         metavar="BUNDLE",
-        help="its folder or archive, or a name; make one of other models by `fairseq-ext bundle`",
+        help="folder, archive or name; `fairseq-ext bundle` makes one from another model",
     )
     parser.add_argument(
         "--for",
@@ -31,10 +31,10 @@ def add(commands: Subparsers) -> None:
         nargs="+",
         required=True,
         metavar="TEXT",
-        help="raw text in both languages, in files that are named by them (train.es, train.en.gz)",
+        help="raw text of both languages, in files named after them (train.es, train.en.gz)",
     )
     options.add_output(
-        parser, "OUT", "the bundle: a folder, or an archive by the name OUT.zip or OUT.tar.zst"
+        parser, "OUT", "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
     )
     parser.set_defaults(run=_trim, makes_folder=True)
 

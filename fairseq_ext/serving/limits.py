@@ -32,13 +32,13 @@ def _limit(default: float, text: str) -> Any:
 class Limits:
     """The most that a request may ask for."""
 
-    max_chars: int = _limit(10_000, "characters of a request's texts together")
-    max_sentences: int = _limit(100, "lines of a request's texts together, empty ones included")
+    max_chars: int = _limit(10_000, "characters in all texts of a request")
+    max_sentences: int = _limit(100, "lines in all texts of a request, empty ones included")
     max_body: int = _limit(1_000_000, "bytes of a request")
     max_queue: int = _limit(
         1_000, "sentences waiting in one process; beyond this, the answer is 429"
     )
-    timeout: float = _limit(60.0, "seconds to receive a request, and again to answer it")
+    timeout: float = _limit(60.0, "seconds to receive a request, and as many to answer it")
 
     def check(self) -> None:
         """Refuse numbers out of range.
