@@ -1,8 +1,8 @@
 """Corpora: from archives, tables and text of any origin to the files that fairseq-preprocess reads.
 
-:mod:`~fairseq_ext.corpora.catalogue` has the corpora of the literature,
-:mod:`~fairseq_ext.corpora.preparation` makes one of them,
-:mod:`~fairseq_ext.corpora.own_text` takes a user's own,
+:mod:`~fairseq_ext.corpora.catalogue` lists the corpora of the literature,
+:mod:`~fairseq_ext.corpora.preparation` prepares one of them,
+:mod:`~fairseq_ext.corpora.own_text` checks and copies a user's own text,
 :mod:`~fairseq_ext.corpora.split_pairs` splits sentence pairs without leaks,
 :mod:`~fairseq_ext.corpora.tatoeba` is the corpus that comes with the package.
 """

@@ -1,19 +1,19 @@
 """Catalogue of the corpora of the literature: sources, and steps to prepare each.
 
-Addresses and protocols are those of the scripts that the papers used:
+Addresses and protocols come from the scripts that the papers used:
 
-- fairseq's ``examples/translation/prepare-iwslt14.sh`` (its archive is the one of the IWSLT 2014
-  evaluation, kept by fairseq since wit3.fbk.eu took its own down), ``prepare-wmt14en2fr.sh`` and
+- fairseq's ``examples/translation/prepare-iwslt14.sh`` (fairseq hosts the archive of the IWSLT 2014
+  evaluation since wit3.fbk.eu removed it), ``prepare-wmt14en2fr.sh`` and
   ``examples/scaling_nmt/README.md``;
 - the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime): Stanford's files of IWSLT 2015;
 - statmt.org's pages of the shared tasks of 2013, 2014 and 2017. The BMT paper trains on WMT 2017
-  and tests on newstest2014, without naming files: taken are those of fairseq's
+  and tests on newstest2014 but names no files, so we take the files of fairseq's
   ``prepare-wmt14en2de.sh``, which has no ``rapid2016`` either;
 - github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
-  lower-cased, normalized and tokenized by its authors (``tok``). 10,000 joint merges are what
-  text-only baselines of image-guided translation use.
+  lower-cased, normalized and tokenized by its authors (``tok``). Text-only baselines of
+  image-guided translation use 10,000 joint merges.
 
-No checksums of these files are known here, so none are given: the first download is recorded.
+No checksums of these files are known, so the checksum of the first download is recorded.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 @dataclass(frozen=True)
 class Source:
-    """A parallel text and where it comes from.
+    """A parallel text and its origin.
 
     Attributes:
         name: unique within the corpus.
-        files: the two sides, source first: members of ``archive``, or addresses without one.
-        archive: address of the archive.
+        files: the two sides, source first: members of ``archive``, or addresses if there is none.
+        archive: the archive's address.
         form: ``lines``, plain text (also ``.gz``); ``tagged``, IWSLT's training files, in which
             some lines are about the talk; ``segments``, IWSLT's and WMT's ``<seg>`` elements.
     """
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the pairs to keep, as of ``clean-corpus-n.perl``: both sides have 1 to ``longest``
+    """Limits on the pairs to keep, as in ``clean-corpus-n.perl``: both sides have 1 to ``longest``
     tokens, and neither has more than ``ratio`` times as many as the other."""
 
     longest: int | None = None
@@ -77,24 +77,24 @@ class Corpus:
     """A corpus and the protocol by which its paper prepares it.
 
     Attributes:
-        src, tgt: languages, the endings of the files.
-        train, valid, test: their texts, each in this order. For ``valid`` also a number n: every
-            n-th training pair that is left after cleaning.
-        more_tests: further test sets, each a split of its own name. One whose files cannot be
+        src, tgt: languages, which are also the endings of the files.
+        train, valid, test: the texts of each split, in order. ``valid`` may also be a number n:
+            every n-th training pair that is left after cleaning.
+        more_tests: further test sets, each a split with its own name. A set whose files cannot be
             downloaded is left out.
-        normalize: Moses' normalization of punctuation, and no non-printing characters.
-        tokenize: Moses' tokenization, with its XML escapes.
-        aggressive: hyphens within words are tokens, written ``@-@``.
-        lowercase: after tokenization.
-        limits: on words, before the split.
-        bpe_limits: on subwords, of train and valid.
-        merges: joint byte-pair encoding of the training text; 0 leaves words.
+        normalize: normalize punctuation like Moses, and remove non-printing characters.
+        tokenize: tokenize like Moses, with XML escapes.
+        aggressive: make hyphens within words tokens, written ``@-@``.
+        lowercase: lower-case the tokens.
+        limits: limits on words, applied before the split.
+        bpe_limits: limits on subwords, for train and valid.
+        merges: number of joint byte-pair merges learnt from the training text; 0 keeps words.
         dictionary: flags of fairseq-preprocess.
         word_dictionary: flags of fairseq-preprocess where ``merges`` is 0.
-        made: steps of :class:`fairseq_ext.text.pipeline.Pipeline` by which the authors of files
-            that come as tokens made them of text.
+        made: for files that are published as tokens, the steps of
+            :class:`fairseq_ext.text.pipeline.Pipeline` by which their authors made them from text.
         exact: known numbers of pairs that do not depend on the tokenizer.
-        expected: known numbers of pairs that do.
+        expected: known numbers of pairs that depend on the tokenizer.
         licence: what the owners of the text allow, as far as they say.
     """
 
@@ -124,13 +124,13 @@ def _sides(name: str, src: str, tgt: str) -> tuple[str, str]:
 
 
 def _newstest(year: int, src: str, tgt: str) -> Source:
-    """A development set of WMT 2014."""
+    """Return the source of a development set of WMT 2014."""
     names = (f"dev/newstest{year}-src.{src}.sgm", f"dev/newstest{year}-ref.{tgt}.sgm")
     return Source(f"newstest{year}", names, f"{STATMT}/wmt14/dev.tgz", "segments")
 
 
 def _newstest2014(pair: str, src: str, tgt: str) -> Source:
-    """The test set of WMT 2014, all 3,003 sentences."""
+    """Return the source of the test set of WMT 2014, all 3,003 sentences."""
     folder = f"test-full/newstest2014-{pair}"
     names = (f"{folder}-src.{src}.sgm", f"{folder}-ref.{tgt}.sgm")
     return Source("newstest2014", names, f"{STATMT}/wmt14/test-full.tgz", "segments")
@@ -139,9 +139,9 @@ def _newstest2014(pair: str, src: str, tgt: str) -> Source:
 def _parallel(
     pair: str, src: str, tgt: str, *, edition: str, archive: str
 ) -> tuple[Source, Source, Source]:
-    """Return the sources that WMT's tasks share; ``pair`` is the language pair in file names.
+    """Return the training texts that WMT's tasks share; ``pair`` is the pair in file names.
 
-    ``edition`` is that of the news commentary, and ``archive`` where it is.
+    ``edition`` is the version of the news commentary, and ``archive`` the archive that holds it.
     """
     return (
         Source(
@@ -167,7 +167,7 @@ def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
     return _parallel(pair, src, tgt, edition="v9", archive=archive)
 
 
-# The order of the authors' scripts: lower case, punctuation, tokens.
+# The authors' scripts work in this order: lower case, punctuation, tokens.
 LOWERCASED_FIRST = {
     "lowercase_first": True,
     "normalize": True,
@@ -238,7 +238,7 @@ CORPORA = {
         train=(Source("train", _sides(f"{STANFORD}/train", "en", "vi")),),
         valid=(Source("tst2012", _sides(f"{STANFORD}/tst2012", "en", "vi")),),
         test=(Source("tst2013", _sides(f"{STANFORD}/tst2013", "en", "vi")),),
-        tokenize=False,  # its files are Moses tokens already
+        tokenize=False,  # the files already consist of Moses tokens
         made={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
         exact={"train read": 133_317, "valid": 1_553, "test": 1_268},
@@ -294,7 +294,7 @@ CORPORA = {
         ),
         valid=(_newstest(2013, "de", "en"),),
         test=(_newstest2014("deen", "de", "en"),),
-        bpe_limits=Limits(longest=255),  # and </s>: the 256 positions that the authors' code has
+        bpe_limits=Limits(longest=255),  # with </s>: the 256 positions of the authors' code
         merges=32_000,
         dictionary=(
             "--joined-dictionary",

@@ -1,6 +1,6 @@
 """Commands that make corpora: their options, and the modules that do the work.
 
-The work is imported when it runs.
+A module is imported only when its command runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.utils.option_fields import from_args, option
 
 OUTPUT = ("-o", "--output", "--out")
-"""Names of the option for where to write; other commands have no `--out`."""
+"""Names of the option that says where to write; other commands have no `--out`."""
 SIDES = ("source", "target")
 SUBWORDS = (*LEARNT, "none")
 NOISE_KINDS = ("typos", "lower", "upper", "punctuation")
@@ -70,7 +70,7 @@ def _columns(text: str) -> tuple[int, int] | tuple[str, str]:
 
 @dataclass(frozen=True)
 class OfficialOptions:
-    """Which corpus of the catalogue to prepare, and how."""
+    """Options to prepare a corpus of the catalogue."""
 
     corpus: str
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
@@ -103,7 +103,7 @@ class OfficialOptions:
 
 @dataclass(frozen=True)
 class TatoebaOptions:
-    """How to write the corpus that comes with this package."""
+    """Options to write the corpus that comes with this package."""
 
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
@@ -120,7 +120,7 @@ class TatoebaOptions:
 
 @dataclass(frozen=True)
 class PairOptions:
-    """How to split sentence pairs."""
+    """Options to split sentence pairs."""
 
     src_lang: str = option(
         dataclasses.MISSING,
@@ -224,7 +224,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """Which files of translations to read, and what happens to the marks in their texts."""
+    """Options to read files of translations, and to treat the marks in their texts."""
 
     src: str = option(help="source language, such as en")
     tgt: str = option(help="target language, such as de")
@@ -271,7 +271,7 @@ class TranslationOptions:
 
 @dataclass(frozen=True)
 class ContaminationOptions:
-    """Which test set to look for in which training text."""
+    """Options to look for a test set in training text."""
 
     test: Path = option(
         dataclasses.MISSING, "test set as plain text, one sentence per line", "test"
@@ -311,7 +311,7 @@ class NoiseOptions:
 
 @dataclass(frozen=True)
 class OwnTextOptions:
-    """How to check and copy a user's own text."""
+    """Options to check and copy a user's own text."""
 
     data: Path = option(help="folder with the six text files")
     src: str = option(help="source language, the ending of its files")
@@ -331,7 +331,7 @@ class PreparedCorpus:
 
 @dataclass(frozen=True)
 class MonolingualOptions(PreparedCorpus):
-    """Which text without a translation to write."""
+    """Options to write text without a translation."""
 
     language: str = option(help="language of the side to write")
     out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
@@ -343,7 +343,7 @@ class MonolingualOptions(PreparedCorpus):
 
 @dataclass(frozen=True)
 class MixOptions(PreparedCorpus):
-    """How to add synthetic pairs to a corpus."""
+    """Options to add synthetic pairs to a corpus."""
 
     source: Path = option(help="source lines of the synthetic pairs, text …")
     target: Path = option(help="… and their target lines")
@@ -368,8 +368,8 @@ class CommandLine(NamedTuple):
 
     Attributes:
         options: the dataclass of its options.
-        module: of this package; its ``run`` takes them and returns what to print.
-        summary: for ``--help``.
+        module: a module of this package; its ``run`` takes the options and returns what to print.
+        summary: the line for ``--help``.
     """
 
     options: type
@@ -377,10 +377,10 @@ class CommandLine(NamedTuple):
     summary: str
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the command and print what it returns; returns the exit status.
+        """Run the command and print the text that it returns; return the exit status.
 
         Args:
-            args: which may have other options, of the command around it.
+            args: the options, perhaps among others of a command that includes this one.
 
         Raises:
             FairseqExtError: an option, input or folder that cannot be used.
@@ -434,4 +434,4 @@ OTHERS = {
         "a prepared corpus with added pairs of which a model wrote one side",
     ),
 }
-"""Names that are not in the catalogue, and their commands."""
+"""The commands of corpora that are not in the catalogue, by name."""

@@ -1,15 +1,15 @@
-"""Find the sentences of a test set in training text, equal or nearly so.
+"""Find the sentences of a test set that are in training text, equal or nearly so.
 
-A score on sentences that were trained on says little about others. A near-duplicate becomes
-equal when a word is left out of each, or two in sentences of nine words or more, as in
-:mod:`fairseq_ext.corpora.near_duplicates`, whose skeletons are compared here as well: sentences
-that near have one in common. Training text is read once, in chunks, so it may be of any size.
+A score on sentences of the training text says little about other sentences. Two sentences are
+near-duplicates if they become equal when a word is left out of each (two words in sentences of nine
+words or more), as in :mod:`fairseq_ext.corpora.near_duplicates`. They then share a skeleton, which
+is what this module compares. Training text of any size can be read: once, in chunks.
 
 **Filter.** Nearly all training sentences are far from the test set, and making their skeletons
-would cost hours. A sentence of ``m`` words from which at most ``e`` words may be left out shares at
-least ``m - 1 - 3 e`` pairs of neighbouring words with its near-duplicate (each of the ``e`` words
-left out of it breaks two pairs, and each left out of the other one), and ``m - 2 - 5 e`` triples.
-Sentences that have fewer pairs and triples of any test sentence are passed over.
+would cost hours. If at most ``e`` words may be left out of a sentence of ``m`` words, it shares at
+least ``m - 1 - 3 e`` pairs of neighbouring words with its near-duplicate (a word left out of it
+breaks two pairs, a word left out of the other breaks one), and ``m - 2 - 5 e`` triples.
+Sentences that share fewer pairs and triples with every test sentence are passed over.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from fairseq_ext.utils.files import atomic_write
 CHUNK = 100_000  # training sentences at a time; some 200 MB
 FILTER_BITS = 24
 REACH = Reach(longest=100)
-"""Two words may be anywhere in long sentences too: only few sentences pass the filter."""
+"""Tries all pairs of words in long sentences, too, because few sentences pass the filter."""
 EXACT, NEAR = "exact", "near"
 
 
 @dataclass(frozen=True)
 class Match:
-    """A test sentence that is in the training text.
+    """A test sentence that is in the training text, and where.
 
     Attributes:
-        sentence: its number, from 0.
-        kind: ``exact``, but for case and punctuation, or ``near``.
-        line: the first training sentence that is so near, from 0.
+        sentence: number of the test sentence, from 0.
+        kind: ``exact`` if equal up to case and punctuation, else ``near``.
+        line: number of the first training sentence of this kind, from 0.
     """
 
     sentence: int
@@ -59,7 +59,7 @@ class Match:
 
 
 class HashFilter:
-    """A set of 64-bit hashes that may take others for its own, but never misses one."""
+    """A set of 64-bit hashes, whose answers may be false positives but never false negatives."""
 
     def __init__(self, values: np.ndarray) -> None:
         self._bits = np.zeros(1 << FILTER_BITS, bool)
@@ -75,13 +75,13 @@ class HashFilter:
 
 
 class TestSentences:
-    """The sentences of a test set, ready to be found among others.
+    """The sentences of a test set, prepared for a search in other text.
 
     Args:
         sentences: plain text.
     """
 
-    __test__ = False  # of pytest, which collects classes by their name
+    __test__ = False  # keeps pytest from collecting this class because of its name
 
     def __init__(self, sentences: Sequence[str]) -> None:
         hashes = hash_words(sentences)
@@ -115,7 +115,7 @@ class TestSentences:
         self._lines += len(sentences)
 
     def matches(self) -> list[Match]:
-        """Return what has been found so far, by test sentence; an equal sentence counts first."""
+        """Return the matches so far, by test sentence; an exact match outranks a near one."""
         return [self._matches[sentence] for sentence in sorted(self._matches)]
 
     def _note(self, sentence: int, equal: bool, line: int) -> None:
@@ -146,7 +146,7 @@ class TestSentences:
 
 
 def _runs(words: np.ndarray, size: int) -> np.ndarray:
-    """Hash each run of so many words ``[W - size + 1]``, across the ends of sentences too."""
+    """Hash each run of ``size`` words, even across sentence ends: ``[W - size + 1]``."""
     total = max(0, len(words) - size + 1)
     sums = np.zeros(total, np.uint64)
     for place in range(size):
@@ -174,11 +174,11 @@ def _sentence_words(hashes: WordHashes, row: int) -> bytes:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Find the sentences of a test set that training text has, equal or nearly so.
+    """Find the sentences of a test set that are in training text, equal or nearly so.
 
     Args:
-        sentences: of the test set, plain text.
-        training: sentences in the same language, plain text, of any number.
+        sentences: the test set, plain text.
+        training: any number of sentences in its language, plain text.
     """
     test = TestSentences(sentences)
     iterator = iter(training)
@@ -199,7 +199,7 @@ def texts(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def run(options: ContaminationOptions) -> str:
-    """Find the sentences of a test set in training text; returns their numbers.
+    """Find the sentences of a test set in training text; return a summary.
 
     Raises:
         DataError: a file that is empty or cannot be read as text.

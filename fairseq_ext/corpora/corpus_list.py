@@ -1,4 +1,4 @@
-"""A JSON list of corpora to merge into one: the place, weight and licence of each.
+"""Read a JSON list of corpora to merge into one: the files, weight and licence of each.
 
 ::
 
@@ -49,7 +49,7 @@ def read(path: Path, fetch: Fetch) -> tuple[Text, ...]:
 
     Args:
         path: the JSON file.
-        fetch: from a data set's name in mtdata to a file with its tab-separated pairs.
+        fetch: returns the file of tab-separated pairs for a data set's name in mtdata.
 
     Raises:
         DataError: the list, or a file that it names, cannot be used; nothing is fetched then.
@@ -114,10 +114,10 @@ def _text(entry: dict[str, Any], folder: Path, fetch: Fetch) -> Text:
 
 
 def from_mtdata(name: str, folder: Path) -> Path:
-    """Return mtdata's data set as a file of tab-separated pairs, fetched unless it is there.
+    """Return mtdata's data set as a file of tab-separated pairs; fetch it if it is missing.
 
     Raises:
-        DataError: mtdata cannot give it.
+        DataError: mtdata cannot provide it.
         EnvironmentProblem: mtdata is not installed.
     """
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():

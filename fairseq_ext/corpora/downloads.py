@@ -1,4 +1,4 @@
-"""Downloads that resume, with checksums that are recorded and compared, and their unpacking."""
+"""Download files, resuming where needed; record and compare checksums; unpack archives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
 
 TIMEOUT = 60  # seconds without a byte
-ATTEMPTS = 4  # in a row that brought no bytes
+ATTEMPTS = 4  # give up after so many in a row without a byte
 PAUSE = 0.5  # seconds after the first failure, doubled after each further one
 MAX_BYTES = 60 << 30  # the largest official archive here unpacks to some 10 GB
 RECORD = "sha256.json"
@@ -33,7 +33,7 @@ PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a 
 
 
 class Unavailable(DataError):
-    """A file that neither its address nor the mirror gives."""
+    """A file that can be had neither from its address nor from the mirror."""
 
 
 class Broken(Exception):
@@ -41,17 +41,17 @@ class Broken(Exception):
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
-    """Return the file of an address in ``folder``, downloaded unless it is there already.
+    """Return the path in ``folder`` of the file at an address; download it if it is missing.
 
-    ``sha256.json`` in the folder keeps the checksum of what came first, so that a file damaged or
-    exchanged later is noticed. Only a checksum from elsewhere can tell whether the first
+    ``sha256.json`` in the folder keeps the checksum of the first download, so that later damage or
+    exchange of the file is noticed. Only a checksum from elsewhere can tell whether the first
     download was right.
 
     Args:
         url: official address; its last part names the file.
         folder: made if missing; one process at a time works in it.
-        mirror: a folder, whose files are read where they are, or an address, below which the file
-            of that name is downloaded instead.
+        mirror: replaces the official address: a folder, whose files are read in place, or an
+            address below which the file is downloaded by its name.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.
@@ -75,9 +75,9 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
 
 def discard(path: Path) -> str:
-    """Set a downloaded file aside that turned out unusable, so that it is downloaded anew.
+    """Set an unusable downloaded file aside, so that it is downloaded again.
 
-    Returns what was done, as a sentence. A file that :func:`fetch` did not download is left alone.
+    Return what was done, as a sentence. A file that :func:`fetch` did not download is left alone.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -117,10 +117,10 @@ class Part:
     """A partial download: the bytes so far, and the version of the file they belong to.
 
     Attributes:
-        path: of the bytes; ``….json`` beside it remembers the other two.
-        version: the server's name (ETag) or date of this version of the file. Without one, nobody
-            could say whether a later answer continues the same file, so it is not continued.
-        total: the file's size, None where the server does not say.
+        path: the file with the bytes; ``….json`` beside it keeps the other two attributes.
+        version: the server's name (ETag) or date of this version of the file. A download without
+            it is not continued, because the file may have changed in the meantime.
+        total: the file's size; None if the server does not say.
     """
 
     path: Path
@@ -128,7 +128,7 @@ class Part:
     total: int | None = None
 
     def load(self) -> None:
-        """Continue from what an earlier process left, if anything."""
+        """Load the state that an earlier process left, if any."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             state = read_json(self.state)
             self.version, self.total = state["version"], state["total"]
@@ -136,7 +136,7 @@ class Part:
             self.restart(None, None)
 
     def restart(self, version: str | None, total: int | None) -> None:
-        """Drop the bytes, and begin those of a new version of the file."""
+        """Drop the bytes, and begin to collect a new version of the file."""
         self.remove()
         self.version, self.total = version, total
         if version is not None:
@@ -144,7 +144,7 @@ class Part:
             write_all(self.path.parent, {self.state.name: [state]})
 
     def remove(self) -> None:
-        """Remove the bytes and the file beside them."""
+        """Remove the bytes, and the file that describes them."""
         self.path.unlink(missing_ok=True)
         self.state.unlink(missing_ok=True)
 
@@ -194,11 +194,11 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 
 
 def _attempt(url: str, part: Part) -> None:
-    """Send one request, for the missing bytes alone if the server supports ranges."""
+    """Send one request: for the missing bytes if the server supports ranges, else for all."""
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
     if part.version and part.size:
         request.add_header("Range", f"bytes={part.size}-")
-        request.add_header("If-Range", part.version)  # else the server sends the whole new file
+        request.add_header("If-Range", part.version)  # a new version is sent whole
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         if not _continues(answer, part):
             length = answer.headers.get("Content-Length")
@@ -213,7 +213,7 @@ def _attempt(url: str, part: Part) -> None:
 
 def _version(answer: http.client.HTTPResponse) -> str | None:
     tag = answer.headers.get("ETag")
-    if tag and not tag.startswith("W/"):  # a weak one does not promise the same bytes
+    if tag and not tag.startswith("W/"):  # a weak ETag does not promise the same bytes
         return tag
     return answer.headers.get("Last-Modified")
 
@@ -251,10 +251,10 @@ def _bar(part: Part) -> tqdm:
 
 
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
-    """Unpack into ``folder``, which holds just that afterwards.
+    """Unpack an archive into ``folder``, and remove everything else there.
 
-    Members that are absolute, leave the folder, or are devices or links out of it, and archives
-    that unpack to more than ``max_bytes``, are refused before anything is written.
+    Before anything is written, archives are refused that unpack to more than ``max_bytes`` or have
+    members that are absolute, leave the folder, or are devices or links out of it.
 
     Raises:
         DataError: a damaged or unsafe archive; it is set aside to be downloaded again.

@@ -1,8 +1,8 @@
 """Fingerprints of sentences and pairs: 16 bytes each, sorted in files, merged by ranges.
 
-A fingerprint is the first half of a SHA-256 hash. Those of each part of a corpus lie sorted in a
-file, so that a range of all parts together is read without reading the rest: the ranges are the
-partitions in which a corpus of any size is compared with itself, a little at a time.
+A fingerprint is the first half of a SHA-256 hash. Each part of a corpus has a file of its sorted
+fingerprints, so that one range of them can be read from all parts without reading the rest. Range
+by range, a corpus of any size is compared with itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fairseq_ext.text.cleaning import Spaced
 from fairseq_ext.utils.files import atomic_write
 
 BYTES = 16
-KIND = np.dtype(f"S{BYTES}")  # compares like bytes; zeros at its end are dropped on reading alone
+KIND = np.dtype(f"S{BYTES}")  # compares like bytes; final zeros are lost only when an item is read
 SPACE = 1 << 8 * BYTES
 
 
-_LETTERS = Spaced("PSZC")  # marks stay
+_LETTERS = Spaced("PSZC")  # marks (M) are not in the list, so they stay
 
 
 def normalized(sentence: str) -> str:
@@ -40,7 +40,7 @@ def as_array(joined: bytes | bytearray) -> np.ndarray:
 
 
 def save(path: Path, array: np.ndarray) -> None:
-    """Save an array, whole or not at all."""
+    """Save an array atomically."""
     with atomic_write(path, "wb") as file:
         np.save(file, array)
 
@@ -51,20 +51,20 @@ def load(path: Path) -> np.ndarray:
 
 
 def ranges(partitions: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the first fingerprint of each range and of the next range, None after the last."""
+    """Yield each range's first fingerprint and the next range's, which is None at the end."""
     starts = [(SPACE * number // partitions).to_bytes(BYTES, "big") for number in range(partitions)]
     return zip(starts, [*starts[1:], None], strict=True)
 
 
 def within(ordered: np.ndarray, first: bytes, end: bytes | None) -> slice:
-    """Find the slice of sorted fingerprints that lie in a range."""
+    """Find the slice of the sorted fingerprints that lie in a range."""
     low = np.searchsorted(ordered, np.array(first, KIND))
     high = len(ordered) if end is None else np.searchsorted(ordered, np.array(end, KIND))
     return slice(int(low), int(high))
 
 
 def where(ordered: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Find the places of the fingerprints ``queries`` among sorted ones."""
+    """Find the indices of the fingerprints ``queries`` in a sorted array."""
     low, high = (np.searchsorted(ordered, queries, side) for side in ("left", "right"))
     spans = [np.arange(a, b) for a, b in zip(low, high, strict=True) if a < b]
     return np.concatenate(spans) if spans else np.empty(0, np.int64)

@@ -1,7 +1,7 @@
-"""Rules for mark-up, placeholders and mnemonics in texts of programs and manuals.
+"""Rules for mark-up, placeholders and mnemonics in the texts of programs and manuals.
 
 A placeholder stands for a value (``%s``, ``{name}``, ``$FILE``), a mnemonic marks the letter of a
-keyboard shortcut (``&File``, ``_Open``), and mark-up is tags (``<emph>``).
+keyboard shortcut (``&File``, ``_Open``), and mark-up consists of tags (``<emph>``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PLACEHOLDER = re.compile(
 )
 ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|\w+);")
 AMPERSAND = re.compile(r"&(?=[^\W\d_])")
-APPENDED = re.compile(r"\s*\([&_~]\w\)")  # as where the letters of the language are on no keyboard
+APPENDED = re.compile(r"\s*\([&_~]\w\)")  # where keyboards lack the language's letters
 UNDERSCORE = re.compile(r"_(?=[^\W_])")
-SHORT = 60  # characters of a label that may have an underscore for its shortcut
+SHORT = 60  # most characters of a label whose underscore may mark a shortcut
 
 MARKUP_RULES = ("strip", "keep", "leave-out")
 MNEMONIC_RULES = ("strip", "keep", "leave-out")
@@ -36,8 +36,8 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 class Rules:
     """A rule for each kind of mark in a pair of texts.
 
-    ``strip`` takes it out of both texts, ``keep`` leaves it there and demands the same marks on
-    both sides, ``leave-out`` leaves the pair out.
+    ``strip`` removes the marks from both texts, ``keep`` leaves them but requires the same marks
+    on both sides, ``leave-out`` leaves the pair out.
     """
 
     markup: str = "strip"
@@ -70,12 +70,12 @@ class Rules:
 
 
 def _plain_names(placeholders: list[str]) -> list[str]:
-    """Drop the position from ``%1$s``: translations may change the order of values."""
+    """Drop positions, as in ``%1$s``: translations may change the order of values."""
     return [re.sub(r"^%\d+\$", "%", placeholder) for placeholder in placeholders]
 
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
-    """Take the marks of shortcuts out, where both texts look like labels that have one."""
+    """Remove the marks of shortcuts if both texts look like labels with a shortcut."""
     for mark in (AMPERSAND, UNDERSCORE):
         counts = [len(_candidates(mark, text)) for text in pair]
         appended = [bool(APPENDED.search(text)) for text in pair]
@@ -97,7 +97,7 @@ def _stripped(mark: re.Pattern[str], text: str) -> str:
 
 
 def _outside(mark: re.Pattern[str], text: str) -> str:
-    """Take the mark out of what is neither an entity nor a placeholder."""
+    """Remove a mark from a text, except within entities and placeholders."""
     pieces, end = [], 0
     for match in re.finditer(f"(?:{ENTITY.pattern})|(?:{PLACEHOLDER.pattern})", text):
         pieces += [mark.sub("", text[end : match.start()]), match[0]]

@@ -15,11 +15,11 @@ def run(options: MonolingualOptions) -> str:
     """Write plain text that has no translation, or is used as if it had none.
 
     Returns:
-        How many lines.
+        The number of lines.
 
     Raises:
-        DataError: a corpus without its pipeline, or of fewer lines; text that
-            `fairseq-ext translate` could not read, or that would be written over.
+        DataError: a corpus lacks its pipeline or has too few lines, or a text cannot be read by
+            `fairseq-ext translate` or would be written over.
     """
     if options.text is None:
         decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)

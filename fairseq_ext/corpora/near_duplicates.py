@@ -1,7 +1,7 @@
 """Groups of near-duplicate sentence pairs, so that a split can hold out whole groups.
 
 “Tom bought a red car yesterday.” in the training text gives away most of “Mary bought a red car
-yesterday.” in the test set. A test is honest when such sentences stay on one side of the split.
+yesterday.” in the test set. A test is fair only if such sentences stay on one side of the split.
 
 **Near-duplicates** are sentences that become equal when a word or two are left out of each
 (:class:`Reach`), after case and punctuation are dropped:
@@ -10,21 +10,21 @@ yesterday.” in the test set. A test is honest when such sentences stay on one 
 - 5 to 8 words: one word inserted, left out or replaced;
 - 9 words and more: two words, next to each other or apart.
 
-Very short sentences are compared as they are, because a chain of one-word changes (“I run.”, “I
+Very short sentences must be equal, because a chain of one-word changes (“I run.”, “I
 ran.”, “Tom ran.”, “Tom sang.” …) joins nearly all of them: with 4 words in place of 5 the largest
 group of Tatoeba Spanish–English grows from 5 to 19 % of the corpus. Two pairs are in one group
-when their sources or their targets are near-duplicates, or when a chain of such pairs joins them.
+if their sources or their targets are near-duplicates, or if a chain of such pairs joins them.
 
-**Method.** Each sentence has skeletons: itself, and itself without one word, or without two. Two
-sentences within that edit distance share a skeleton, so sorting 64-bit fingerprints of skeletons
-finds all of them without comparing all pairs. Equal fingerprints are links between rows, and
-union-find (:class:`Groups`) turns links into groups. The group of a row is the smallest row in it,
-so the numbers depend neither on the order of the links nor on who found them.
+**Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
+or without two. Near-duplicates share a skeleton, so sorting 64-bit fingerprints of skeletons
+finds them all without comparing all pairs. Equal fingerprints are links between rows, and
+union-find (:class:`Groups`) turns links into groups. A group has the number of its smallest row,
+which depends neither on the order of the links nor on the process that found them.
 
 **Memory and workers.** :func:`hash_words` reads a part of a corpus (8 bytes for each word, fit for
-a memory-mapped file), :func:`links` works on one range of fingerprints at a time, at most some
+a memory-mapped file), :func:`links` works on one range of fingerprints at a time, at most about
 :data:`RANGE_SKELETONS` of them, and :meth:`Groups.join` takes the links of all ranges in any order.
-Parts and ranges can each be given to as many processes as there are.
+Any number of processes can share the parts and the ranges.
 
     pairs = [("Hola.", "Hello."), …]
     groups = group_pairs(pairs)                       # a group's number for each pair
@@ -44,18 +44,18 @@ from fairseq_ext.corpora.fingerprints import normalized
 
 RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; some 500 MB while they are sorted
 BATCH = 1 << 14  # sentences of equal length whose skeletons are made at a time
-BASE = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial over the hashes of words
+BASE = np.uint64(0x9E3779B97F4A7C15)  # the x of a polynomial in the hashes of words
 LARGEST_HELD_OUT = 20  # pairs in the largest group that a held-out set may contain
 
 
 class Reach(NamedTuple):
-    """How near two sentences must be to count as near-duplicates.
+    """The words in which near-duplicates may differ, by the length of a sentence.
 
     Attributes:
-        one_word: fewest words of a sentence from which one word may differ.
-        two_words: fewest words from which two may.
-        longest: most words of a sentence for which all pairs of left-out words are tried, which
-            is their square; in longer ones only neighbouring pairs are.
+        one_word: fewest words of a sentence in which one word may differ.
+        two_words: fewest words of a sentence in which two words may differ.
+        longest: most words of a sentence in which all pairs of words are left out in turn. Their
+            number grows with the square, so in longer sentences only neighbours are.
     """
 
     one_word: int = 5
@@ -71,7 +71,7 @@ class WordHashes(NamedTuple):
 
     Attributes:
         words: ``[W]`` 64-bit hashes of all words.
-        ends: ``[N]`` where each sentence's words end.
+        ends: ``[N]`` end of each sentence in ``words``.
     """
 
     words: np.ndarray
@@ -79,7 +79,7 @@ class WordHashes(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Numbers of words ``[N]``."""
+        """The number of words in each sentence, ``[N]``."""
         return np.diff(self.ends, prepend=0)
 
 
@@ -99,7 +99,7 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def skeleton_count(lengths: np.ndarray, reach: Reach = DEFAULT_REACH) -> int:
-    """Number of skeletons of sentences with these numbers of words."""
+    """Count the skeletons of sentences with these numbers of words."""
     sizes, counts = np.unique(lengths, return_counts=True)
     return sum(
         len(left_out_places(int(size), reach)) * int(count)
@@ -108,7 +108,7 @@ def skeleton_count(lengths: np.ndarray, reach: Reach = DEFAULT_REACH) -> int:
 
 
 def left_out_places(length: int, reach: Reach) -> list[tuple[int, ...]]:
-    """Places of the words that each skeleton leaves out; the first leaves out none."""
+    """List the places of the words that each skeleton leaves out; the first leaves out none."""
     places: list[tuple[int, ...]] = [()]
     if length >= reach.one_word:
         places += [(place,) for place in range(length)]
@@ -121,12 +121,12 @@ def left_out_places(length: int, reach: Reach) -> list[tuple[int, ...]]:
 
 
 def skeletons(hashes: WordHashes, reach: Reach) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Fingerprints ``[n]`` of skeletons and the rows ``[n]`` of their sentences, in batches."""
+    """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``."""
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         powers = np.cumprod(np.full(length, BASE, np.uint64), dtype=np.uint64)
-        # Sentences that are too short for skeletons are equal to each other at most.
+        # Sentences too short to leave out words have one skeleton: themselves.
         apart = np.uint64(length < reach.one_word)
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
@@ -146,7 +146,7 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray, reach: Reach = DEFAULT_REACH) -> int:
-    """Number of ranges of fingerprints into which :func:`links` should cut its work."""
+    """Choose the number of ranges of fingerprints into which :func:`links` cuts its work."""
     return max(1, -(-skeleton_count(lengths, reach) // RANGE_SKELETONS))
 
 
@@ -161,7 +161,7 @@ def links(
         reach: what counts as a near-duplicate.
 
     Returns:
-        Pairs of rows ``[2, n]``; each names a sentence and the first that has the skeleton.
+        Pairs of rows ``[2, n]``: a sentence, and the first sentence with the same skeleton.
     """
     first, last = ((number + edge) * (1 << 64) // count for edge in (0, 1))
     prints: list[np.ndarray] = []
@@ -208,7 +208,7 @@ class Groups:
             self._parents[high] = low
 
     def numbers(self) -> np.ndarray:
-        """The group of each row: the smallest row in it, ``[N]``."""
+        """Return the group of each row, ``[N]``: the smallest row in it."""
         return np.array([self._root(row) for row in range(len(self._parents))], np.int64)
 
 
@@ -220,8 +220,8 @@ def group_pairs(
     Args:
         pairs: sources and targets.
         reach: what counts as a near-duplicate.
-        ranges: how many ranges of fingerprints are searched one after the other (as many as
-            memory asks for); the result does not depend on it.
+        ranges: number of ranges of fingerprints to search one after the other, by default as
+            many as memory requires; the result does not depend on it.
 
     Returns:
         The group of each pair ``[N]``: the number of the first pair in it.
@@ -236,7 +236,7 @@ def group_pairs(
 
 
 def group_sizes(groups: np.ndarray) -> np.ndarray:
-    """Sizes of all groups, largest first."""
+    """Return the sizes of all groups, largest first."""
     counts = np.unique(groups, return_counts=True)[1]
     return np.sort(counts)[::-1]
 
@@ -251,15 +251,15 @@ def draw_groups(
     """Draw whole groups in the order of a hash, until they have ``size`` pairs.
 
     A group that would exceed the size is passed over, so the size is exact if groups of one pair
-    are left. Groups with more than ``largest`` pairs stay in the training text: one of them would
-    be a large part of the set, all about the same.
+    are left. Groups with more than ``largest`` pairs stay in the training text, because nearly
+    equal sentences would make up much of the set.
 
     Args:
-        groups: of each pair, from :func:`group_pairs`.
+        groups: the group of each pair, from :func:`group_pairs`.
         size: pairs to draw.
         salt: another salt gives another order of the groups.
         exclude: True for pairs whose groups must not be drawn, such as those drawn before.
-        largest: pairs in a group that may be drawn.
+        largest: most pairs in a group that may be drawn.
 
     Returns:
         True for each pair that is drawn, ``[N]``.

@@ -1,4 +1,4 @@
-"""Check a user's own text and copy it, as words, into the folder of a run."""
+"""Check a user's own text, and copy it as words into the folder of a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
     """Return the pipeline for the text to write: the folder's ``text.json``, or ours.
 
     Raises:
-        DataError: it is to be tokenized twice, or is split into subwords already.
+        DataError: the text would be tokenized twice, or is already split into subwords.
     """
     text_pipeline = pipeline.load(folder)
     if text_pipeline is None:
@@ -62,7 +62,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
         raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
     if not tokenize:
         return text_pipeline
-    # Lower-case text stays so before Moses, whose rules know names by their case.
+    # Moses' rules recognize names by their case, so lower-casing comes before them.
     first = text_pipeline.lowercase or text_pipeline.lowercase_first
     return replace(text_pipeline, tokenize=True, lowercase=False, lowercase_first=first)
 
@@ -78,7 +78,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
     with files.staged_folder(out, last=pipeline.FILE) as stage:
         for split in SPLITS:
             for side in (src, tgt):
-                # "\n" alone ends a line; the check has refused other carriage returns.
+                # Only "\n" ends a line; the check has refused other carriage returns.
                 with (folder / f"{split}.{side}").open(encoding="utf-8", newline="\n") as file:
                     lines = (line.rstrip("\r\n") for line in file)
                     with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
@@ -93,7 +93,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
 
 
 def run(options: OwnTextOptions) -> str:
-    """Check and copy the text as the options say; returns the sizes.
+    """Check and copy the text as the options say; return the sizes.
 
     Raises:
         ConfigError: one language twice.

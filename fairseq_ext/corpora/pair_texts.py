@@ -1,4 +1,4 @@
-"""Texts of sentence pairs, cut into parts that any machine can read by themselves."""
+"""Texts of sentence pairs, and their parts, which machines can read independently."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Text:
     """A text of sentence pairs: a file of pairs, or two aligned files.
 
     Attributes:
-        name: its own among several.
+        name: a name that no other text of the corpus has.
         files: one file of pairs, tab-separated or CSV, or two aligned files.
         columns: numbers of the source and target columns in a file of pairs, from 1.
-        table: the file of pairs is CSV.
-        header: the first row of the file of pairs names its columns, and is no pair.
-        member: of a ``.zip`` with several.
-        swap: exchange source and target as read.
-        weight: how often each pair is trained on; a fraction keeps that share of them.
-        licence: of the text, for the record.
+        table: whether the file of pairs is CSV.
+        header: whether the first row of the file of pairs names its columns.
+        member: the file to read in a ``.zip`` with several.
+        swap: whether to exchange source and target.
+        weight: how often each pair is trained on; a fraction keeps that share of the pairs.
+        licence: the licence of the text, for the record.
     """
 
     name: str
@@ -48,9 +48,9 @@ class PairPart:
     """Successive pairs of one text.
 
     Attributes:
-        number: of the part, from 0.
-        text: whose pairs, counted from 0.
-        parts: of each of its files.
+        number: number of this part, from 0.
+        text: number of the text, from 0.
+        parts: the part of each of the text's files.
     """
 
     number: int
@@ -69,7 +69,7 @@ def unpacked_name(text: int, file: int) -> str:
 
 
 def is_packed(text: Text, path: Path) -> bool:
-    """Whether parts of a text's file can be read only once :func:`unpack` has written its lines."""
+    """Whether a text's file must be unpacked by :func:`unpack` before parts of it can be read."""
     return path.suffix in PACKED or text.table or text.header
 
 
@@ -100,15 +100,15 @@ def unpack(text: Text, file: int, path: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Cut texts into parts of this many lines, each from a single text.
+    """Cut texts into parts of ``part_lines`` lines, each from a single text.
 
     Args:
-        texts: whose packed files have been unpacked.
-        folder: where these are.
+        texts: texts whose packed files have been unpacked.
+        folder: the folder of the unpacked files.
         part_lines: lines of a part.
 
     Raises:
-        DataError: aligned files of unequal length; both are named.
+        DataError: aligned files differ in length; the message names both.
     """
     pair_parts: list[PairPart] = []
     for number, text in enumerate(texts):
@@ -132,7 +132,7 @@ def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
     """Yield source and target of each pair of a part.
 
     Raises:
-        DataError: bytes that are not UTF-8, or a line with too few columns; file and line named.
+        DataError: bytes are not UTF-8, or a line has too few columns; the message names the line.
     """
     sides = [
         decoded(file_part.read(), path, file_part.first)

@@ -1,4 +1,4 @@
-"""Spread work over processes, in order and with only a few pieces of it in memory."""
+"""Spread work over processes, with results in order and few pieces in memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)``, computed on this many processes; one means this process.
+    """Yield ``map(function, items)``, computed by ``workers`` processes; 1 is this process.
 
     At most three items for each process are taken ahead of the results.
 
     Raises:
-        DataError: a process was killed, as the system does when memory is short.
+        DataError: a process was killed, which the system does when memory is short.
     """
     if workers == 1:
         yield from map(function, items)

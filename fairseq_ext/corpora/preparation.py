@@ -1,7 +1,7 @@
 """Prepare a corpus of the literature, from its archives to the input of fairseq-preprocess.
 
-Download, verify, unpack, normalize, tokenize, clean, split, byte-pair encoding: every step is done
-once, and a run that was stopped goes on.
+The steps are download, verify, unpack, normalize, tokenize, clean, split and byte-pair encoding.
+Each is done once, and a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from fairseq_ext.utils.json_files import read_json
 class Preparation:
     """The preparation of one corpus in one folder.
 
-    A step asks for what it needs, so that the command can be run again after ``raw/`` and
-    ``parts/`` have been deleted, and nothing is repeated.
+    A step runs only if a later one needs its result, so that nothing is repeated even after
+    ``raw/`` and ``parts/`` have been deleted.
 
     Attributes:
-        name: in :data:`fairseq_ext.corpora.catalogue.CORPORA`.
-        corpus: its protocol.
+        name: key in :data:`fairseq_ext.corpora.catalogue.CORPORA`.
+        corpus: the corpus and its protocol.
         out: the folder.
         download: folder for the archives.
         mirror: see :func:`fairseq_ext.corpora.downloads.fetch`.
         workers: number of processes.
-        subwords: of :data:`fairseq_ext.text.subwords.LEARNT`, for a corpus with merges.
+        subwords: a kind of :data:`fairseq_ext.text.subwords.LEARNT`, for a corpus with merges.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Preparation:
         self.ready = self.out / ("bpe" if self.corpus.merges else "text")
 
     def run(self) -> Report:
-        """Prepare everything; returns the manifest, which is written too."""
-        for left in self.out.glob("*/.partial-*"):  # by a killed run
+        """Prepare everything; write and return the manifest."""
+        for left in self.out.glob("*/.partial-*"):  # folders that a killed run left
             shutil.rmtree(left)
         text = self._text()
         for source in self.corpus.more_tests:
@@ -92,7 +92,7 @@ class Preparation:
     # ---- from archives to text -------------------------------------------------------------------
 
     def _raw(self, source: Source) -> tuple[tuple[Path, Path], Report]:
-        """Return the two files of a source, and the address and checksum of their archive."""
+        """Return the two files of a source, and a report of addresses and checksums."""
         if source.archive is None:
             paths = [fetch(url, self.download, self.mirror) for url in source.files]
             record = read_json(self.download / RECORD)
@@ -123,7 +123,7 @@ class Preparation:
     def _work(self, source: Source) -> Encode:
         """Return the tokenizer of a source.
 
-        Apostrophes are straightened in development and test sets alone, as by the papers' scripts.
+        The papers' scripts straighten apostrophes only in development and test sets.
         """
         corpus = self.corpus
         pipeline = Pipeline(
@@ -154,7 +154,7 @@ class Preparation:
         return self.out / "bpe" / self._learner.file
 
     def _part(self, source: Source) -> Report:
-        """Write tokens of one source into ``parts/``; of held-out sets plain text, too."""
+        """Write tokens of one source into ``parts/``, and plain text of held-out sets, too."""
         work, folder = self._work(source), self.out / "parts"
         names = [f"{source.name}.{side}" for side in self._sides]
         if work.must_keep:
@@ -180,7 +180,7 @@ class Preparation:
         return self._steps.run(f"tokens.{source.name}", settings, [folder / n for n in names], make)
 
     def _plain(self, text: str, language: str) -> str:
-        """Make a sentence a reference for sacrebleu: untokenized, in the case of the corpus."""
+        """Make a reference for sacrebleu of a sentence: untokenized, in the case of the corpus."""
         text = one_spaced(text)
         if not self.corpus.tokenize:
             from fairseq_ext.text import moses
@@ -209,7 +209,7 @@ class Preparation:
         return self._steps.run("text", self._settings(), outputs, make)
 
     def _more_text(self, source: Source) -> Report:
-        """Write a further test set; returns an empty report if its files cannot be downloaded."""
+        """Write a further test set; return an empty report if its files cannot be downloaded."""
         folders, names = (self.out / "reference", self.out / "text"), self._names([source.name])
 
         def make() -> Report:
@@ -228,7 +228,7 @@ class Preparation:
             return {}
 
     def _split(self, folder: Path) -> Report:
-        """Write the splits; returns the numbers of pairs and tokens of each."""
+        """Write the splits; return the numbers of pairs and tokens of each."""
         corpus, valid_source = self.corpus, self.corpus.valid
         with writers([folder / name for name in self._names(SPLITS)]) as files:
             train, valid, test = files[:2], files[2:4], files[4:]
@@ -255,7 +255,7 @@ class Preparation:
     # ---- from text to subwords -------------------------------------------------------------------
 
     def _pieces(self, test_names: Sequence[str]) -> Report:
-        """Make ``bpe/``: the merges or a model, and the pieces of the splits and further tests."""
+        """Make ``bpe/``: merges or a model, and the splits and further tests as pieces."""
         text, bpe = self.out / "text", self.out / "bpe"
         settings, codes = self._settings(), self._codes
 
@@ -309,21 +309,21 @@ class Preparation:
 
     def _settings(self) -> Report:
         protocol = dataclasses.asdict(self.corpus)
-        del protocol["more_tests"]  # which have steps of their own
+        del protocol["more_tests"]  # further tests have their own steps
         settings = {"corpus": protocol, "libraries": self._libraries}
         return settings if self.subwords == "bpe" else {**settings, "subwords": self.subwords}
 
 
 def _existing(paths: list[Path]) -> Iterator[Path]:
-    """Yield the paths that exist by the time a step records its files; readers name the others."""
+    """Yield the paths that exist when they are asked for; readers complain of the others."""
     return (path for path in paths if path.is_file())
 
 
 def run(options: OfficialOptions) -> str:
-    """Prepare the corpus as the options say; returns the summary.
+    """Prepare the corpus as the options say; return the summary.
 
     Raises:
-        DataError: an option, archive or number of pairs that is not right.
+        DataError: an option, archive or number of pairs is wrong.
     """
     corpus = CORPORA[options.corpus]
     size = 0 if options.subwords == "none" else options.bpe

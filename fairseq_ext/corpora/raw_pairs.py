@@ -1,4 +1,4 @@
-"""Sentence pairs as the archives of IWSLT and WMT hold them."""
+"""Read sentence pairs from the files in the archives of IWSLT and WMT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEGMENT = re.compile(rb"<seg id[^>]*>\s*(.*?)\s*(?:</seg>|$)", re.IGNORECASE | r
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
-    """Yield the pairs of two files of one of :data:`FORMS`.
+    """Yield the pairs of two files in one of :data:`FORMS`.
 
     Only a line feed ends a line. A byte-order mark is dropped.
 
@@ -59,7 +59,7 @@ def _plain(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Titles and descriptions are sentences; address, number and keywords of a talk are not."""
+    """Yield the sentences, titles and descriptions; drop a talk's address, number and keywords."""
     for line in lines:
         if not any(tag in line for tag in ABOUT_THE_TALK):
             yield SPOKEN_TOO.sub(b"", line)

@@ -1,4 +1,4 @@
-"""Steps of a long command: each is done once, and again only when its settings change."""
+"""Steps of a long command, which are repeated only if their settings change."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Report = dict[str, Any]
 class Steps:
     """Records of finished steps, one file each in ``folder/.steps``.
 
-    A step is done if its record has the same settings and every file it wrote is there in the same
-    size. The record is written last, so a killed step is not done.
+    A step is done if its record has the same settings, and every file it wrote still has the same
+    size. The record is written last, so a step that was killed does not count as done.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,13 +33,13 @@ class Steps:
         outputs: Iterable[Path],
         work: Callable[[], Report],
     ) -> Report:
-        """Return what ``work`` returns, or returned when it was done before.
+        """Do ``work`` unless it is done; return its result, recorded or new.
 
         Args:
-            name: of the step.
-            settings: all that its outcome depends on, as plain data.
-            outputs: files in the folder that it writes; asked for after the work.
-            work: writes them all and returns plain data.
+            name: name of the step.
+            settings: everything that its result depends on, as plain data.
+            outputs: files in the folder that it writes; listed after the work.
+            work: writes the files and returns plain data.
         """
         record = self._records / f"{name}.json"
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -62,4 +62,4 @@ class Steps:
             complete = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
             return state["report"] if complete and state["settings"] == key else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            return None  # no record of a step
+            return None  # the file is not the record of a step

@@ -1,4 +1,4 @@
-"""The report of a preparation: a manifest to compare runs by, and a table to read."""
+"""Reports of a preparation: a manifest for comparing runs, and tables to read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_ext.corpora.catalogue import Corpus
 from fairseq_ext.corpora.streams import KEPT
 
-TOLERANCE = 1 / 1000  # of numbers that depend on the tokenizer's release
+TOLERANCE = 1 / 1000  # for numbers that depend on the tokenizer's release
 TRAINING = ("train", "valid")  # splits; all others are test sets
 Manifest = dict[str, Any]
 
@@ -23,13 +23,13 @@ def manifest(
     bpe: Manifest | None,
     checksums: dict[str, str],
 ) -> Manifest:
-    """Build the manifest: all that makes two runs equal, without paths and times.
+    """Build the manifest, which is equal for equal runs: it has no paths and times.
 
     Args:
         name, corpus: the corpus and its protocol.
-        libraries: versions.
+        libraries: versions of the libraries.
         text: reports of the parts and counts of the splits, as tokens.
-        bpe: report of the subwords, None where there are none.
+        bpe: report of the subwords; None without subwords.
         checksums: SHA-256 of the files written.
     """
     parts, splits = text["parts"], {}
@@ -57,7 +57,7 @@ def manifest(
             label: {"known": expected, "found": pair_counts[label], "exact": exact}
             for exact, kind in ((True, corpus.exact), (False, corpus.expected))
             for label, expected in kind.items()
-            if label in pair_counts  # further tests may be left out
+            if label in pair_counts  # further tests may be missing
         },
         "fairseq-preprocess": [
             *("--source-lang", corpus.src, "--target-lang", corpus.tgt),
@@ -68,7 +68,7 @@ def manifest(
 
 
 def wrong_counts(manifest: Manifest) -> list[str]:
-    """Describe each count that differs from the known one by more than it may."""
+    """Describe each count that differs too much from the known one."""
     return [
         f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
         for label, count in manifest["known counts"].items()

@@ -1,8 +1,8 @@
-"""Rules by which pairs are left out; others are added by any installed package.
+"""Rules that leave pairs out; installed packages can add rules.
 
-A rule is named on the command line as ``NAME`` or ``NAME=VALUES``. It is a function from the two
-languages and the values to a check: the reason for which a pair of cleaned sentences is left out,
-or None. The reasons are counted, and all pairs of one reason read alike.
+A rule is named on the command line as ``NAME`` or ``NAME=VALUES``. It is a function that takes the
+two languages and the values and returns a check. A check is a function that returns why a pair of
+cleaned sentences is left out, or None. Pairs are counted by reason, so a reason names no details.
 
 A package adds rules under the entry point ``fairseq_ext.rules``::
 
@@ -38,7 +38,7 @@ def empty(source: str, target: str) -> str | None:
 
 
 def length(languages: tuple[str, str], values: str) -> Check:
-    """``length=MIN:MAX``: words on either side."""
+    """Build the check ``length=MIN:MAX``: each side has so many words."""
     low, _, high = values.partition(":")
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
         raise _wrong("length", values, "MIN:MAX in words, such as 1:100")
@@ -54,7 +54,7 @@ def length(languages: tuple[str, str], values: str) -> Check:
 
 
 def ratio(languages: tuple[str, str], values: str) -> Check:
-    """``ratio=R``: neither side has more than R times as many words as the other."""
+    """Build the check ``ratio=R``: no side has over R times as many words as the other."""
     max_ratio = _number("ratio", values, "a number above 1, such as 3")
     if not 1 < max_ratio < math.inf:
         raise _wrong("ratio", values, "a number above 1, such as 3")
@@ -69,9 +69,9 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
 
 
 def letters(languages: tuple[str, str], values: str) -> Check:
-    """``letters=SHARE``: at least this share of each side, spaces aside, is letters.
+    """Build the check ``letters=SHARE``: letters are at least this share of each side.
 
-    Marks are letters too: the vowels of Hindi or Burmese are such.
+    Spaces are not counted. Marks count as letters, because vowels of Hindi or Burmese are marks.
     """
     min_share = _number("letters", values, "a share from 0 to 1, such as 0.5")
     if not 0 <= min_share <= 1:
@@ -92,18 +92,18 @@ def letters(languages: tuple[str, str], values: str) -> Check:
 
 
 def different(languages: tuple[str, str], values: str) -> Check:
-    """``different``: the two sides are not the same."""
+    """Build the check ``different``: the two sides differ."""
     if values:
         raise _wrong("different", values, "given without a value")
     return lambda source, target: "both sides are the same" if source == target else None
 
 
 def language(languages: tuple[str, str], values: str) -> Check:
-    """``language`` or ``language=CODE:CODE``: py3langid takes each side for its language.
+    """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
-    The codes are ISO 639-1; those of ``--src`` and ``--tgt`` by default. Each side is
-    taken for one of the two, so that a text is judged by whether it is on the wrong side, or for
-    one of ``language=CODE:CODE:OTHER…``, if more are given.
+    The codes are ISO 639-1, by default those of ``--src`` and ``--tgt``. py3langid chooses between
+    these two languages, so that it finds texts on the wrong side; with
+    ``language=CODE:CODE:OTHER…`` it chooses among all the languages given.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [base(code) for code in languages]
@@ -147,7 +147,7 @@ RULES: dict[str, Rule] = {
 def checks(
     specifications: Sequence[str], languages: tuple[str, str], max_words: int | None
 ) -> tuple[Check, ...]:
-    """Build the checks of a command line, in their order, once in every process.
+    """Build the checks of a command line, in order; each process builds them once.
 
     Args:
         specifications: ``NAME`` or ``NAME=VALUES`` of each rule.
@@ -155,7 +155,7 @@ def checks(
         max_words: most words on either side, before all rules; None for any number.
 
     Raises:
-        ConfigError: a rule that is not known, or values that it cannot use.
+        ConfigError: a rule is unknown, or cannot use its values.
         EnvironmentProblem: a library that a rule needs is not installed.
     """
     first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]

@@ -1,18 +1,18 @@
 """Split sentence pairs into train, valid and test so that no sentence leaks between them.
 
-A corpus often gives one sentence several translations; a random split then puts some into train
+A corpus often has several translations of one sentence; a random split then puts some into train
 and others into test. Here a hash of the sentence, not of the pair, decides:
 
 - The distinct sentences of one side, normalized, are put in the order of their SHA-256 hashes; the
-  first go into the test set, the next into the validation set, all others into train. Of several
-  pairs with one such sentence, valid and test keep one, so their sizes are exact.
-- Of pairs that are repeated, the first is kept.
+  first go into the test set, the next into the validation set, all others into train. If several
+  pairs have the same sentence, valid and test keep one of them, so their sizes are exact.
+- Of repeated pairs, the first is kept.
 - ``--key groups`` holds out whole groups of near-duplicates instead
-  (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is a word away from one of
-  train.
+  (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is one word away from a
+  training sentence.
 - ``--strict`` also drops the pairs of train whose other side is in valid or test.
 
-The work is in :mod:`fairseq_ext.corpora.splitting`; here are the options, and what is written.
+This module handles the options and output; :mod:`fairseq_ext.corpora.splitting` does the work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fairseq_ext.utils import files, locks, ray_workers, shared_folder
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.files import require_file, sha256
 
-# Options that the result does not depend on.
+# Options without influence on the result.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}
 LATER: dict[str, Any] = {
     "rule": [],
@@ -51,7 +51,7 @@ LATER: dict[str, Any] = {
     "download": None,
     "header": False,
     "csv": False,
-}  # options that the record has only where they are given
+}  # options that are recorded only if they are given
 LOCK = ".preparing.lock"
 LOOKED_AT = 20  # rows of a table searched for a header or numbers
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
@@ -62,7 +62,7 @@ SPREADSHEETS = (".xlsx", ".xls", ".ods")
 def summary(
     report: dict[str, Any], sizes: dict[str, dict[str, Any]], langs: tuple[str, str]
 ) -> str:
-    """Return a table of the splits, and counts of dropped and of leaked pairs."""
+    """Return a table of the splits, and counts of dropped and leaked pairs."""
     key, dropped, leaks = report["key"], report["dropped"], report["leaks"]
     rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'types':>7} {'words/line':>11}"]
     for name, size in sizes.items():
@@ -120,7 +120,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
-    """Return the numbers of the columns, also of those given by name."""
+    """Return the numbers of the columns, which may be given by name."""
     if isinstance(options.columns[0], int):
         return options.columns
     if not options.header:
@@ -138,7 +138,7 @@ def _warn(message: str) -> None:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn of a first line that looks like a header, and of columns that hold no sentences."""
+    """Warn of a first line that looks like a header, and of columns without sentences."""
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     if not text.header and firsts and {*firsts} <= {*HEADER_WORDS, *map(str.lower, languages)}:
@@ -156,7 +156,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
 
 
 def _require_used(options: PairOptions) -> None:
-    """Raise :class:`ConfigError` for an option that this kind of input does not have."""
+    """Raise :class:`ConfigError` for an option that does not apply to this kind of input."""
     zipped = options.pairs is not None and options.pairs.suffix == ".zip"
     for option, is_set, used, partner in (
         (
@@ -176,16 +176,16 @@ def _require_used(options: PairOptions) -> None:
 
 
 def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
-    """Return the texts that the options name, once they are known to go together.
+    """Check that the options fit together, and return the texts that they name.
 
     Raises:
-        ConfigError: options that do not go together.
-        DataError: a text that is not there.
+        ConfigError: options contradict each other.
+        DataError: a text is missing.
     """
     shared_folder.check_options(options.parts, shard=options.shard, ray=options.ray)
-    shared_folder.shard(options.shard)  # refuses what is not a shard
+    shared_folder.shard(options.shard)  # refuses values that are not a shard
     for option, language in (("--src", options.src_lang), ("--tgt", options.tgt_lang)):
-        if not re.fullmatch(r"[\w-]+", language):  # it is the ending of file names
+        if not re.fullmatch(r"[\w-]+", language):  # the language is the ending of file names
             raise ConfigError(
                 f"`{option}` must be a language, such as en or pt-BR, but is `{language}` instead."
             )
@@ -200,7 +200,7 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def run(options: PairOptions) -> str:
-    """Read, clean, split and write as the options say; returns the summary.
+    """Read, clean, split and write as the options say; return the summary.
 
     Raises:
         DataError: an option or input that cannot be used; nothing has been written then.
@@ -232,10 +232,10 @@ def run(options: PairOptions) -> str:
 
 
 def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
-    """Refuse to write over the texts, or a split beside others that were made otherwise.
+    """Refuse to overwrite the texts, or to mix splits that were made in different ways.
 
     Raises:
-        DataError: that is what would happen.
+        DataError: the run would do so.
     """
     written = [
         path for lang in (options.src_lang, options.tgt_lang) for path in _files(options, lang)
@@ -252,16 +252,16 @@ def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
 
 
 def _files(options: PairOptions, language: str) -> list[Path]:
-    """List the files of a language that are written."""
+    """List the files to write for a language."""
     splits = SPLITS if options.as_split is None else (options.as_split,)
     return [options.out / f"{split}.{language}" for split in splits]
 
 
 def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
-    """Refuse to write over a corpus that other options or inputs have made.
+    """Refuse to write over a corpus that was made with other options or inputs.
 
     Raises:
-        DataError: there is one in ``out``.
+        DataError: ``out`` has such a corpus.
     """
     manifest = options.out / _manifest(options)
     if not any(path.exists() for path in _files(options, options.src_lang)):
@@ -295,7 +295,7 @@ def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
     recorded = {name: value for name, value in recorded.items() if LATER.get(name, ...) != value}
     inputs = [(text.name, path) for text in texts for path in text.files]
     names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
-    if len({*names}) < len(names):  # `en/corpus.txt` and `de/corpus.txt`
+    if len({*names}) < len(names):  # such as `en/corpus.txt` and `de/corpus.txt`
         names = [f"{text}/{path}".removeprefix("/") if text else str(path) for text, path in inputs]
     sums = [sha256(path) for _, path in inputs]
     return {"options": recorded, "inputs": dict(zip(names, sums, strict=True))}
@@ -303,7 +303,7 @@ def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _folder(options: PairOptions) -> Iterator[Path]:
-    """Yield the folder of the parts: of ``--parts``, or a temporary one in ``--output``."""
+    """Yield the folder for the parts: ``--parts``, or a temporary one in ``--output``."""
     if options.parts is not None:
         yield options.parts
         return
@@ -313,7 +313,7 @@ def _folder(options: PairOptions) -> Iterator[Path]:
         except OSError as error:
             raise EnvironmentProblem(files.explain(error, options.out)) from error
         with locks.held(options.out / LOCK, wait=True):
-            for left in options.out.glob(".partial-*"):  # by a killed run
+            for left in options.out.glob(".partial-*"):  # folders that a killed run left
                 shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=options.out))
             try:
@@ -325,12 +325,12 @@ def _folder(options: PairOptions) -> Iterator[Path]:
 def _work(
     options: PairOptions, texts: tuple[Text, ...], record: dict[str, Any], folder: Path
 ) -> tuple[SplitJob, list[str]]:
-    """Do this worker's share; returns the job, and the parts that other shards have not done."""
+    """Do this worker's share; return the job, and the parts that other shards have not done."""
     part_lines = options.part_lines or splitting.PART_LINES
     recorded = {
         name: value for name, value in record["options"].items() if not isinstance(value, Path)
     }
-    inputs = [  # in the order of the languages, without folders, which differ between machines
+    inputs = [  # by language, without folders, because folders differ between machines
         {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
     ]
     job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
@@ -351,7 +351,7 @@ def _described(text: Text) -> dict[str, Any]:
 
 
 def _write(job: SplitJob, record: dict[str, Any]) -> str:
-    """Write all splits, ``text.json`` and the manifest; returns the summary."""
+    """Write all splits, ``text.json`` and the manifest; return the summary."""
     options, texts = job.options, job.texts
     langs = (options.src_lang, options.tgt_lang)
     sizes = job.sizes()

@@ -1,17 +1,17 @@
 """Clean, deduplicate and split any number of pairs in bounded memory.
 
-The pairs are cut into parts. Each stage writes files into a folder, several processes and machines
-may share its work (:mod:`fairseq_ext.utils.shared_folder`), and what a killed one had begun is done
-again::
+The pairs are cut into parts. Each stage writes files into a folder. Several processes and machines
+may share its work (:mod:`fairseq_ext.utils.shared_folder`); work that a killed process had begun is
+done again::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair, sorted
-    repeat-0000    a range of fingerprints, in all parts: which pairs have stood before
-    held           the sentences of smallest fingerprint on the key side, or whole groups of
-                   near-duplicates: test and valid
+    repeat-0000    the pairs that repeat an earlier one, for one range of fingerprints in all parts
+    held           the sentences of test and valid: those with the smallest fingerprints on the key
+                   side, or whole groups of near-duplicates
     fate-000000    for each pair of a part: its split, or why it is dropped; and its words
-    types-0000     a range of fingerprints of words: how many are different
+    types-0000     the number of different words, for one range of their fingerprints
 
-Only fingerprints are compared, a range at a time. So memory is that of one part or one range, and
+Only fingerprints are compared, a range at a time. So memory holds one part or one range, and
 the result does not depend on how many there are.
 """
 
@@ -42,12 +42,12 @@ from fairseq_ext.utils.files import atomic_write
 from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.shared_folder import SharedFolder
 
-REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates beside the splits'
-GROUPS = "groups"  # the key that stands for groups of near-duplicates, instead of a side
+REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates other than a split
+GROUPS = "groups"  # the value of --key for groups of near-duplicates
 FURTHER_REASON = "further pair of a held-out sentence"
 HEAD = {"format": "fairseq-ext preparation", "version": 1}
 PART_LINES = 200_000
-RANGE = 1_000_000  # fingerprints of one range, about
+RANGE = 1_000_000  # approximate number of fingerprints in a range
 PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
 HELD = np.dtype(
     [
@@ -73,11 +73,11 @@ class SplitJob:
     """A split of some texts, computed in stages; can be sent to another process.
 
     Attributes:
-        options: what becomes of the pairs.
-        texts: where they come from; of repeated pairs the first is kept.
-        folder: where the files of the stages are.
-        parts: of all texts.
-        partitions: ranges of fingerprints.
+        options: how to clean and split the pairs.
+        texts: where the pairs come from; of repeated pairs the first is kept.
+        folder: the folder with the files of the stages.
+        parts: the parts of all texts.
+        partitions: number of ranges of fingerprints.
     """
 
     options: PairOptions
@@ -109,7 +109,7 @@ class SplitJob:
             json.dump(report, file)
 
     def clean(self, name: str) -> None:
-        """Clean one part; keep what no rule leaves out, with its fingerprints."""
+        """Clean one part; save the pairs that pass all rules, with their fingerprints."""
         part = self.parts[_number(name)]
         options, pipeline = self.options, text_pipeline(self.options)
         langs = (pipeline.src, pipeline.tgt)
@@ -141,7 +141,7 @@ class SplitJob:
         self._end(name, {"read": read, "kept": line_count, "dropped": dropped})
 
     def repeat(self, name: str) -> None:
-        """Find the pairs of one range that have stood before, in any part."""
+        """Find the pairs of one range that repeat an earlier pair of any part."""
         bounds = [*fingerprints.ranges(self.partitions)][_number(name)]
         pieces: list[list[np.ndarray]] = [[], [], []]
         distinct: list[list[np.ndarray]] = [[], []]
@@ -149,7 +149,7 @@ class SplitJob:
             hashes = fingerprints.load(self.beside(clean, "hash.npy"))
             lines = fingerprints.load(self.beside(clean, "line.npy"))
             span = fingerprints.within(hashes[PAIR], *bounds)
-            # copies: a view would keep every part's file mapped until the range is done
+            # Copied, because views would keep every part's file mapped until the range is done.
             pieces[0].append(np.array(hashes[PAIR, span]))
             pieces[1].append(np.full(span.stop - span.start, number, np.uint32))
             pieces[2].append(np.array(lines[PAIR, span]))
@@ -159,7 +159,7 @@ class SplitJob:
                         np.unique(hashes[side, fingerprints.within(hashes[side], *bounds)])
                     )
         pairs, parts, lines = map(np.concatenate, pieces)
-        order = np.argsort(pairs, kind="stable")  # among equals: by part, then by line
+        order = np.argsort(pairs, kind="stable")  # equal pairs stay in order of part and line
         repeats = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
         places = np.stack([parts[repeats], lines[repeats]])
         by_place = np.lexsort(places[::-1])
@@ -179,7 +179,7 @@ class SplitJob:
         """Choose the sentences of test and valid, and one pair for each sentence.
 
         Raises:
-            DataError: fewer distinct key sentences than ``valid + test + 1``.
+            DataError: there are fewer distinct key sentences than ``valid + test + 1``.
         """
         if self.options.key == GROUPS:
             self._hold_groups(name)
@@ -203,7 +203,7 @@ class SplitJob:
         self._end(name, {"key": key, "leaks": len(leaks)})
 
     def _hold_groups(self, name: str) -> None:
-        """Draw whole groups of near-duplicates for test and valid, of pairs without repeats.
+        """Draw whole groups of near-duplicates for test and valid, leaving out repeated pairs.
 
         Raises:
             DataError: there are too few small groups.
@@ -250,7 +250,7 @@ class SplitJob:
         return smallest
 
     def _heads(self, number: int, key: int, last: np.bytes_) -> np.ndarray:
-        """Return the pairs of a part whose key sentence is held out."""
+        """Return the pairs of a part whose key sentence goes into test or valid."""
         clean = self.of_parts("clean")[number]
         hashes = fingerprints.load(self.beside(clean, "hash.npy"))
         lines = fingerprints.load(self.beside(clean, "line.npy"))
@@ -264,7 +264,7 @@ class SplitJob:
         return heads
 
     def decide(self, name: str) -> None:
-        """Give every pair of one part its fate, and fingerprint the words of those that stay."""
+        """Decide the fate of every pair of a part, and fingerprint the words of pairs that stay."""
         number = _number(name)
         clean = self.of_parts("clean")[number]
         pair_count = self.load(clean)["kept"]
@@ -285,7 +285,7 @@ class SplitJob:
         self._end(name, report)
 
     def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
-        """Return each pair's fate, and how many pairs of train have their other side held out."""
+        """Return each pair's fate, and the number of train pairs whose other side is held out."""
         best = fingerprints.load(self.folder / "held.npy")
         test = fingerprints.load(self.folder / "held.test.npy")
         held_out = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))
@@ -313,7 +313,7 @@ class SplitJob:
         return fates, int(leaked.sum())
 
     def _repeated(self, number: int, pair_count: int) -> np.ndarray:
-        """Tell of each pair of a part whether an equal one stands before it, in any part."""
+        """Return True for each pair of a part that repeats an earlier pair of any part."""
         repeated = np.zeros(pair_count, bool)
         for name in self.of_ranges("repeat"):
             places = fingerprints.load(self.beside(name, "npy"))
@@ -324,7 +324,7 @@ class SplitJob:
     def _copies(self, number: int, clean: str, fates: np.ndarray) -> np.ndarray:
         """Return how often each pair is written: the weight, rounded up or down by a draw.
 
-        The end of a pair's fingerprint, which decides nothing else, chooses the share.
+        The last bytes of a pair's fingerprint, which have no other use, serve as the draw.
         """
         weight = self.texts[self.parts[number].text].weight
         copies = np.ones(len(fates), np.uint8)
@@ -345,7 +345,7 @@ class SplitJob:
         """Save fingerprints of the words of each split and side.
 
         Returns:
-            Numbers of words, and where each group's fingerprints end.
+            Numbers of words, and the end of each split and side's fingerprints.
         """
         counts = [0] * len(SPLITS) * 2
         types: list[set[str]] = [set() for _ in counts]
@@ -361,7 +361,7 @@ class SplitJob:
         return counts, np.cumsum([len(group) for group in groups]).tolist()
 
     def types(self, name: str) -> None:
-        """Count the different words of one range, in all parts, of each split and side."""
+        """Count the different words of each split and side in one range, over all parts."""
         bounds = [*fingerprints.ranges(self.partitions)][_number(name)]
         pieces: list[list[np.ndarray]] = [[] for _ in range(2 * len(SPLITS))]
         for fate in self.of_parts("fate"):
@@ -373,7 +373,7 @@ class SplitJob:
         self._end(name, {"types": [fingerprints.distinct(group) for group in pieces]})
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Return each stage's files and the method that makes one; a stage needs those before."""
+        """Yield each stage's files and the method that makes one; a stage needs earlier stages."""
         yield self.of_parts("clean"), self.clean
         if self.options.as_split is None:
             yield self.of_ranges("repeat"), self.repeat
@@ -388,11 +388,11 @@ class SplitJob:
         return sum(self.load(name)["read"] for name in self.of_parts("clean"))
 
     def kept(self) -> int:
-        """The number of pairs that cleaning has kept, repeats included."""
+        """The number of pairs left after cleaning, repeats included."""
         return sum(self.load(name)["kept"] for name in self.of_parts("clean"))
 
     def dropped(self) -> dict[str, int]:
-        """Count dropped pairs by reason, in the order in which the reasons came up."""
+        """Count dropped pairs by reason, in the order in which the reasons first occur."""
         counts: dict[str, int] = {}
         first: dict[str, tuple[float, ...]] = {}
         late = {}
@@ -430,7 +430,7 @@ class SplitJob:
         return self._key(), {"train": train, "valid and test": held["leaks"]}
 
     def sizes(self) -> dict[str, dict[str, Any]]:
-        """Count, for each split that is written: pairs, and words and types of both sides."""
+        """Count the pairs of each written split, and the words and types of both sides."""
         reports = [self.load(name) for name in self.of_parts("fate")]
         pairs = np.sum([report["counts"][: len(SPLITS)] for report in reports], axis=0).tolist()
         pairs[0] = sum(report["copies"] for report in reports)
@@ -448,7 +448,7 @@ class SplitJob:
         }
 
     def of_texts(self) -> list[dict[str, int]]:
-        """Count, for each text: pairs read, and lines that are written of it as train."""
+        """Count the pairs read from each text, and its lines in the training text."""
         counts = [{"read": 0, "train": 0} for _ in self.texts]
         for part, clean, fate in zip(
             self.parts, self.of_parts("clean"), self.of_parts("fate"), strict=True
@@ -461,7 +461,7 @@ class SplitJob:
         """Write every pair into the two files of its split, in the order of the texts.
 
         Args:
-            files: of each of ``SPLITS``, source and target.
+            files: the source and target file of each of ``SPLITS``.
         """
         for clean, fate in zip(self.of_parts("clean"), self.of_parts("fate"), strict=True):
             fates, copies = fingerprints.load(self.beside(fate, "npy")).tolist()
@@ -485,7 +485,7 @@ def prepare(
     part_lines: int,
     range_size: int = RANGE,
 ) -> SplitJob:
-    """Unpack and cut the texts, in a folder that exists; the first worker does it for all."""
+    """Unpack and cut the texts in an existing folder; the first worker does it for all."""
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
         for number, text in enumerate(texts)
@@ -507,16 +507,16 @@ def work(job: SplitJob, workers: int, shard: tuple[int, int] = (0, 1)) -> list[s
     """Do all stages, side by side with other workers.
 
     Args:
-        job: begun in its folder.
+        job: the job, from :func:`prepare`.
         workers: processes on this machine.
-        shard: number and count: clean this share of the parts alone. Who finds all parts cleaned
-            does the rest.
+        shard: number and count of the share of the parts to clean. The worker that finds all
+            parts cleaned does the rest.
 
     Returns:
         The parts that other shards have not cleaned yet; none once everything is done.
 
     Raises:
-        DataError: a text cannot be used, or nothing is left of it.
+        DataError: a text cannot be used, or cleaning leaves nothing of it.
     """
     folder = shared(job.folder)
     spread = partial(_spread, workers)
@@ -537,7 +537,7 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
 
 
 def _best(pairs: np.ndarray) -> np.ndarray:
-    """Keep one pair of each key: the smallest fingerprint's, or the first of equal ones."""
+    """Keep one pair of each key: the one with the smallest fingerprint, or the first of equals."""
     pairs = pairs[np.lexsort([pairs[name] for name in ("line", "part", "pair", "key")])]
     first = np.ones(len(pairs), bool)
     first[1:] = pairs["key"][1:] != pairs["key"][:-1]

@@ -1,4 +1,4 @@
-"""Streams of pairs: encoded by several processes, cleaned, counted, dealt out to files."""
+"""Process streams of pairs: encode them in several processes, clean, count, deal out to files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = 2_000  # pairs that a process takes at a time
 LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"
 Tally = dict[str, list[int]]
-"""Counts of pairs, source tokens and target tokens: kept, or dropped for each reason."""
+"""Counts of pairs, source tokens and target tokens, by ``kept`` or the reason for dropping."""
 
 
 class Chunk(NamedTuple):
@@ -34,7 +34,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of both sides that a chunk became, and the counts."""
+    """The encoded lines of a chunk on both sides, and the counts."""
 
     source: list[str] = field(default_factory=list)
     target: list[str] = field(default_factory=list)
@@ -46,13 +46,13 @@ class Encode:
     """Encode the pairs of a chunk; can be sent to another process.
 
     Attributes:
-        pipeline: from text to tokens.
-        limits: which pairs are kept, by their tokens.
-        words: leave subwords, and symbols of fairseq that are words, to a later step.
-        must_keep: name of a text of which no pair may be dropped; empty where any may.
-        different: drop pairs whose sides are the same.
+        pipeline: the steps from text to tokens.
+        limits: limits on the tokens of the pairs to keep.
+        words: leave subwords, and words that are symbols of fairseq, to a later step.
+        must_keep: name of a text of which no pair may be dropped; empty if pairs may be dropped.
+        different: drop pairs with equal sides.
         tag: a word put before the source tokens; none if empty.
-        version: of the pipeline's files, such as a checksum, as a process keeps what it has read.
+        version: a checksum or the like of the pipeline's files, because processes cache them.
     """
 
     pipeline: Pipeline
@@ -99,13 +99,13 @@ class Encode:
         workers: int,
         bar: tqdm | None = None,
     ) -> Tally:
-        """Encode a stream of pairs into two files; returns the counts.
+        """Encode a stream of pairs into two files; return the counts.
 
         Args:
-            pairs: in order, of any number.
-            files: of source and target tokens.
-            workers: processes.
-            bar: of progress, in pairs.
+            pairs: any number of pairs, in order.
+            files: the files for source and target tokens.
+            workers: number of processes.
+            bar: a progress bar that counts pairs.
         """
         tally: Tally = {}
         for lines in ordered_map(self, _cut(pairs), workers):
@@ -120,12 +120,12 @@ class Encode:
 
 @functools.lru_cache
 def step(pipeline: Pipeline, language: str, words: bool = True, version: str = "") -> Step:
-    """Return the function from text to words, or to tokens, built once in every process."""
+    """Return the function from text to words or tokens; each process builds it once."""
     return pipeline.words(language) if words else pipeline.encoder(language)
 
 
 def pairs_read(tally: Tally) -> int:
-    """Return the number of pairs, those dropped included."""
+    """Return the number of pairs, including dropped ones."""
     return sum(numbers[0] for numbers in tally.values())
 
 
@@ -154,7 +154,7 @@ def why_dropped(source: str, target: str, limits: Limits) -> str:
 
 
 def _longest_token(sides: Iterable[str]) -> int:
-    # Most lines are shorter than the limit, which is seen without splitting them.
+    # Lines shorter than the limit, which are most, need no splitting.
     return max(max(map(len, side.split(" "))) if len(side) > LONGEST_TOKEN else 0 for side in sides)
 
 
@@ -169,7 +169,7 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
 def copying(
     pairs: Iterable[RawPair], files: Sequence[IO[str]], plain: Callable[[str, str], str]
 ) -> Iterator[RawPair]:
-    """Yield the pairs, and write them as plain text on the way."""
+    """Yield the pairs, and also write them as plain text."""
     for pair in pairs:
         for text, file in zip(pair, files, strict=True):
             file.write(f"{plain(text or '', file.name.rpartition('.')[2])}\n")
@@ -177,7 +177,7 @@ def copying(
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
-    """Deal the pairs out to pairs of files in turn; returns pairs and tokens dealt to each turn."""
+    """Deal the pairs out to pairs of files in turn; return how many pairs and tokens each got."""
     counts = [[0, 0, 0] for _ in turns]
     for number, pair in enumerate(pairs):
         turn = number % len(turns)
@@ -189,7 +189,7 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
 
 
 def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of lines of two files that this package wrote."""
+    """Yield the lines of two files in pairs; this package wrote the files."""
     with (
         source.open(encoding="utf-8", newline="\n") as first,
         target.open(encoding="utf-8", newline="\n") as second,

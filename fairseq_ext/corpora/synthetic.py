@@ -1,7 +1,7 @@
-"""Synthetic pairs, one side of which a model wrote: back-translation and distillation.
+"""Add synthetic pairs, with one side written by a model: back-translation and distillation.
 
-Text goes in as text, so a model of any other pipeline may have written it; it becomes the tokens of
-the corpus that it joins by that corpus's ``text.json``. Pairs stream through: memory does not grow.
+The input is plain text, so the model may have any pipeline; the ``text.json`` of the corpus to
+extend turns it into tokens. Pairs are streamed, so memory does not grow with the text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ REPORT = "synthetic.json"
 
 
 def run(options: MixOptions) -> str:
-    """Write a corpus whose training text has synthetic pairs; returns what became of them.
+    """Write a corpus whose training text has synthetic pairs; return a summary.
 
     Raises:
-        ConfigError: a tag that is not a word.
-        DataError: texts of unequal length, a corpus without its pipeline or in the folder to be
-            written, or nothing to train on.
+        ConfigError: the tag is not a single word.
+        DataError: texts differ in length, the corpus lacks its pipeline or is in the folder to
+            write, or nothing is left to train on.
     """
     if options.tag and options.tag.split() != [options.tag]:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
@@ -82,7 +82,7 @@ def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
     """Load the pipeline that made a corpus.
 
     Raises:
-        DataError: it does not say, or is of other languages.
+        DataError: the corpus has no pipeline, or other languages.
     """
     saved = pipeline.load(folder)
     directed_pipeline = saved and saved.towards(src, tgt)

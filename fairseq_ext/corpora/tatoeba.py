@@ -1,7 +1,7 @@
 """The corpus that comes with this package: English and Spanish sentences of tatoeba.org.
 
 118,964 pairs by the members of tatoeba.org, as www.manythings.org/anki publishes them, under
-CC BY 2.0 FR. ``data/README.md`` says more; whoever passes the text on keeps the attribution.
+CC BY 2.0 FR. If you pass the text on, keep the attribution; see ``data/README.md``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 PAIRS = Path(__file__).with_name("data") / "tatoeba_es_en.tsv.xz"
 ATTRIBUTION = PAIRS.with_name("README.md")
 HELD_OUT = PAIRS.with_name("tatoeba_es_en.held_out.json")
-"""Rows of ``valid`` and ``test``, as ``preprocess/shipped_text.py`` has drawn them."""
+"""The rows of ``valid`` and ``test``, drawn by ``preprocess/shipped_text.py``."""
 SIZE = 118_964
-LANGUAGES = ("en", "es")  # of its columns
+LANGUAGES = ("en", "es")  # languages of the columns
 
 
 def read_pairs() -> list[tuple[str, str]]:
-    """Read all pairs, English and Spanish, in the order of the file: from short to long."""
+    """Read all pairs, English and Spanish, in the file's order, which is from short to long."""
     with lzma.open(PAIRS, "rt", encoding="utf-8", newline="\n") as file:
         lines = (line.rstrip("\n").split("\t") for line in file)
         return [(plain(english), plain(spanish)) for english, spanish in lines]
@@ -38,7 +38,7 @@ def read_pairs() -> list[tuple[str, str]]:
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Draw small splits at equal distances, so that each has short and long sentences.
 
-    No sentence of either language comes twice, in one split or in two.
+    No sentence of either language occurs twice, within a split or in two splits.
 
     Args:
         sizes: pairs of each split.
@@ -65,16 +65,16 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
 
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Split the corpus as the models that come with the package have it.
+    """Split the corpus like the training data of the models that come with the package.
 
-    Whole groups of near-duplicates are held out (:data:`HELD_OUT`), so that no held-out sentence of
-    more than four words is a word or two away from one of the training text, and none is in it.
+    Whole groups of near-duplicates are held out (:data:`HELD_OUT`): no held-out sentence is in the
+    training text, and none of more than four words is a word or two away from a training sentence.
 
     Args:
-        sizes: pairs of ``valid`` and ``test``; held-out pairs beyond them are in no split.
+        sizes: pairs of ``valid`` and ``test``; further held-out pairs are in no split.
 
     Raises:
-        DataError: more pairs than are held out.
+        DataError: ``sizes`` asks for more pairs than are held out.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))
@@ -86,18 +86,18 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
                 f"`--{name} {sizes[name]}` is more than the {len(rows):,} pairs that are held out; "
                 "ask for fewer."
             )
-        # At equal distances, as the rows go from short to long.
+        # Drawn at equal distances, because the rows go from short to long.
         drawn_rows = [rows[place * len(rows) // sizes[name]] for place in range(sizes[name])]
         splits[name] = [pairs[row] for row in drawn_rows]
     return splits
 
 
 def run(options: TatoebaOptions) -> str:
-    """Write the corpus, split without leaks, or a sample of it; returns a summary.
+    """Write the corpus, split without leaks, or a sample of it; return a summary.
 
     Raises:
-        ConfigError: a language of other corpora.
-        DataError: more pairs are asked for than there are.
+        ConfigError: the corpus does not have a language.
+        DataError: the options ask for more pairs than there are.
     """
     if {options.src, options.tgt} != {*LANGUAGES}:
         raise ConfigError(

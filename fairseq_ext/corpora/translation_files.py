@@ -1,4 +1,4 @@
-"""Turn files of translations in any format into pairs, and count those left out by reason."""
+"""Turn files of translations in any format into pairs; count left-out pairs by reason."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Format:
     """A format of translations.
 
     Attributes:
-        read: its reader.
-        endings: of its files' names.
-        sides: 1 for files with both languages, 2 for a file or folder of each.
+        read: the reader.
+        endings: endings of the files' names.
+        sides: 1 if a file has both languages, 2 if each language has a file or folder.
     """
 
     read: Reader
@@ -45,11 +45,11 @@ Pair = tuple[str, str, str]
 
 
 class Extraction:
-    """Pairs of translations that the rules accept, each once.
+    """The selection of pairs that the rules accept, each once.
 
     Attributes:
-        rules: for mark-up, placeholders and mnemonics.
-        counts: pairs read and written, and those left out by reason.
+        rules: rules for mark-up, placeholders and mnemonics.
+        counts: pairs read and written, and pairs left out by reason.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -73,14 +73,14 @@ class Extraction:
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield the format and path of each file, and of those inside folders.
+    """Yield the format and path of each file, including files inside folders.
 
     Args:
         paths: files or folders.
-        name: of the format of them all; None tells it by the ending.
+        name: the format of all files; None finds each file's format by its ending.
 
     Raises:
-        ConfigError: a file of no known ending, a folder without any.
+        ConfigError: a file has an unknown ending, or a folder has no file with a known one.
     """
     endings = {ending: key for key, form in FORMATS.items() for ending in form.endings}
     for path in paths:
@@ -101,7 +101,7 @@ def segments(args: TranslationOptions) -> Iterator[Segment]:
     """Yield all segments of the files that the options name.
 
     Raises:
-        ConfigError: options that do not fit each other or the format.
+        ConfigError: options contradict each other or do not suit the format.
         DataError: a file that cannot be used.
     """
     two_sided = [name for name, form in FORMATS.items() if form.sides == 2]
@@ -130,7 +130,7 @@ def _two_sided_format(source: Path) -> str:
 
 
 def run(args: TranslationOptions) -> str:
-    """Write the pairs, and a record of them beside it; returns the counts as text.
+    """Write the pairs, and a record beside the file; return the counts as text.
 
     Raises:
         ConfigError: options that cannot be used.

@@ -1,7 +1,7 @@
 """Readers of files in which people keep translations, one module for each family of formats.
 
-A reader is a function of a path, or of two for formats with one file or folder for each language,
-and of the two languages. It yields a :class:`Segment` for each translated text, in order.
+A reader is a function of one path (two for formats with a file or folder for each language) and of
+the two languages. It yields a :class:`Segment` for each translated text, in order.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 FORMAT_NAMES = ("help", "lines", "mo", "po", "sgm", "tmx", "wmt", "xliff")
-"""As options name them; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
+"""Names in options; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
 
 LONGEST = 100_000
-"""Characters of a text beyond which a file is refused: no sentence or paragraph is as long."""
+"""Most characters of a text, else its file is refused: no sentence or paragraph is longer."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Segment:
     Attributes:
         source: in the source language.
         target: its translation.
-        document: name of the part of the file that belongs together, such as an article.
-        fault: why the file itself says that this is no finished translation, or "".
+        document: name of the article or other unit that the segment belongs to.
+        fault: why the translation is unfinished according to the file, or "".
     """
 
     source: str
@@ -36,12 +36,12 @@ class Segment:
 
 
 class Reader(Protocol):
-    """Function that reads one file with both languages, or two files or folders with one each."""
+    """A function that reads one file with both languages, or a file or folder for each."""
 
     def __call__(self, paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]: ...
 
 
 def is_language(code: str, language: str) -> bool:
-    """Whether a language code of a file, such as ``de-AT``, is of this language."""
+    """Whether a language code in a file, such as ``de-AT``, stands for a language."""
     code, language = (text.lower().replace("_", "-") for text in (code, language))
     return code == language or code.startswith(f"{language}-")

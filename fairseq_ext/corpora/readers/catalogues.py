@@ -1,4 +1,4 @@
-"""Read gettext's catalogues: ``.po``, and ``.mo`` as installed programs have it."""
+"""Read gettext's catalogues: ``.po`` files, and the ``.mo`` files of installed programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 MAGIC = 0x950412DE
 LARGEST = 1 << 28  # bytes of a catalogue
-UNKNOWN_CHARSET = "CHARSET"  # as templates have it
+UNKNOWN_CHARSET = "CHARSET"  # the word in templates
 
 
 @dataclass
@@ -26,10 +26,10 @@ class Message:
     """An entry of a catalogue.
 
     Attributes:
-        line: where it begins, 0 where the format has no lines.
-        fuzzy: a guess of the tools that no translator has confirmed.
-        texts: by keyword: ``msgid``, ``msgid_plural``, ``msgctxt``.
-        forms: of the translation by number; a message without a plural has number 0 alone.
+        line: the line where it begins; 0 if the format has no lines.
+        fuzzy: whether the translation is a tool's guess that no translator has confirmed.
+        texts: texts by keyword: ``msgid``, ``msgid_plural``, ``msgctxt``.
+        forms: forms of the translation by number; a message without a plural has only number 0.
     """
 
     line: int = 0
@@ -109,7 +109,7 @@ def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
                 f"{place}: plural forms {sorted(message.forms)}, but the header says "
                 f"nplurals={plurals}; repair it, `msgfmt --check` shows where."
             )
-        if len(message.forms) == 2:  # in other languages no form is the singular alone
+        if len(message.forms) == 2:  # else no form is only the singular
             yield Segment(singular, message.forms[0], path.name, fault)
         yield Segment(plural, message.forms[max(message.forms)], path.name, fault)
 

@@ -15,10 +15,10 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 
 
 class Paragraphs(HTMLParser):
-    """Collect the text of a page's paragraphs by id, with tags that have no attributes.
+    """Collect the text of a page's paragraphs by id; tags in it lose their attributes.
 
     Attributes:
-        texts: by id; None where two paragraphs have it.
+        texts: texts by id; None if two paragraphs have the id.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Paragraphs(HTMLParser):
 
 
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read paragraphs of two folders by page and id; a document is a page.
+    """Read the paragraphs of two folders by page and id; each page is a document.
 
     Raises:
         DataError: a folder or page cannot be read, or no paragraph is in both.

@@ -10,12 +10,12 @@ from fairseq_ext.corpora.readers import Segment, is_language
 from fairseq_ext.corpora.readers.xml_stream import LANGUAGE, Context, elements, marked_text
 from fairseq_ext.utils.errors import DataError
 
-CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # their content is the original file's code
+CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements with code of the original file
 UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "initial"}
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of a TMX file that have both languages; the first text of each counts.
+    """Read the units of a TMX file that have both languages, by the first text of each language.
 
     Raises:
         DataError: the file cannot be read, or has no unit with both languages.
@@ -42,7 +42,7 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
     """Read the units of an XLIFF file of version 1.2 or 2.
 
     Raises:
-        DataError: the file cannot be read, or is of other languages.
+        DataError: the file cannot be read, or has other languages.
     """
     languages: dict[str, None] = {}
     for surroundings, unit in elements(paths[0], "trans-unit", "unit"):
@@ -68,7 +68,7 @@ def _xliff_segment(segment: Element, document: str) -> Segment:
 
 
 def _attribute(surroundings: Context, *names: str) -> str:
-    """Return the first of these attributes that the innermost element around has, or ""."""
+    """Return the attribute of the nearest surrounding element that has one of ``names``, or ""."""
     for _, attributes in reversed(surroundings):
         for name in names:
             if name in attributes:

@@ -1,4 +1,4 @@
-"""Read test sets of WMT: SGM files, one for each language, and the XML files since 2021."""
+"""Read test sets of WMT: SGM files, one for each language, and the XML files used since 2021."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read an XML test set: each source segment with that of the first reference.
+    """Read an XML test set: each source segment with its translation in the first reference.
 
     Raises:
-        DataError: the file cannot be read, is of other languages, or segment numbers differ.
+        DataError: the file cannot be read, has other languages, or segment numbers differ.
     """
     count = 0
     for _, document in elements(paths[0], "doc"):
@@ -77,7 +77,7 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read two files of which each line translates the other's.
+    """Read two aligned text files, line by line.
 
     Raises:
         DataError: a file cannot be read, or one has more lines.

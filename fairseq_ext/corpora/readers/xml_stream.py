@@ -1,4 +1,4 @@
-"""Read large XML files element by element, without the entities that make small files huge."""
+"""Read large XML files element by element; refuse entities, which can make small files huge."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Context = list[tuple[str, dict[str, str]]]
 
 
 class ElementStream:
-    """Cut the elements of some names out of an XML file.
+    """Cut the elements with given names out of an XML file.
 
     Attributes:
-        names: of the elements, without a namespace.
+        names: names of the elements, without a namespace.
         ready: complete elements that have not been taken yet, each with its surroundings.
     """
 
@@ -71,10 +71,10 @@ class ElementStream:
 
 
 def elements(path: Path, *names: str) -> Iterator[tuple[Context, Element]]:
-    """Yield each outermost element of these names, with the elements that surround it.
+    """Yield each outermost element with one of ``names``, and the elements that surround it.
 
     Raises:
-        DataError: the file is missing, no XML, or declares entities.
+        DataError: the file is missing, is not XML, or declares entities.
     """
     if not path.is_file():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
@@ -95,11 +95,11 @@ def elements(path: Path, *names: str) -> Iterator[tuple[Context, Element]]:
 
 
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
-    """Return the text of an element, its children as tags without attributes.
+    """Return the text of an element, with its children as tags without attributes.
 
     Args:
-        element: whose own tag is left out.
-        codes: names of children whose content is code of the original file and no text.
+        element: the element; its own tag is left out.
+        codes: names of children that contain code of the original file instead of text.
     """
     pieces = [element.text or ""]
     for child in element:
