@@ -1,7 +1,7 @@
 """Choose sacrebleu's tokenizer for BLEU by language code, and detect scripts without spaces.
 
-The usual ``13a`` takes a sentence without spaces for one word, so that BLEU is 0 unless sentences
-are equal.
+The usual ``13a`` takes a sentence without spaces for one word, so BLEU would be 0 unless whole
+sentences are equal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 USUAL = "13a"
 BY_CHARACTERS = "char"
 SPACELESS_LANGUAGES = ("th", "lo", "km", "my", "bo", "dz", "yue", "wuu")
-# The tokenizer, and the modules that it needs; without them BLEU counts characters.
+# Each tokenizer with the modules it needs; if one is missing, BLEU counts characters.
 BY_LANGUAGE = {
     "zh": ("zh", ()),
     "ja": ("ja-mecab", ("MeCab", "ipadic")),
@@ -23,11 +23,11 @@ BY_LANGUAGE = {
 ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha": "th"}
 
 SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
-"""First words of the Unicode names of letters in scripts that leave out spaces."""
+"""First words of the Unicode names of letters in scripts without spaces."""
 WORDSPACE = "\N{ETHIOPIC WORDSPACE}"
-"""The sign between words of Amharic and Tigrinya that are written without spaces."""
-LONGEST = 4  # letters in a word of such a script, on average; more is a sentence
-READ = 200  # lines that are looked at
+"""The sign between words in Amharic and Tigrinya text without spaces."""
+LONGEST = 4  # largest average number of letters in a word; more means that words are sentences
+READ = 200  # lines of a text that are examined
 
 
 def tokenizer_for(language: str | None) -> str:
@@ -38,7 +38,7 @@ def tokenizer_for(language: str | None) -> str:
 
 
 def is_spaceless(lines: Sequence[str]) -> bool:
-    """Whether most letters belong to scripts without spaces, and words are as long as sentences."""
+    """Return whether most letters are of scripts without spaces, and words look like sentences."""
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):
         return True
@@ -48,12 +48,12 @@ def is_spaceless(lines: Sequence[str]) -> bool:
 
 
 def has_wordspaces(text: str) -> bool:
-    """Whether the Ethiopic sign separates words more often than spaces do."""
+    """Return whether the Ethiopic sign separates words more often than spaces do."""
     return text.count(WORDSPACE) > len(text.split())
 
 
 def suggest_pieces(language: str, lines: Sequence[str]) -> str:
-    """Suggest SentencePiece for text without spaces, whose words are sentences; or return ""."""
+    """Suggest SentencePiece for text without spaces; return "" for other text."""
     if not is_spaceless(lines):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Byte-level byte-pair encoding as in GPT-2 and BART, from their files, as fairseq token ids.
+"""Byte-level byte-pair encoding of GPT-2 and BART, read from their files, as fairseq token ids.
 
 A line becomes the ids of its pieces, separated by spaces, as fairseq's ``--bpe gpt2`` writes them.
 The `tokenizers` library does the work.
@@ -19,17 +19,17 @@ from fairseq_ext.text.writing import staged, writers
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json
 
-# Entries of a vocabulary that no text ever gives: fairseq's own symbols, and padding.
+# Entries of a vocabulary that occur in no text: fairseq's own symbols, and padding.
 RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")
 FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
-MOST = 1 << 24  # ids; the library keeps a table of all of them
-FILES = ("encoder.json", "vocab.bpe")  # fairseq's names of vocabulary and merges
+MOST = 1 << 24  # largest number of ids, because the library keeps a table of them all
+FILES = ("encoder.json", "vocab.bpe")  # fairseq's names for vocabulary and merges
 
 
 class ByteBPE:
-    """Byte-level byte-pair encoding: text to ids and back.
+    """A byte-level byte-pair encoding: text to ids and back.
 
-    Decoding returns the text with each run of white space as one space, and none at its ends.
+    Decoding replaces each run of white space with one space, and strips the ends.
 
     Args:
         vocabulary: ids by piece, spelt in GPT-2's printable stand-ins for bytes.
@@ -60,14 +60,14 @@ class ByteBPE:
         """Decode ids written as words; skip symbols that are not ids (``<unk>``)."""
         ids = [int(symbol) for symbol in symbols if symbol.isdecimal() and len(symbol) < 10]
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
-        return one_spaced(text)  # a model may well generate a line feed
+        return one_spaced(text)  # because a model may generate a line feed
 
     def dictionary(self, multiple: int = 8) -> list[str]:
         """Return the lines of a fairseq dictionary (``<symbol> <count>``), made like BART's.
 
-        fairseq puts its 4 special symbols before the ids and fills up to a multiple of 8; BART
-        adds ``<mask>``; and the paper fills up to a multiple of 8 once more. For GPT-2's ids:
-        50,257 + 4 = 50,261, filled 50,264, with the mask 50,265, resized 50,272.
+        fairseq puts its 4 special symbols before the ids and pads to a multiple of 8; BART
+        adds ``<mask>``; and the paper pads to a multiple of 8 once more. For GPT-2's ids:
+        50,257 + 4 = 50,261, padded 50,264, with the mask 50,265, padded again 50,272.
         """
         symbols = [str(id_) for id_ in self.ids]
         _fill(symbols, multiple)

@@ -17,7 +17,7 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
 
 BLOCK = 1 << 24  # bytes read at a time; no sensible line is longer
-MAX_TOKENS = 10_000  # in one line; fairseq would drop it in training, or run out of memory on it
+MAX_TOKENS = 10_000  # a longer line would be dropped in training, or exhaust the memory
 EXAMPLES = 5  # line numbers named in one message
 BYTE_ORDER_MARKS = {
     b"\xef\xbb\xbf": "UTF-8",
@@ -32,11 +32,11 @@ READERS = {
     b"\x28\xb5\x2f\xfd": "zstdcat",
     b"PK\x03\x04": "unzip -p",
 }
-"""The command that prints the text of a compressed file, by the file's first bytes."""
+"""Commands that print the text of a compressed file, by the file's first bytes."""
 
 
 class _Lines:
-    """A count of the lines with a defect, and the numbers of the first few."""
+    """The count of lines with one kind of fault, and the numbers of the first few."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -71,7 +71,7 @@ def check_text(
     max_tokens: int | None = MAX_TOKENS,
     controls: bool = True,
 ) -> int:
-    """Check that fairseq will read a text file as one sentence per line; return its line count.
+    """Check that fairseq will read a text file as one sentence per line; return the line count.
 
     Args:
         path: a UTF-8 file with ``\\n`` or ``\\r\\n`` line ends; the last may be missing.
@@ -81,7 +81,7 @@ def check_text(
             padding of a sentence.
 
     Raises:
-        DataError: a line is faulty; the message has its number, the byte if useful, and the cure.
+        DataError: a line is faulty; the message has its number, the byte if useful, and a remedy.
     """
     path = require_file(path, "text file")
     scan = _scan(path, max_tokens)
@@ -115,7 +115,7 @@ def _scan(path: Path, max_tokens: int | None) -> _Scan:
     """Read a text once, in blocks of whole lines.
 
     Raises:
-        DataError: the file is not text, or a line is much too long, so that reading on is useless.
+        DataError: the file is not text, or a line is far too long to read on.
     """
     scan = _Scan()
     for offset, block in _blocks(path):
@@ -153,7 +153,7 @@ def check_parallel(
     max_tokens: int | None = MAX_TOKENS,
     controls: bool = True,
 ) -> int:
-    """Check both sides of a parallel corpus; return their common line count.
+    """Check both sides of a parallel corpus; return their line count.
 
     Raises:
         DataError: as for :func:`check_text`, or the files have different line counts.
@@ -174,7 +174,7 @@ def check_dictionary(path: str | Path) -> None:
     """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice.
 
     Raises:
-        DataError: naming the line.
+        DataError: a line is faulty; the message names it.
     """
     path = require_file(path, "dictionary")
     row = re.compile(r"(.+) -?\d+( #fairseq:overwrite)?")
@@ -196,14 +196,14 @@ def check_dictionary(path: str | Path) -> None:
 
 
 def check_merges(path: str | Path, label: str = "file of merges") -> None:
-    """Check merges of subword-nmt: two pieces in each line, below an optional ``#version: 0.2``.
+    """Check merges of subword-nmt: two pieces in each line, after an optional ``#version: 0.2``.
 
     Args:
         path: the file.
-        label: the kind of file, for the message that it is missing.
+        label: the kind of file, for the message if it is missing.
 
     Raises:
-        DataError: naming the line.
+        DataError: a line is faulty; the message names it.
     """
     path = require_file(path, label)
     data = path.read_bytes()
@@ -228,7 +228,7 @@ def check_fastbpe(path: str | Path) -> list[str]:
     """Check merges of fastBPE, two pieces and a count in each line, and return the lines.
 
     Raises:
-        DataError: naming the line.
+        DataError: a line is faulty; the message names it.
     """
     path = require_file(path, "file of merges")
     lines = _decode(path, path.read_bytes(), 0, 0).rstrip("\n").split("\n")
@@ -242,7 +242,7 @@ def check_fastbpe(path: str | Path) -> list[str]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) in blocks of whole lines, unless a line is absurdly long."""
+    """Yield (offset, bytes) in blocks of whole lines; a line longer than a block is cut."""
     offset = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -264,7 +264,7 @@ def _require_no_mark(path: Path, block: bytes) -> None:
 
 
 def _decode(path: Path, block: bytes, offset: int, lines: int) -> str:
-    """Decode whole lines; ``offset`` bytes and ``lines`` lines of the file come before them."""
+    """Decode a block of whole lines, which follows ``offset`` bytes and ``lines`` lines."""
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError as error:

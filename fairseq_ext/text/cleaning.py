@@ -1,4 +1,4 @@
-"""Clean a line: Unicode form, invisible characters, controls, spaces."""
+"""Clean a line of text: Unicode form, invisible characters, controls, spaces."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def one_spaced(text: str) -> str:
 
 def plain(text: str) -> str:
     """Normalize text to NFC, with plain spaces and without invisible characters."""
-    # first remove what is invisible, because it may separate a mark from its letter
+    # Invisible characters go first, because they may separate a mark from its letter.
     return one_spaced(unicodedata.normalize("NFC", INVISIBLE.sub("", text)))
 
 
 def lower_case(language: str) -> Callable[[str], str]:
-    """Return the function that makes text of a language lower case, letter by letter.
+    """Return the function that lower-cases text of a language, letter by letter.
 
     In Turkish and Azerbaijani, which have two letters i, ``I`` becomes ``ı``. In every language
     ``İ`` becomes ``i``, because Unicode's rule would add a mark that tokenizers split off.
@@ -42,7 +42,7 @@ def lower_case(language: str) -> Callable[[str], str]:
 def escape_controls(tokens: str) -> str:
     """Write a backslash before each token that is one of fairseq's symbols, such as ``</s>``.
 
-    So they stay words of a text instead of ending or padding its sentences. Tokens that already
+    Then they stay words of the text instead of ending or padding sentences. Tokens that already
     look escaped get another backslash, so that :func:`unescape_controls` can undo everything.
     """
     return CONTROL.sub(r"\\\g<0>", tokens) if "<" in tokens else tokens
@@ -77,7 +77,7 @@ class Spaced(dict[int, int]):
         return self[code]
 
 
-_PRINTABLE = Spaced("C", "\u200c\u200d")  # INVISIBLE keeps them, too
+_PRINTABLE = Spaced("C", "\u200c\u200d")  # INVISIBLE lacks these two for the same reason
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Split a corpus of words into subwords, learnt from its training text or a model's."""
+"""Split a corpus of words into subwords, learnt from its training text or taken from a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split_into_subwords(
         out: folder to write, whole or not at all.
         src, tgt: languages.
         kind: one of :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``.
-        size: merges or pieces.
+        size: number of merges or pieces.
 
     Returns:
         The number of lines of each file.
@@ -68,7 +68,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     Args:
         text: folder with plain ``NAME.SRC`` and ``NAME.TGT``.
         out: folder to write, whole or not at all.
-        steps: of the model; its languages are the endings of the files.
+        steps: the model's pipeline; its languages are the endings of the files.
 
     Returns:
         The number of lines of each file.
@@ -96,7 +96,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 
 
 def _check(texts: Sequence[Path], src: str, tgt: str) -> None:
-    """Refuse files that are not text, and sides of unequal length; both may be empty."""
+    """Refuse files that are not text, and sides of unequal length; empty sides are allowed."""
     for path in texts:
         sides = [path.with_suffix(f".{side}") for side in (src, tgt)]
         if sides[0] in texts and sides[1] in texts:

@@ -1,4 +1,4 @@
-"""Guess the encoding of text that is not UTF-8, for messages that name the cure."""
+"""Guess the encoding of text that is not UTF-8, for messages that tell how to convert it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def guess(line: bytes) -> str:
     """Guess the encoding of a line; return iconv's name for it.
 
     Args:
-        line: bytes that are not UTF-8, or have NUL bytes.
+        line: bytes that are not UTF-8, or include NUL.
     """
     if line.startswith(UTF_16_MARKS):
         return "utf-16"
@@ -28,7 +28,7 @@ def guess(line: bytes) -> str:
 
 
 def cure(path: object, line: bytes) -> str:
-    """Say which command converts a file, as the clause after a semicolon."""
+    """Name the command that converts a file, as a clause to follow a semicolon."""
     name = guess(line)
     seems = "if it is Latin-1" if name == "latin1" else f"it seems to be {name.upper()}"
     return f"{seems}, convert it: iconv -f {name} -t utf-8 {path} > {path}.utf8"

@@ -1,8 +1,8 @@
 """Turn fairseq-generate's output into text, by the ``text.json`` of its run.
 
 fairseq-generate writes the path and checksum of that file into its output. If the run was moved or
-copied, the checksum finds it again in the folder of the output and the folders below; another run
-at the old path is not mistaken for it.
+copied, the file is found by its checksum in the folder of the output and the folders below; the
+file of another run at the old path is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Undoing:
-    """A converter of a model's output tokens to words and to text.
+    """A converter from a model's output tokens to words and text.
 
     Args:
-        text_pipeline: how the text became tokens.
+        text_pipeline: the steps that turned text into tokens.
     """
 
     def __init__(self, text_pipeline: Pipeline) -> None:
@@ -38,31 +38,31 @@ class Undoing:
 
     @classmethod
     def by_language(cls, language: str | None) -> Undoing:
-        """Join subword-nmt's pieces, and detokenize for a language unless it is None."""
+        """Build one that joins subword-nmt's pieces, and detokenizes if a language is given."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
-        """Return lines of words; lines that ``--remove-bpe`` has joined stay as they are."""
+        """Join the subwords of lines; lines that ``--remove-bpe`` has joined stay as they are."""
         lines = list(lines)
         if self._mark and not any(self._mark in line for line in lines):
             return lines
         return [self._join(line) for line in lines]
 
     def text(self, words: Iterable[str]) -> list[str]:
-        """Return lines of text."""
+        """Turn lines of words into text."""
         return [self._text(line) for line in words]
 
     def sources(self, lines: Iterable[str]) -> list[str]:
-        """Return lines of text from lines of source tokens."""
+        """Turn lines of source tokens into text."""
         text = Pipeline(self.made.src, self.made.tgt, tokenize=self.made.tokenize)
         return list(map(text.decoder(self.made.src), self.words(lines)))
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return the line in which fairseq-generate names the ``text.json`` that its text is made by.
+    """Return the line for fairseq-generate's output that names the ``text.json`` of its text.
 
     Args:
-        folders: of the checkpoint, and of the data; the first with a ``text.json`` counts.
+        folders: the folders of checkpoint and data; the first with a ``text.json`` counts.
         src, tgt: languages.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
@@ -71,10 +71,10 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Return folder and content of the ``text.json`` that an output names or that is beside it.
+    """Find the ``text.json`` that an output names or that is beside it: its folder and content.
 
     Raises:
-        DataError: the file, or one that it names, is damaged.
+        DataError: ``text.json`` or a file that it names is damaged.
     """
     beside = Path(generated).absolute().parent
     noted = _noted(generated)
@@ -121,12 +121,12 @@ def require_text(
 
     Args:
         lines: lines that should be text.
-        name: of their file.
-        references: text to compare with; if it has pieces too, pieces are allowed.
+        name: name of the file.
+        references: text to compare with; if it has pieces, too, pieces are allowed.
 
     Raises:
         DataError: most lines begin with the mark of SentencePiece, or every tenth has the mark of
-            subword-nmt, and the references do not.
+            subword-nmt, but the references do not.
     """
     if (
         references is not None

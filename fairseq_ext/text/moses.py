@@ -1,21 +1,21 @@
-"""The rules of Moses' scripts for punctuation, tokens and text.
+"""Normalize punctuation, tokenize and detokenize by the rules of Moses' scripts.
 
-Our own functions make tokens and text. They print what ``tokenizer.perl`` and ``detokenizer.perl``
-of moses-smt/mosesdecoder print in every language. The library sacremoses gives the lists of
-abbreviations, but lacks the rules of several languages. Our functions differ on purpose where the
+Tokenizer and detokenizer are our own. In every language they print exactly what ``tokenizer.perl``
+and ``detokenizer.perl`` of moses-smt/mosesdecoder print. The abbreviations come from the library
+sacremoses, which lacks the rules of several languages. Our functions differ on purpose where the
 scripts break text:
 
-- A mark, joiner, skin tone or variation selector stays with the character that it belongs to, as
-  Unicode's grapheme clusters say: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
+- A mark, joiner, skin tone or variation selector stays with the character that it belongs to, by
+  Unicode's rules for grapheme clusters: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
   Persian words with a non-joiner, families of emoji, flags.
-- ``DOTMULTI``, by which the script marks successive full stops, is a word like another.
+- ``DOTMULTI``, by which the script marks successive full stops, is an ordinary word.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
-Punctuation is normalized by the rules of the library, two of which are corrected to those of
-``normalize-punctuation.perl``: the script sees the line's end, so that a full stop before a closing
-quotation mark moves behind it even there, in every language but English and Czech. These are some
-seventy regular expressions. Most of them need a character that most lines lack, so each is tried
-only on lines with its character.
+Punctuation is normalized by the library's rules, with two corrected after
+``normalize-punctuation.perl``: the script sees the line feed, so a full stop before a closing
+quotation mark moves behind it even at the end of a line, in every language but English and Czech.
+The rules are some seventy regular expressions. Most of them need a character that is rare, so each
+is tried only on lines with its character.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ import regex
 from fairseq_ext.text.sacremoses_import import MosesPunctNormalizer, NonbreakingPrefixes
 
 GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
-UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # may match other letters
+UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match other letters
 
 TETUM = "tdt"
 ALIASES = {"tet": TETUM}
-"""Language codes for which Moses has other codes."""
+"""Moses' codes for languages that have another code here."""
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
-"""A sign that is part of a word if a small letter follows, as in Finnish ``EU:n``."""
+"""Signs that are part of a word before a small letter, as in Finnish ``EU:n``."""
 LETTERS = {"ca": "·"}
-"""A sign that counts as a letter."""
+"""Signs that count as letters."""
 ELIDING = ("fr", "it", "ga", "ca")
 """Languages whose apostrophe ends a word: ``l' homme``."""
 GLOTTAL = ("so", TETUM)
 """Languages whose apostrophe is a letter between letters."""
 MISSING = {TETUM: ("Nu #NUMERIC_ONLY#",)}
-"""Abbreviations in the scripts that the library lacks."""
+"""Abbreviations of the scripts that the library lacks."""
 
-LETTER = r"[\p{Alphabetic}\p{M}\u200c\u200d]"  # a mark counts as the letter below it
+LETTER = r"[\p{Alphabetic}\p{M}\u200c\u200d]"  # marks count, because they belong to letters
 NO_LETTER = r"[^\p{Alphabetic}\p{M}\u200c\u200d]"
 COMMAS = (
     (regex.compile(r"([^\p{N}]),"), r"\1 , "),
@@ -80,7 +80,7 @@ APOSTROPHES = {
 }
 HYPHEN = regex.compile(r"([\p{Alnum}\p{M}])-(?=\p{Alnum})")
 DOTS = regex.compile(r"\.{2,}")
-DOT = "\0"  # one of several in a row; no line has this character
+DOT = "\0"  # stands for a full stop in a row of several; no line has this character
 LAST_QUOTE = regex.compile(r"\.' ?$")
 ESCAPES = {
     **{"&": "&amp;", "|": "&#124;", "<": "&lt;", ">": "&gt;"},
@@ -91,12 +91,12 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # the las
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """Return a substring that a text must have for ``pattern`` to match, or "".
+    """Return a substring without which ``pattern`` cannot match a text, or "".
 
-    It is a character outside all groups, if the pattern has no alternatives or optional parts
-    there.
+    It is a character outside all groups, provided that nothing there is optional or has
+    alternatives.
     """
-    if pattern == f"{replacement}+":  # a single one would be replaced by itself
+    if pattern == f"{replacement}+":  # replacing a single one would change nothing
         return 2 * replacement
     outside = GROUP.sub("", pattern).replace(r"\r", "\r")
     if UNCERTAIN.search(outside):
@@ -111,16 +111,16 @@ def rules_of(language: str) -> list[tuple[str, str]]:
     rules = library.substitutions
     if language in ("en", "cs", "cz", "de", "es", "fr"):
         return rules
-    numbers = len(library.OTHER)  # the last group
+    numbers = len(library.OTHER)  # these are the last group of rules
     return [*rules[:-numbers], *library.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA, *rules[-numbers:]]
 
 
 class Normalizer:
-    """The normalizer ``normalize-punctuation.perl -l language``."""
+    """A normalizer of punctuation like ``normalize-punctuation.perl -l language``."""
 
     def __init__(self, language: str) -> None:
         rules = rules_of(language)
-        # The script reads bytes: digits are those of ASCII.
+        # The script reads bytes, so it knows only the digits of ASCII.
         self._rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules]
 
     def normalize(self, text: str) -> str:
@@ -133,18 +133,18 @@ class Normalizer:
 
 
 class Tokenizer:
-    """The tokenizer ``tokenizer.perl -l language``."""
+    """A tokenizer like ``tokenizer.perl -l language``."""
 
     def __init__(self, language: str) -> None:
         sign = self._sign = INSIDE_WORDS.get(language, "")
-        # Apostrophes and separators of words have their own rules.
+        # Full stops, apostrophes, commas and hyphens have rules of their own.
         kept = r"\p{Alnum}\p{M}\u200c\u200d\s.'`,\-" + sign + LETTERS.get(language, "")
         self._single = regex.compile(f"([^{kept}])")
         self._cluster = regex.compile(rf"((?=[^{kept}])\X)")
         self._sign_alone = regex.compile(rf"{sign}(?=$|\P{{Ll}})") if sign else None
         name = "eliding" if language in ELIDING else "glottal" if language in GLOTTAL else "other"
         self._apostrophes = APOSTROPHES["English" if language == "en" else name]
-        self._abbreviations: dict[str, bool] = {}  # and whether a number must follow
+        self._abbreviations: dict[str, bool] = {}  # True if a number must follow
         for line in (*NonbreakingPrefixes().words(language), *MISSING.get(language, ())):
             word, numeric, _ = line.partition("#NUMERIC_ONLY#")
             self._abbreviations[word.strip()] = bool(numeric)
@@ -194,7 +194,7 @@ class Tokenizer:
                 yield word
 
     def _is_short(self, word: str, following: str | None) -> bool:
-        """Whether the full stop after a word, not the last in its line, belongs to the word."""
+        """Return whether the full stop after ``word`` belongs to it; ``following`` comes next."""
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):
@@ -229,13 +229,13 @@ CASE_OF_FINNISH = regex.compile(
 
 
 def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield the words after an empty first one, each with the space before it, if any."""
+    """Yield each word with the space before it, if any; ``words`` begins with an empty one."""
     space = " "
-    quotes: defaultdict[str, int] = defaultdict(int)  # how many of each kind were opened and closed
-    joined = False  # to the word before
+    quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
+    joined = False  # whether the word was already joined to the one before
     for place, word in enumerate(words):
         before, after = words[place - 1] if place else "", words[place + 1 : place + 3]
-        if joined:  # a Czech word already has its dash
+        if joined:  # this is the dash that a Czech word already has
             joined = False
             continue
         attached = opens = False
@@ -245,7 +245,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
             opens = True
         elif CLOSING.fullmatch(word):
             attached = not (language == "fr" and word in SPACED_IN_FRENCH)
-            space = " "  # in French even after an opening mark
+            space = " "  # French has a space even after an opening mark
         elif _is_ending(words[max(0, place - 2) : place + 1], language):
             attached = True
         elif language in ("fr", "it") and after and _is_elided(word, after[0]):
@@ -267,7 +267,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
 
 
 def _is_ending(words: list[str], language: str) -> bool:
-    """Whether the last token is an English ``'s``, or the decimals of a Czech number."""
+    """Return whether the last token is an English ``'s``, or the decimals of a Czech number."""
     *before, word = words
     if language == "en":
         contracted = regex.match(r"'\p{Alphabetic}", word)
@@ -277,13 +277,13 @@ def _is_ending(words: list[str], language: str) -> bool:
 
 
 def _is_elided(word: str, after: str) -> bool:
-    """Whether a word ends in an apostrophe that stands for a vowel before the next word."""
+    """Return whether a word ends in an apostrophe that stands for a vowel before ``after``."""
     pattern = r"\p{Alphabetic}' \p{Alphabetic}"
     return bool(regex.search(pattern, f"{word} {after}")) and word.endswith("'")
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Whether a Czech word is joined with the next two tokens, a dash and ``li`` or ``mail``."""
+    """Return whether a Czech word joins the next two tokens, a dash and ``li`` or ``mail``."""
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))
@@ -291,12 +291,12 @@ def _is_dashed(word: str, after: list[str]) -> bool:
 
 
 def base(language: str) -> str:
-    """Return the code that Moses has for a language, without region: ``pt`` for ``pt-BR``."""
+    """Return Moses' code for a language, without region: ``pt`` for ``pt-BR``."""
     code = re.split("[-_]", language, maxsplit=1)[0]
     return ALIASES.get(code, code)
 
 
-# Each is built once in every process: building them takes longer than tokenizing hundreds of lines.
+# Each process builds them once, because building takes longer than tokenizing hundreds of lines.
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
     """Return the normalizer of a language."""

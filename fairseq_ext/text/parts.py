@@ -19,11 +19,11 @@ class Part:
     """Successive lines of one file.
 
     Attributes:
-        number: of the part, from 0.
+        number: number of the part, from 0.
         path: the file.
         offset: bytes of the file before the part.
-        first: number of its first line in the file, from 1.
-        before: lines of all files before this one.
+        first: number of the part's first line in the file, from 1.
+        before: number of lines in the files before this one.
         lines: number of lines in the part.
     """
 
@@ -75,5 +75,5 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
 
 
 def _with_lines(part: Part, end: int) -> Part:
-    """Return the part with its end at the given line of its file."""
+    """Return the part, extended up to the given line of its file."""
     return Part(**{**vars(part), "lines": end - part.first + 1})

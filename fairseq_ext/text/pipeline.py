@@ -1,8 +1,8 @@
 """Apply the steps that made a corpus to new text, and undo them on translations.
 
-A corpus is made by these steps, each optional: clean → Moses' punctuation → Moses' tokens → case →
-subwords. They are saved beside the data as ``text.json`` with the files of the subwords.
-fairseq-preprocess copies these into the folder it writes, and fairseq-train into the run, so that
+The steps are clean → Moses' punctuation → Moses' tokens → case → subwords, each optional. They are
+saved beside the data as ``text.json``, with the files of the subwords. fairseq-preprocess copies
+these files into the folder that it writes, and fairseq-train into the run, so that
 ``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
 """
 
@@ -24,7 +24,7 @@ from fairseq_ext.utils.json_files import read_json
 
 FILE = "text.json"
 FORMAT = 1
-LARGEST = 1 << 20  # bytes of a text.json
+LARGEST = 1 << 20  # most bytes of a text.json
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Pipeline:
 
     Attributes:
         src, tgt: languages, for Moses' rules.
-        clean: Unicode's NFC, no invisible characters; done once more at the end.
-        straight: typographic apostrophes become '.
-        normalize: Moses' normalization of punctuation; controls become spaces.
-        tokenize: Moses' tokens; translations are detokenized.
-        escape: ``&``, ``<``, quotes and brackets are XML entities in the tokens.
-        aggressive: hyphens within words are tokens, written ``@-@``.
-        lowercase: after tokenization.
-        lowercase_first: before Moses' rules, which know abbreviations by their case.
+        clean: normalize to NFC and remove invisible characters; done once more at the end.
+        straight: replace typographic apostrophes with '.
+        normalize: normalize punctuation like Moses, and replace controls with spaces.
+        tokenize: tokenize like Moses; translations are detokenized.
+        escape: write ``&``, ``<``, quotes and brackets as XML entities in the tokens.
+        aggressive: make hyphens within words tokens, written ``@-@``.
+        lowercase: lower-case the text after tokenization.
+        lowercase_first: lower-case before Moses' rules, which know abbreviations by their case.
         subwords: a kind of :data:`fairseq_ext.text.subwords.KINDS`, or ``none``.
-        files: of the subwords.
+        files: the files of the subwords.
     """
 
     src: str
@@ -89,7 +89,7 @@ class Pipeline:
         if self.lowercase:
             steps.append(cleaning.lower_case(language))
         if self.clean:
-            steps.append(cleaning.plain)  # a small letter may form one character with its mark
+            steps.append(cleaning.plain)  # NFC again: a small letter may combine with its mark
         return _in_turn(steps)
 
     def _tokenizer(self, language: str) -> Step:
@@ -110,7 +110,7 @@ class Pipeline:
         return lambda line: pieces(words(line))
 
     def joiner(self) -> Step:
-        """Return the function that joins the subwords of a line to words."""
+        """Return the function that joins the subwords of a line into words."""
         if self.subwords == "none":
             return cleaning.unescape_controls
         return subwords.load(self.subwords, self.files).decode
@@ -129,7 +129,7 @@ class Pipeline:
         return lambda line: moses.detokenize(join(line), language)
 
     def towards(self, src: str, tgt: str) -> Pipeline | None:
-        """Return the pipeline in the given direction of its languages; None for other languages."""
+        """Return the pipeline for a direction of its two languages; None for other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
         return dataclasses.replace(self, src=src, tgt=tgt)
@@ -146,7 +146,7 @@ class Pipeline:
         return f"{self.src} → {self.tgt}: {', '.join(named) or 'text as it is'}"
 
     def save(self, folder: Path) -> None:
-        """Write ``text.json`` into a folder, after the files it names.
+        """Write ``text.json`` into a folder, after the files that it names.
 
         Raises:
             EnvironmentProblem: it cannot be written.
@@ -185,7 +185,7 @@ def load(folder: str | Path) -> Pipeline | None:
     """Load the pipeline of a folder; None if it has no ``text.json``.
 
     Raises:
-        DataError: the file, or one that it names, is damaged or of a later version.
+        DataError: ``text.json`` or a file that it names is damaged, or of a later version.
     """
     path = Path(folder, FILE)
     if not path.exists():
@@ -230,7 +230,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _whole(path: Path, entry: Any) -> Path:
-    """Return the file of an entry, which must be in the same folder and unchanged."""
+    """Return the path of the file in an entry; refuse one elsewhere or with changed content."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")
@@ -256,8 +256,8 @@ def copy(folder: str | Path, target: str | Path) -> None:
     """Copy a folder's pipeline, if it has one, with its files.
 
     Raises:
-        DataError: it is damaged, or ``target`` has another one.
-        EnvironmentProblem: it cannot be written.
+        DataError: the pipeline is damaged, or ``target`` has another one.
+        EnvironmentProblem: ``target`` cannot be written.
     """
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
@@ -272,7 +272,7 @@ def copy(folder: str | Path, target: str | Path) -> None:
 
 
 def same(first: Pipeline, second: Pipeline) -> bool:
-    """Whether two pipelines have equal steps and files with equal contents."""
+    """Return whether two pipelines have equal steps and files with equal contents."""
     sums = [[files.sha256(path) for path in pipeline.files] for pipeline in (first, second)]
     return sums[0] == sums[1] and dataclasses.replace(first, files=()) == dataclasses.replace(
         second, files=()

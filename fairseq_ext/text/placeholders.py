@@ -1,8 +1,8 @@
 """Keep spans of a line unchanged in translations, such as variables, paths and tags.
 
-A number in the form of a year replaces each span, because models copy years best. If a translation
+A number that looks like a year replaces each span, because models copy years best. If a translation
 does not have every number exactly once, the caller translates the text between the spans instead,
-part by part. So each span is in every translation exactly once.
+part by part. So every translation has each span exactly once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ YEARS = tuple(str(year) for year in range(2012, 2030))
 TAG = re.compile(
     r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|</?[A-Za-z](?:[^<>"']|"[^"]*"|'[^']*')*>|<[?!][A-Za-z][^<>]*>"""
 )
-"""Markup of XML and HTML that is on one line."""
+"""A tag or other markup of XML and HTML within one line."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 
@@ -30,8 +30,8 @@ class MaskedLine:
         parts: the text before, between and after the spans, one part more than spans.
         spans: spans to keep unchanged.
         markup: whether the parts are text of XML, so that spans must stay in order.
-        years: stand for the spans, and are fewer if there are too many spans.
-        ends: text before and after everything else, which is not translated.
+        years: numbers that stand for the spans; too few if there are very many spans.
+        ends: text at the beginning and end of the line that is not translated.
     """
 
     parts: Sequence[str]
@@ -42,7 +42,7 @@ class MaskedLine:
 
     @property
     def text(self) -> str:
-        """The line to translate, with a year for each span; empty if there are too few years."""
+        """The line to translate, with a year for each span; "" if there are too few years."""
         if len(self.years) < len(self.spans):
             return ""
         plain = [self._plain(part) for part in self.parts]
@@ -71,7 +71,7 @@ class MaskedLine:
         return self._ended(text + (rest.lstrip() if glued else rest))
 
     def texts(self) -> list[str]:
-        """Return the text of each part to translate alone, empty for a part without a word."""
+        """Return the text of each part, to be translated alone; "" for a part without a word."""
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
@@ -92,7 +92,7 @@ class MaskedLine:
         return text.join(self.ends)
 
     def _is_glued(self, number: int) -> tuple[bool, bool]:
-        """Whether a span touches the word before it, and whether it touches the one after it."""
+        """Return whether a span touches the word before it, and whether it touches the next."""
         before, behind = self.parts[number][-1:], self.parts[number + 1][:1]
         return before.isalnum(), behind.isalnum()
 
@@ -112,7 +112,7 @@ class Keeper:
     """A finder of the spans in a line.
 
     Attributes:
-        patterns: each match is a span; matches that touch are one span.
+        patterns: expressions whose matches are spans; matches that touch are one span.
         markup: whether tags are spans, too, and the rest is text of XML or HTML.
     """
 
@@ -128,7 +128,7 @@ class Keeper:
             end = stop
         parts.append(line[end:])
         ends = ["", ""]
-        if self.markup:  # tags around all text are no part of a sentence
+        if self.markup:  # tags around the whole text do not belong to the sentence
             if spans and not parts[0].strip():
                 ends[0] = parts.pop(0) + spans.pop(0)
             if spans and not parts[-1].strip():
@@ -143,7 +143,7 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
     def _places(self, line: str) -> Iterator[tuple[int, int]]:
-        """Yield where spans start and end; spans that touch or have only a blank between join."""
+        """Yield start and end of each span; spans with at most a blank between them are joined."""
         patterns = [*self.patterns, *([TAG] if self.markup else [])]
         places = sorted(
             match.span() for pattern in patterns for match in pattern.finditer(line) if match[0]

@@ -19,7 +19,7 @@ from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.archives import whole_archive
 from fairseq_ext.utils.errors import DataError
 
-LONGEST = 1 << 24  # bytes of a line
+LONGEST = 1 << 24  # most bytes of a line
 QUOTED = re.compile('"[^"]*"')
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -28,8 +28,8 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
     """Yield the lines of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file with their ends.
 
     Raises:
-        DataError: it is missing or not a file, a damaged or ambiguous archive, or a line is much
-            too long.
+        DataError: the file is missing or no regular file, an archive is damaged or ambiguous, or
+            a line is much too long.
     """
     if not path.is_file():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
@@ -73,9 +73,9 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
 
 
 def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield ``(number from 1, line)`` without the line end; a byte-order mark is dropped.
+    """Yield ``(number from 1, line)`` without the line end and without a byte-order mark.
 
-    Only a line feed (with or without a carriage return before it) ends a line.
+    Only a line feed ends a line, with or without a carriage return before it.
 
     Args:
         path: a file in UTF-8, as for :func:`raw_lines`.
@@ -115,7 +115,7 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
 
 
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(first line, row)`` of a CSV file, whose cells may be quoted, with line ends in them.
+    """Yield ``(first line, row)`` of a CSV file, whose quoted cells may contain line ends.
 
     Cells are separated by commas, semicolons or tabs, whichever is most frequent in the first line.
     A carriage return, which the format does not allow outside quotation marks, becomes a space.
@@ -146,7 +146,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (source, target) from two ``columns`` of numbered lines of a tab-separated file.
+    """Yield (source, target) from two columns of a tab-separated file, given as numbered lines.
 
     Raises:
         DataError: a line has too few columns; the message names it.

@@ -1,6 +1,6 @@
 """Split text into sentences, and join their translations: an option of decoding.
 
-Models are trained on single sentences, and translate several at once badly. The library
+Models are trained on single sentences, so they translate several at once badly. The library
 sentence-splitter applies Moses' rules, with the abbreviations of each language.
 """
 
@@ -15,16 +15,16 @@ from fairseq_ext.utils import extras
 UNSPACED = ("ja", "zh", "yue")
 """Languages without a space between sentences."""
 LONGEST_WORD = 1_000
-"""Letters in a word to split, because the library's time grows with the square of its length."""
+"""Most letters of a word to split: the library's time grows with the square of its length."""
 _IDEOGRAPHIC_END = re.compile(r"(?<=[。！？])(?![。！？」』）”’])|(?<=[。！？][」』）”’])")
 
 
 @dataclass(frozen=True)
 class SentenceSplitter:
-    """A splitter of source lines into sentences that also joins their translations.
+    """A splitter of source lines into sentences, which also joins translated sentences.
 
     Attributes:
-        split: splits a line into its sentences, an empty line into one empty sentence.
+        split: function that splits a line into sentences, an empty line into an empty one.
         joint: separator of translated sentences.
     """
 
@@ -39,7 +39,7 @@ class SentenceSplitter:
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     """Make a splitter for a pair of languages.
 
-    Languages without their own abbreviations use English ones.
+    Languages without a list of abbreviations use the English list.
 
     Raises:
         EnvironmentProblem: sentence-splitter is not installed.

@@ -1,7 +1,7 @@
-"""Split words into subwords and join them, with the library that learnt each kind.
+"""Split words into subwords and join them, with the library that belongs to each kind.
 
-A kind is a pair of functions over one line: words to pieces, separated by spaces, and pieces to
-words. Libraries are imported only by the kind that needs them.
+A kind has two functions for one line: from words to pieces, separated by spaces, and back.
+A library is imported only by the kind that needs it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]
 
 METASPACE = "▁"  # the mark that SentencePiece, and tokenizers like it, put before every word
-REMEMBERED = 300_000  # words whose pieces a process keeps, some 100 MB
+REMEMBERED = 300_000  # words whose pieces a process caches, some 100 MB
 END_OF_WORD = "</w>"  # subword-nmt's mark
-LONGEST_REMEMBERED = 100  # characters in such a word
+LONGEST_REMEMBERED = 100  # most characters of a cached word
 
 
 class Subwords(NamedTuple):
-    """The functions of a kind of subwords from words to pieces and back.
+    """The functions of one kind of subwords, from words to pieces and back.
 
     Attributes:
-        encode: words to pieces.
-        decode: pieces to words.
-        mark: a character in the first piece of every line; empty if ``decode`` leaves words
-            unchanged, so that it does not matter whether the pieces are already joined.
+        encode: turns words into pieces.
+        decode: turns pieces into words.
+        mark: a character in the first piece of every line, which tells that pieces are not
+            joined yet; empty if ``decode`` leaves words unchanged anyway.
     """
 
     encode: Step
@@ -51,7 +51,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
     Args:
         kind: one of :data:`KINDS`.
-        paths: its files: merges, or a model.
+        paths: the files: merges, or a model.
 
     Raises:
         ConfigError: the library is not installed.
@@ -73,7 +73,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
 
 def kind_of_merges(path: Path) -> str:
-    """Tell by the number of its columns which kind of subwords a file of merges is for.
+    """Return the kind of subwords of a file of merges, told by its number of columns.
 
     Raises:
         DataError: the file cannot be read.
@@ -96,7 +96,7 @@ class Merges:
         counts: whether each line ends with a count, as in fastBPE.
 
     Raises:
-        DataError: ``codes`` is not such a file.
+        DataError: ``codes`` is not a file of merges.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -109,7 +109,7 @@ class Merges:
 
     @functools.cached_property
     def _bpe(self) -> Any:
-        """The library's own encoder, which is made when the first word is encoded."""
+        """The library's own encoder, made when the first word is encoded."""
         from subword_nmt.apply_bpe import BPE
 
         if self._counts:
@@ -132,7 +132,7 @@ class Merges:
         return pieces
 
     def _pieces_of_long(self, word: str) -> str:
-        """Encode a long word; the library's time grows with the square of the length."""
+        """Encode a long word, for which the library would take time quadratic in the length."""
         symbols = [*word, END_OF_WORD]
         if self._bpe.version != (0, 1):
             symbols[-2:] = [word[-1] + END_OF_WORD]
@@ -144,8 +144,8 @@ class Merges:
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
     """Apply merges like subword-nmt, but in time nearly linear in the number of symbols.
 
-    Each round merges all places of the pair with the lowest rank, from left to right. A merged
-    symbol takes the place of its left half; the place of its right half becomes empty.
+    Each round merges all occurrences of the pair with the lowest rank, from left to right. A
+    merged symbol takes the place of its left half; the place of its right half becomes empty.
     """
     merged, count = list(symbols), len(symbols)
     left, right = list(range(-1, count - 1)), list(range(1, count + 1))
@@ -165,7 +165,7 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
             _, place, first, second = heapq.heappop(queue)
             after = right[place]
             if merged[place] != first or after == count or merged[after] != second:
-                continue  # an earlier merge has taken one of them
+                continue  # an earlier merge has taken one of the two symbols
             merged[place], merged[after] = first + second, ""
             right[place] = right[after]
             if right[place] < count:
@@ -194,7 +194,7 @@ def _sentencepiece(model: Path) -> Subwords:
         raise _unreadable(model, "a model of SentencePiece", error) from error
     return Subwords(
         lambda line: " ".join(processor.encode(line, out_type=str)),
-        lambda line: one_spaced(processor.decode_pieces(line.split(" "))),  # bytes may be "\n"
+        lambda line: one_spaced(processor.decode_pieces(line.split(" "))),  # bytes may give "\n"
         METASPACE,
     )
 
@@ -212,7 +212,7 @@ def _tokenizers(description: Path) -> Subwords:
     def decode(line: str) -> str:
         pieces = line.split(" ")
         text = tokenizer.decoder.decode(pieces) if tokenizer.decoder else "".join(pieces)
-        return one_spaced(text)  # pieces of bytes may be a line feed
+        return one_spaced(text)  # byte pieces may be a line feed
 
     return Subwords(
         lambda line: " ".join(tokenizer.encode(line, add_special_tokens=False).tokens),
@@ -240,12 +240,12 @@ def _joined() -> Subwords:
 
 
 KINDS: dict[str, Callable[..., Subwords]] = {
-    "joined": _joined,  # text that comes as subword-nmt's pieces; only joined afterwards
+    "joined": _joined,  # text that already has subword-nmt's pieces, which are only joined
     "subword-nmt": _subword_nmt,
-    "fastbpe": _fastbpe,  # the same merges, in a file with their counts
+    "fastbpe": _fastbpe,  # merges with their counts
     "sentencepiece": _sentencepiece,
     "tokenizers": _tokenizers,
-    "byte-level": _byte_level,  # GPT-2's: ids, as fairseq's `--bpe gpt2` writes them
+    "byte-level": _byte_level,  # GPT-2's pieces, as ids like those of fairseq's `--bpe gpt2`
 }
 """All kinds, each with the function that makes it from its files."""
 
@@ -261,8 +261,8 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
     Args:
         kind: one of :data:`LEARNT`.
         texts: files with a sentence per line, for one common vocabulary.
-        size: merges of ``bpe``, pieces of the other kinds.
-        folder: for the files.
+        size: number of merges for ``bpe``, of pieces for the other kinds.
+        folder: the folder to write to.
 
     Returns:
         The kind for :func:`load`, and its files.
@@ -284,10 +284,10 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
 
 
 def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
-    """Write at most ``merges`` merges, learnt from all texts together.
+    """Learn at most ``merges`` merges from all texts together, and write them.
 
-    They equal those of ``subword-nmt learn-bpe`` on the concatenated texts. Words are counted here,
-    so that each is in memory only once.
+    They equal the merges of ``subword-nmt learn-bpe`` on the concatenated texts. This function
+    counts the words itself, so that each is in memory only once.
 
     Raises:
         DataError: the texts have no word of two letters.
@@ -318,7 +318,7 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     vocab_size=size,
                     model_type=model_type,
                     character_coverage=1.0,
-                    normalization_rule_name="identity",  # cleaning has already normalized
+                    normalization_rule_name="identity",  # because cleaning has already normalized
                     minloglevel=2,
                 )
         except RuntimeError as error:
@@ -355,7 +355,7 @@ class Learner(NamedTuple):
     """A method to learn subwords.
 
     Attributes:
-        kind: the one of :data:`KINDS` that applies the learnt subwords.
+        kind: the kind of :data:`KINDS` that applies the learnt subwords.
         file: name of the file to write.
         library: the distribution that does the work.
         learn: learns a number of merges or pieces from texts, and writes a file.

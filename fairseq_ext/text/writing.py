@@ -13,7 +13,7 @@ from fairseq_ext.utils import files
 
 @contextmanager
 def staged(*folders: Path) -> Iterator[list[Path]]:
-    """Yield an empty folder for each of ``folders``; their files move up once all are written.
+    """Yield an empty folder for each of ``folders``; its files move there once all are written.
 
     After an error the folders are unchanged.
 
