@@ -1,7 +1,7 @@
-"""After training: translations are read back, scored and compared, and runs are drawn.
+"""Evaluate trained models: read translations, score and compare them, and draw runs.
 
-Each module is plain functions behind one subcommand of ``fairseq-ext``: :mod:`outputs` parses
-``fairseq-generate``, :mod:`score` measures, :mod:`compare` puts systems side by
+Each module has the plain functions behind a subcommand of ``fairseq-ext``: :mod:`outputs` parses
+the output of ``fairseq-generate``, :mod:`score` scores it, :mod:`compare` puts systems side by
 side (:mod:`bootstrap`, :mod:`compare_report`, :mod:`training_log`, :mod:`tables`), :mod:`plots` and
-:mod:`lengths` draw. Nothing is imported here, so that a command only pays for what it uses.
+:mod:`lengths` draw. Nothing is imported here, so that a command loads only the code it uses.
 """

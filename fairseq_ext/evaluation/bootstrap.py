@@ -1,9 +1,9 @@
-"""Scores with 95% intervals, and whether a system differs from a baseline.
+"""Compute scores with 95% intervals, and test systems for a difference from a baseline.
 
-Test sets are drawn from the test set with replacement, the same ones for all systems and runs
-(Koehn 2004); with one run of each system, scores, samples and intervals are those of
-``sacrebleu --paired-bs``. What the samples say about a difference is in
-:mod:`~fairseq_ext.evaluation.significance`.
+Samples are drawn from the test set with replacement, the same ones for all systems and runs
+(Koehn 2004); with one run of each system, scores, samples and intervals equal those of
+``sacrebleu --paired-bs``. :mod:`~fairseq_ext.evaluation.significance` judges the differences by
+these samples.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from fairseq_ext.evaluation.tokenizers import USUAL
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 SAMPLES = 1000  # sacrebleu's default
-SEED = "12345"  # sacrebleu's, where SACREBLEU_SEED is not set
-FEWEST = 100  # of fewer samples, the outer 2.5% are two or less
+SEED = "12345"  # sacrebleu's, if SACREBLEU_SEED is not set
+FEWEST = 100  # of fewer samples, the outer 2.5% would be two at most
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score of a system, with its interval and its difference to the baseline.
+    """A score of a system, with its interval and its difference from the baseline.
 
     Attributes:
-        value: on the test set as it is, the mean of the runs; BLEU and chrF 0 to 100, others in
-            their own unit.
-        low, high: bounds of the 95% interval: of another test set, and with several runs of other
-            trainings as well.
-        p: of the difference to the baseline; None for the baseline, and where the test set is too
-            small to say.
-        p_holm: p corrected for the number of systems; likewise.
-        runs: trainings that ``value`` is the mean of.
-        deviation: standard deviation of the score over them; None for a single run.
-        difference: to the baseline; None for the baseline.
+        value: the score on the test set, the mean of the runs; BLEU and chrF from 0 to 100, others
+            in their own unit.
+        low, high: bounds of the 95% interval for another test set, and with several runs for
+            other trainings, too.
+        p: p of the difference from the baseline; None for the baseline, or if the test set is too
+            small.
+        p_holm: p corrected for the number of systems; None in the same cases.
+        runs: number of trainings in the mean ``value``.
+        deviation: standard deviation of the score over the runs; None for a single run.
+        difference: the difference from the baseline; None for the baseline.
     """
 
     value: float
@@ -60,7 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Estimates by system and metric (``BLEU``, ``chrF``), and the metrics' signatures."""
+    """The estimates by system and metric (``BLEU``, ``chrF``), and the metrics' signatures."""
 
     estimates: Mapping[str, Mapping[str, Estimate]]
     signatures: Mapping[str, str]
@@ -74,16 +74,16 @@ def bootstrap(
     tokenizer: str = USUAL,
     extra_metrics: Sequence[str] = (),
 ) -> Comparison:
-    """BLEU, chrF2 and others of systems with one or several runs, compared with the baseline.
+    """Compare systems with a baseline by BLEU and chrF2; each system has one or several runs.
 
-    ``SACREBLEU_SEED`` chooses the samples, as for the command ``sacrebleu --paired-bs``.
+    ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
 
     Args:
-        systems: by name, the detokenized translations of each run.
-        references: detokenized, as many lines as each translation.
-        baseline: one of the names.
-        samples: how many test sets to draw.
-        tokenizer: of sacrebleu, for BLEU.
+        systems: the detokenized translations of each run, by system.
+        references: detokenized references, as many lines as each translation.
+        baseline: name of the baseline in ``systems``.
+        samples: number of samples to draw.
+        tokenizer: sacrebleu's tokenizer for BLEU.
         extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:
@@ -120,10 +120,10 @@ def bootstrap_of_means(
 
     Args:
         label: name of the metric.
-        systems: by name, of each run the scores of all segments.
-        signature: of the metric.
-        baseline: one of the names.
-        samples: how many test sets to draw; the same as of the other metrics.
+        systems: the scores of all segments for each run, by system.
+        signature: signature of the metric.
+        baseline: name of the baseline in ``systems``.
+        samples: number of samples to draw; they are the same as for the other metrics.
     """
     sentences = len(systems[baseline][0])
     drawn = draw_sentences(generator(), sentences, samples)
@@ -146,7 +146,7 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
-    """Estimate the score of each system, and its difference to the baseline."""
+    """Estimate the score of each system, and its difference from the baseline."""
     estimates = {}
     for name, system in scored.items():
         value, count = statistics.fmean(system.values), len(system.values)
@@ -165,34 +165,34 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def generator() -> np.random.Generator:
-    """Return the generator of all draws, seeded like sacrebleu."""
+    """Return a random generator for all draws, seeded like sacrebleu's."""
     seed = chosen_seed()
     return np.random.default_rng(None if seed == "none" else int(seed))
 
 
 def draw_sentences(draw: np.random.Generator, sentences: int, samples: int) -> np.ndarray:
-    """Numbers of sentences, ``[samples, sentences]``: from a new generator, sacrebleu's own."""
+    """Draw sentence numbers ``[samples, sentences]``; from a new generator, sacrebleu's draws."""
     return draw.choice(sentences, size=(samples, sentences), replace=True)
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """The score of a translation, and of its samples, ``[samples]``.
+    """Compute the score of a translation, and of its samples, ``[samples]``.
 
     Args:
-        metric: of :func:`~fairseq_ext.evaluation.score.build_metrics`.
-        lines: of the translation.
+        metric: a metric from :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        lines: lines of the translation.
         draws: numbers of sentences, ``[samples, sentences]``.
     """
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     counts = np.array(
         sentence_statistics, dtype=np.float32
-    )  # as in sacrebleu, for the same last digits
+    )  # computed as in sacrebleu, to agree in the last digits
     sampled = [metric._compute_score_from_stats(counts[rows].sum(0)).score for rows in draws]
     return float(metric._aggregate_and_compute(sentence_statistics).score), np.array(sampled)
 
 
 def _interval(sampled: np.ndarray) -> tuple[float, float]:
-    """Return sacrebleu's interval, which lies evenly around the mean."""
+    """Return sacrebleu's interval, which is symmetric about the mean."""
     from sacrebleu.significance import estimate_ci
 
     mean, half_width = map(float, estimate_ci(sampled))
@@ -200,7 +200,7 @@ def _interval(sampled: np.ndarray) -> tuple[float, float]:
 
 
 def full_signature(metric: Any, samples: int) -> str:
-    """sacrebleu's signature of a metric, with the samples and their seed."""
+    """Return sacrebleu's signature of a metric, with the samples and their seed."""
     signature = metric.get_signature()
     signature.update("bs", samples)
     signature.update("seed", chosen_seed())
@@ -208,7 +208,7 @@ def full_signature(metric: Any, samples: int) -> str:
 
 
 def chosen_seed() -> str:
-    """The seed of the samples as sacrebleu's signatures have it: a number, or ``none``.
+    """Return the seed of the samples, as in sacrebleu's signatures: a number, or ``none``.
 
     Raises:
         ConfigError: ``SACREBLEU_SEED`` is neither.
@@ -231,14 +231,14 @@ def check_comparable(
     """Refuse systems that are not comparable.
 
     Args:
-        translations: by the name that a message gives them.
-        references: of all of them.
-        baseline: one of ``names``, the systems.
-        names: see ``baseline``.
-        samples: of the bootstrap.
+        translations: all translations, by the name for messages.
+        references: the references of all translations.
+        baseline: name of the baseline.
+        names: names of the systems.
+        samples: number of samples of the bootstrap.
 
     Raises:
-        ConfigError: no such baseline, too few samples, or no number as `SACREBLEU_SEED`.
+        ConfigError: no such baseline, too few samples, or `SACREBLEU_SEED` is not a number.
         DataError: unequal numbers of lines, or none.
     """
     chosen_seed()

@@ -1,7 +1,7 @@
-"""Several systems on one test set: quality with its uncertainty, size, speed.
+"""Compare several systems on one test set: quality with its uncertainty, size, speed.
 
-A system is what ``fairseq-generate`` printed, and, where given, the checkpoint it used and the log
-of its training. What was not given is not guessed, and stays empty.
+A system is the output of ``fairseq-generate``, optionally with the checkpoint that it used and the
+log of the training. Figures that need a missing file stay empty.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ TESTS = {
     TRAININGS: "another test set and other trainings (Banerjee's interval over sentences and runs)",
     SENTENCES: "another test set, not another training (two-sided paired bootstrap)",
 }
-SHOWN = 5  # sentences of the test set, for the page
-PLAIN = "text:"  # before the path of a file that holds text, not fairseq-generate's output
-TABLE = "table:"  # before the path of a table of translations
+SHOWN = 5  # sample sentences on the page
+PLAIN = "text:"  # prefix to the path of a file of text, instead of fairseq-generate's output
+TABLE = "table:"  # prefix to the path of a table of translations
 _PART = re.compile(rf",(?=(?:{'|'.join(PARTS)})=)")
 _COUNT, _SPEED = r"[0-9][0-9,]{0,20}", r"[0-9][0-9,]{0,20}(?:\.[0-9]{1,9})?"
 CLOSING = re.compile(
@@ -55,16 +55,16 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """Files that tell about one system.
+    """A system's files.
 
     Attributes:
-        name: in the table.
-        generated: output of fairseq-generate, or its translations as plain text; of each run
-            (training) one.
-        checkpoint: that it used.
-        log: of its training.
-        plain: ``generated`` is detokenized text, a line per sentence.
-        table: ``generated`` is a table of translations, see
+        name: name in the table.
+        generated: for each run (training), fairseq-generate's output, or the translations as
+            plain text.
+        checkpoint: the checkpoint that was used.
+        log: log of the training.
+        plain: whether ``generated`` is detokenized text, a line per sentence.
+        table: whether ``generated`` is a table of translations, see
             :mod:`fairseq_ext.evaluation.translation_table`.
     """
 
@@ -81,15 +81,15 @@ class Measured:
     """The figures of a system, a row of the comparison.
 
     Attributes:
-        name: of the system.
+        name: name of the system.
         scores: ``BLEU``, ``chrF`` and neural metrics of the detokenized text.
-        tokenized_bleu: BLEU on tokens, where their reference was given.
-        architecture: its name in fairseq.
-        parameters: of the model.
-        tensor_bytes: of its tensors on disk.
-        updates: of training.
+        tokenized_bleu: BLEU on tokens, if a tokenized reference was given.
+        architecture: fairseq's name of the architecture.
+        parameters: number of the model's parameters.
+        tensor_bytes: bytes of the model's tensors on disk.
+        updates: number of updates in training.
         training_speed: target tokens per second spent in updates.
-        generation_speed: tokens per second, as fairseq-generate measured it.
+        generation_speed: tokens per second, as fairseq-generate measured them.
     """
 
     name: str
@@ -108,10 +108,10 @@ class Sample:
     """A sentence of the test set, with its translations by all systems.
 
     Attributes:
-        number: of its line, the first being 1.
-        source: in words, where some system's output has it.
-        reference: its translation.
-        translations: by system, of the first run; with its chrF where two systems differ.
+        number: line number, from 1.
+        source: the source in words, if some system's output has it.
+        reference: the reference translation.
+        translations: translations of the first runs, by system.
     """
 
     number: int
@@ -125,16 +125,16 @@ class Result:
     """The result of comparing systems on one test set.
 
     Attributes:
-        systems: one row each, in the order given.
+        systems: a row for each system, in the order given.
         baseline: name of the system that the others are tested against.
-        sentences: of the test set.
-        signatures: of the metrics.
+        sentences: number of sentences in the test set.
+        signatures: signatures of the metrics.
         reference: name of the test set's file.
         samples: some sentences, spread evenly over the test set.
-        segments: by neural metric, system and run, the scores of all sentences.
-        texts: by system, the lines of each run; they are written to a file of their own.
-        tokens: the same as words, of the systems for which they are known.
-        overlap: of the references with training text, where that is given.
+        segments: scores of all sentences, by neural metric, system and run.
+        texts: lines of each run, by system; they are written to a file of their own.
+        tokens: the lines as words, for systems whose words are known.
+        overlap: overlap of the references with training text, if training text is given.
         breakdown: scores by kind of sentence, if asked for.
         differing: sentences in which a system differs most from the baseline, if asked for.
     """
@@ -154,12 +154,12 @@ class Result:
 
     @property
     def several_runs(self) -> bool:
-        """Whether a system has been trained several times."""
+        """Whether some system was trained several times."""
         return any(row.scores["BLEU"].runs > 1 for row in self.systems)
 
     @property
     def tests(self) -> dict[str, str]:
-        """Describe what p compares in the rows of the table, and by which test."""
+        """Describe by row of the table what p compares, and by which test."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
@@ -193,7 +193,7 @@ def parse_system(specification: str) -> System:
     ``NAME=text:FILE[,FILE…]…`` stands for plain text, ``NAME=table:FILE…`` for a table.
 
     Raises:
-        ConfigError: no such form, or a part or an output that is there twice.
+        ConfigError: the form is wrong, or a part or an output occurs twice.
     """
     name, equals, rest = specification.partition("=")
     generated, *parts = _PART.split(rest)
@@ -233,28 +233,28 @@ def compare(
     kinds: bool = False,
     differing: str | None = None,
 ) -> Result:
-    """Measure every system; see :class:`Measured`.
+    """Measure every system, as :class:`Measured` describes.
 
     Args:
-        systems: each with a name of its own.
+        systems: systems with different names.
         reference: detokenized text.
         baseline: name of the system to test against; None for the first.
         tokenized_reference: the reference as tokens without subword pieces, for tokenized BLEU.
-        samples: of the bootstrap.
-        undoing: by system, how its translations become text; of one that is not there, subwords are
+        samples: number of samples of the bootstrap.
+        undoing: converters of translations to text, by system; without one, subwords are only
             joined.
-        metrics: neural ones, by the names that they have in the result.
-        source: text for these; None for the S lines of the first output of fairseq-generate.
-        tokenizer: of sacrebleu, for BLEU.
-        training: files of training text in the target language, in which references are looked for.
+        metrics: neural metrics, by their names in the result.
+        source: source text for neural metrics; None for the S lines of fairseq-generate's output.
+        tokenizer: sacrebleu's tokenizer for BLEU.
+        training: files of training text in the target language, to be searched for references.
         extra_metrics: of sacrebleu, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
         kinds: whether to score each kind of sentence; rarity needs ``training``.
         differing: a system, for the sentences in which it differs most from the baseline.
 
     Raises:
-        ConfigError: a name given twice, or a baseline that is not there.
-        DataError: unreadable, incomplete or unequal files, or pieces of SentencePiece that nothing
-            joins.
+        ConfigError: a name is given twice, or the baseline is missing.
+        DataError: files are unreadable, incomplete or unequal, or have pieces of SentencePiece that
+            nothing joins.
         CheckpointError: a checkpoint is unreadable.
         EnvironmentProblem: a metric's library is missing, or its process ends.
     """
@@ -271,7 +271,7 @@ def compare(
             f"`--differing` must be a system other than `{baseline}`, but is `{differing}` instead."
         )
     texts, tokens, sources = _translations(systems, references, undoing)
-    system_facts = [_known(system) for system in systems]  # before the slow part, as it may fail
+    system_facts = [_known(system) for system in systems]  # early, because it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     lines = {
         label: run
@@ -323,7 +323,7 @@ def _with_neural(
     metrics: Mapping[str, NeuralMetric],
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
 ) -> Comparison:
-    """Add neural metrics, the means of the segments' scores, to BLEU and chrF."""
+    """Add neural metrics to BLEU and chrF, as means of the segments' scores."""
     parts = [text_scores]
     for label, metric in metrics.items():
         scores, signature = segments[label], metric.signature
@@ -357,9 +357,9 @@ def _translations(
     references: Sequence[str],
     undoing: Mapping[str, Undoing],
 ) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]], list[str] | None]:
-    """By system and run, the lines of text and, where it is not plain text, of words; and sources.
+    """Read each system's runs as lines of text and, unless they are plain text, of words.
 
-    The sources are those of the first output that has them all.
+    Also return the sources of the first output that has all of them.
     """
     texts, tokens, sources = {}, {}, None
     for system in systems:
@@ -378,7 +378,7 @@ def _translations(
             texts[system.name] = [undo.text(lines) for lines in tokens[system.name]]
             source_lines = [sentence.source for sentence in outputs[0]]
             if sources is None and None not in source_lines:
-                # Sources become text like the translations if their language is known.
+                # Sources become text by the same steps as translations if the language is known.
                 has_language = undo.made.src or not undo.made.tokenize
                 sources = undo.sources(source_lines) if has_language else undo.words(source_lines)
         for lines, label in zip(
@@ -435,9 +435,9 @@ def _differing(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read tokens per second from the line that closes fairseq-generate's output, if it is there.
+    """Read tokens per second from the last line of fairseq-generate's output, if it is there.
 
-    Where the output was captured without it, ``GENERATED.log`` beside it may hold it.
+    If the output was captured without this line, ``GENERATED.log`` beside it may have it.
     """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
@@ -473,7 +473,7 @@ def _training(path: Path) -> Training:
 def _tokenized_scores(
     tokens: Mapping[str, Sequence[Sequence[str]]], reference: str | Path | None
 ) -> dict[str, float]:
-    """BLEU on tokens by system, the mean of its runs."""
+    """Compute each system's BLEU on tokens, the mean of its runs."""
     if reference is None:
         return {}
     references = plain_lines(reference)

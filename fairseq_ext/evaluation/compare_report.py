@@ -1,4 +1,4 @@
-"""A comparison as a table, as Markdown, and as a picture of quality against size and speed."""
+"""Write a comparison as tables, as Markdown, and as a picture of quality by size and speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 MISSING = "–"
-DAGGER = "†"  # after a p that is about sentences, beside others that are about trainings
+DAGGER = "†"  # marks a p that speaks of sentences, in a table where others speak of trainings
 MEGABYTE = 1e6
 LESS_IS_BETTER = "TER"
 OTHERS = {
@@ -34,13 +34,13 @@ OTHERS = {
     "tex": "LaTeX",
     "json": "JSON",
     "tsv.gz": "translations",
-}  # beside page and picture
-_LINES = 3  # of a legend, for which the figure has room
+}  # files written besides page and picture
+_LINES = 3  # lines of a legend for which the figure has room
 
 Value = Callable[[Measured], float | None]
-# heading, and the cell of one system; a column that is empty for all systems is left out
+# A heading, and the function for a system's cell; a column with only empty cells is left out.
 Columns = Sequence[tuple[str, Callable[[Measured], Any]]]
-# heading, value and how a table shows it
+# Heading, value and format in the table.
 FACTS: tuple[tuple[str, Value, str], ...] = (
     ("BLEU-tok", lambda row: row.tokenized_bleu, ".2f"),
     ("parameters", lambda row: row.parameters, ","),
@@ -49,7 +49,7 @@ FACTS: tuple[tuple[str, Value, str], ...] = (
     ("training tokens/s", lambda row: row.training_speed, ",.0f"),
     ("generation tokens/s", lambda row: row.generation_speed, ",.0f"),
 )
-ScoreCell = Callable[[str, Estimate], Any]  # of a metric and its score
+ScoreCell = Callable[[str, Estimate], Any]  # makes the cell for a metric and its score
 NUMBERS: tuple[tuple[str, ScoreCell], ...] = (
     ("{}", lambda _, score: score.value),
     ("{} 95% low", lambda _, score: score.low),
@@ -63,7 +63,7 @@ NUMBERS: tuple[tuple[str, ScoreCell], ...] = (
     ("{} detectable", lambda _, score: score.difference and score.difference.detectable),
 )
 Panel = tuple[str, str, Value]
-# title, label of the axis, and where on it a system stands
+# Title, label of the axis, and a system's place on it.
 PANELS: tuple[Panel, ...] = (
     ("Size", "parameters (millions)", lambda row: _scaled(row.parameters, 1e6)),
     ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes, MEGABYTE)),
@@ -73,13 +73,13 @@ PANELS: tuple[Panel, ...] = (
 
 
 def rows(result: Result) -> list[list[str]]:
-    """The table's rows, the heading first; columns of which nothing is known are left out."""
+    """Return the table's rows, the heading first; columns without a value are left out."""
     facts = [(heading, partial(_number, value=value, form=form)) for heading, value, form in FACTS]
     return _filled(result, [("runs", _runs), *_scores(result), *facts], MISSING)
 
 
 def numbers(result: Result) -> list[list[Any]]:
-    """Return the table for a program: numbers not rounded, each in a column; None if missing."""
+    """Return the table for programs: unrounded numbers, each in its column; None if missing."""
     runs: Columns = [("runs", lambda row: row.scores["BLEU"].runs)]
     facts = [(heading, value) for heading, value, _ in FACTS]
     return _filled(result, [*runs, *_of_metrics(result, NUMBERS), *facts])
@@ -108,7 +108,7 @@ def _scores(result: Result) -> Columns:
 
 
 def _of_metrics(result: Result, cells: Sequence[tuple[str, ScoreCell]]) -> Columns:
-    """Return columns of every metric, from headings and cells of a single one."""
+    """Repeat columns for every metric; ``{}`` in a heading stands for the metric's name."""
 
     def column(metric: str, cell: ScoreCell) -> Callable[[Measured], Any]:
         return lambda row: cell(metric, row.scores[metric])
@@ -125,7 +125,7 @@ def _comparisons(result: Result) -> int:
 
 
 def differences(result: Result) -> list[list[str]]:
-    """Rows on each system's difference to the baseline, the heading first."""
+    """Return a row for each system's difference from the baseline, the heading first."""
     heading = ["system", "metric", "difference", "95% interval", "detectable"]
     table = [[*heading, "runs needed", "sentences needed"]]
     for row in result.systems:
@@ -207,7 +207,7 @@ def _notes_on_p(result: Result) -> list[str]:
 
 
 def as_table(result: Result) -> str:
-    """Format the comparison for the terminal: tables and notes."""
+    """Format the comparison as tables and notes for the terminal."""
     parts = [tables.aligned(rows(result)), "\n".join(notes(result))]
     if _comparisons(result):
         parts += [tables.aligned(differences(result)), "\n".join(difference_notes(result))]
@@ -249,7 +249,7 @@ def _differing_section(result: Result) -> list[str]:
 
 
 def overlap_note(result: Result, overlap: Overlap) -> str:
-    """Say how many references the training text has."""
+    """Say how many references are in the training text."""
     near = len(overlap.matches) - overlap.exact
     return (
         f"Of the {result.sentences:,} references the training text has {overlap.exact:,}, but for "
@@ -258,7 +258,7 @@ def overlap_note(result: Result, overlap: Overlap) -> str:
 
 
 def overlap_rows(result: Result, overlap: Overlap) -> list[list[str]]:
-    """Return the scores with and without these sentences, the heading first."""
+    """Return rows of scores with and without the overlapping sentences, the heading first."""
     labels = list(next(iter(overlap.scores.values())))
     table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]
     for row in result.systems:
@@ -272,7 +272,7 @@ def overlap_rows(result: Result, overlap: Overlap) -> list[list[str]]:
 
 
 def _overlap_section(result: Result) -> list[str]:
-    """Parts of the page on sentences that were trained on."""
+    """Return the page's section on test sentences that are in the training text."""
     if result.overlap is None:
         return []
     parts = ["## Sentences of the training text", overlap_note(result, result.overlap)]
@@ -282,14 +282,14 @@ def _overlap_section(result: Result) -> list[str]:
 
 
 def _named_table(table: list[list[str]]) -> str:
-    """Format rows whose first cells are the names of systems, which may be any text."""
+    """Format rows as Markdown; the first cell of each is a system's name, which may be any text."""
     heading, *body = table
     named = [(tables.verbatim(name), *cells) for name, *cells in body]
     return tables.markdown([[*map(tables.verbatim, heading)], *named])
 
 
 def as_markdown(result: Result) -> str:
-    """Table and notes, for a page."""
+    """Format tables and notes as Markdown."""
     return f"{_named_table(rows(result))}\n\n{_listed(notes(result))}"
 
 
@@ -298,7 +298,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _differences_section(result: Result, picture: Path) -> list[str]:
-    """Parts of the page on differences; none where there is one system."""
+    """Return the page's section on differences, which is empty if there is one system."""
     if not _comparisons(result):
         return []
     return [
@@ -310,12 +310,12 @@ def _differences_section(result: Result, picture: Path) -> list[str]:
 
 
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
-    """A whole page of Markdown, to stand beside the other files of :func:`write`.
+    """Return a whole page of Markdown, which links to the other files of :func:`write`.
 
     Args:
         result: the comparison.
         output: common path of the files.
-        pictures: further ones, which exist already.
+        pictures: existing pictures to add.
     """
     stem, picture = plots.stem(output), plots.picture_path(output)
     count, name = len(result.systems), quote(stem.name)
@@ -348,12 +348,12 @@ def _alternative(result: Result) -> str:
 
 
 def _panels(result: Result) -> list[Panel]:
-    """Return the panels in which some system has a point."""
+    """Return the panels in which at least one system has a point."""
     return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
 
 
 def _absent(result: Result) -> list[str]:
-    """Return a note on the systems missing from the picture, if it shows others."""
+    """Return a note on systems that are missing from the picture, if it shows others."""
     absent = [row.name for row in result.systems if not any(axis(row) for *_, axis in PANELS)]
     if not 0 < len(absent) < len(result.systems):
         return []
@@ -373,8 +373,8 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
     Args:
         result: the comparison.
-        output: their common path; with ``.svg`` the picture is an SVG, else a PNG.
-        pictures: further ones for the page.
+        output: common path of the files; with ``.svg`` the picture is an SVG, else a PNG.
+        pictures: existing pictures to add to the page.
     """
     stem = plots.stem(output)
     table = rows(result)
@@ -393,17 +393,18 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def forest_path(output: str | Path) -> Path:
-    """Path of the picture of the differences."""
+    """Return the path of the picture of the differences."""
     stem, picture = plots.stem(output), plots.picture_path(output)
     return stem.parent / f"{stem.name}-differences{picture.suffix}"
 
 
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
-    """Draw each system's difference to the baseline with its 95% interval, a panel per metric.
+    """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
+
+    Filled marks are significant after Holm's correction.
 
     Returns:
-        the file written, none where there is one system. Filled marks are significant after Holm's
-        correction.
+        The file written; none if there is one system.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -442,10 +443,10 @@ def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, s
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
-    """Draw BLEU with its interval against size and speed, or of each system if none is known.
+    """Draw BLEU with its interval by size and speed, or by system if these are unknown.
 
     Returns:
-        the files written: the picture, and the whole comparison as JSON.
+        The files written: the picture, and the whole comparison as JSON.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -479,16 +480,16 @@ def _draw(axes: Axes, result: Result, place: Callable[[Measured], float | None])
     for style, row, x in zip(_styles(result), result.systems, places, strict=True):
         if x is not None:
             bleu = row.scores["BLEU"]
-            # around the samples' mean, so on a tiny test set the value may lie outside
+            # The interval is about the samples' mean; on a tiny test set it may miss the value.
             bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
             axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
     largest = max(x for x in places if x is not None)
-    axes.set_xlim(0, largest * 1.12)  # from zero, so that twice as far is twice as much
+    axes.set_xlim(0, largest * 1.12)  # from zero, so that lengths compare
     axes.grid(True)
 
 
 def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
-    """Return legend handles of the systems that have a point in some panel."""
+    """Return legend handles for the systems with a point in some panel."""
     from matplotlib.lines import Line2D
 
     return [

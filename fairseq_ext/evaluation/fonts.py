@@ -1,4 +1,4 @@
-"""Fonts of pictures: what the usual one lacks is drawn with others that are installed."""
+"""Choose fonts for pictures: installed fonts draw the characters that the usual one lacks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # covers every Latin script, Vietnamese included, and comes with matplotlib
-_SHOWN = 8  # characters in a message
-_NO_TEXT = {"Last Resort High-Efficiency"}  # of matplotlib: a box for every character
+_SHOWN = 8  # missing characters named in a message
+_NO_TEXT = {"Last Resort High-Efficiency"}  # matplotlib's font with a box for every character
 
 
 def add(figure: Figure) -> None:
-    """Let texts fall back on installed fonts for what :data:`FONT` lacks, or say what lacks all.
+    """Draw characters that :data:`FONT` lacks with installed fonts; warn of those that none has.
 
-    Other texts stay as they are, so that the same data give the same file on every machine.
+    Other texts keep their font, so that the same data give the same file on every machine.
     """
     from matplotlib.text import Text
 
@@ -40,7 +40,7 @@ def add(figure: Figure) -> None:
 
 
 def _fallbacks(absent: set[str]) -> tuple[list[str], set[str]]:
-    """Return font families, those with most of these characters first, and what none has."""
+    """Return font families with these characters, best first, and the characters that none has."""
     from matplotlib.font_manager import fontManager
 
     names = sorted({font.name for font in fontManager.ttflist} - _NO_TEXT)
@@ -62,7 +62,7 @@ def _path_of(family: str) -> str:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Return the given characters that a font has; none if its file is damaged."""
+    """Return which of the characters a font has; none if its file is damaged."""
     from matplotlib.font_manager import get_font
 
     try:

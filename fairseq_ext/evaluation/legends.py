@@ -1,4 +1,4 @@
-"""Legends of pictures: names of any length and beginning."""
+"""Legends of pictures, for names of any length and with any first character."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.legend import Legend
 
-_CLOSER = 0.76  # from line to line of one label, where it is 1 from label to label
-_MARK = "\u200b"  # before a label; never drawn
+_CLOSER = 0.76  # distance of lines within a label, as a share of the distance between labels
+_MARK = "\u200b"  # invisible prefix of a label
 
 
 def entry(label: str) -> str:
-    """A label that :func:`show_names` shows; matplotlib leaves out those that begin with ``_``."""
+    """Return a label for :func:`show_names`; matplotlib would hide one that begins with ``_``."""
     return f"{_MARK}{label}"
 
 
 def show_names(legend: Legend, room: float = 4.2) -> float:
-    """Show labels as they are, in several lines where longer than ``room`` inches.
+    """Show labels as they are, in several lines if longer than ``room`` inches.
 
     Returns:
-        the number of lines.
+        The number of lines.
     """
     lines = 0.0
     for text in legend.get_texts():

@@ -1,6 +1,6 @@
-"""BLEU by the length of the source, for one or several systems (Figure 3 of the MUSE paper).
+"""Compute BLEU by the length of the source, for several systems (Figure 3 of the MUSE paper).
 
-Lengths are in words, or in characters where the source has no spaces: subword pieces are joined,
+Lengths are in words, or in characters if the source has no spaces: subword pieces are joined,
 and end of sentence does not count, so that systems with different pieces have the same buckets.
 Each bucket is scored as a corpus of its own.
 """
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Metric = Callable[[Sequence[str], Sequence[str]], float]
-"""BLEU (0 to 100) of hypotheses against as many references."""
+"""A function that computes BLEU (0 to 100) of hypotheses against as many references."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The sentences of some lengths.
+    """The sentences in a range of lengths.
 
     Attributes:
-        first, last: source words, both included; ``last`` is None where there is no limit.
-        sentences: how many.
-        bleu: of each system, 0 to 100; empty where there are no sentences.
+        first, last: shortest and longest source; ``last`` is None if there is no limit.
+        sentences: number of sentences.
+        bleu: BLEU of each system, 0 to 100; empty without sentences.
     """
 
     first: int
@@ -53,9 +53,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class LengthScores:
-    """BLEU of every bucket, from short to long, and of the whole corpus by system.
+    """The BLEU of every bucket, from short to long, and of the whole corpus, by system.
 
-    Lengths are in ``unit``: words, or characters where the source has no spaces.
+    Lengths are in ``unit``: words, or characters if the source has no spaces.
     """
 
     metric: str
@@ -64,7 +64,7 @@ class LengthScores:
     unit: str = "words"
 
     def rows(self) -> list[list[str]]:
-        """A table: heading, buckets, whole corpus; a dash where there is nothing to score."""
+        """Return a table: heading, buckets, whole corpus; a dash stands for an empty bucket."""
         rows = [[f"source {self.unit}", "sentences", *self.whole]]
         for bucket in self.buckets:
             scores = [f"{bucket.bleu[n]:.2f}" if bucket.bleu else "–" for n in self.whole]
@@ -74,10 +74,10 @@ class LengthScores:
 
 
 def parse_bounds(text: str) -> list[int]:
-    """``"10,20,30"`` as the longest length of each bucket but the last, which has no limit.
+    """Parse ``"10,20,30"``: the longest length of each bucket but the last, which has no limit.
 
     Raises:
-        ConfigError: not whole numbers above 0, each larger than the one before.
+        ConfigError: these are not increasing whole numbers above 0.
     """
     try:
         bounds = [int(bound) for bound in text.split(",")]
@@ -98,18 +98,18 @@ def score_by_length(
     tokenizer: str | None = USUAL,
     undoing: Mapping[str, Undoing] | None = None,
 ) -> LengthScores:
-    """Read what systems have translated, and score it by the length of the source.
+    """Read the translations of systems, and score them by the length of the source.
 
     Args:
-        systems: for each name the output of fairseq-generate.
+        systems: fairseq-generate's output, by system.
         reference: text, or tokens without subword pieces if ``tokenizer`` is None.
-        bounds: as from :func:`parse_bounds`.
-        tokenizer: of sacrebleu; None for BLEU on tokens as ``multi-bleu.perl`` computes it.
-        undoing: by system, how its translations become text; of one that is not there, subwords are
+        bounds: longest lengths, from :func:`parse_bounds`.
+        tokenizer: sacrebleu's tokenizer; None for BLEU on tokens, like ``multi-bleu.perl``.
+        undoing: converters of translations to text, by system; without one, subwords are only
             joined.
 
     Raises:
-        DataError: unreadable or incomplete files, or systems that translated different sources.
+        DataError: files are unreadable or incomplete, or systems translated different sources.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
@@ -131,7 +131,7 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
 ) -> tuple[list[int], str]:
-    """Count the words, or characters, of each source sentence, the same in all systems' outputs.
+    """Count the words, or characters, of each source sentence, which all outputs share.
 
     Raises:
         DataError: there are no sources, or they differ.
@@ -164,7 +164,7 @@ def bucket_scores(
     bounds: Sequence[int],
     metric: Metric,
 ) -> list[Bucket]:
-    """Score the sentences of each bucket by themselves, all of equal number and order."""
+    """Score each bucket by itself; hypotheses, references and lengths are in the same order."""
     members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
     for index, length in enumerate(lengths):
         members[bisect_left(bounds, length)].append(index)
@@ -191,7 +191,7 @@ def _tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def check_baseline(name: str | None, systems: Mapping[str, Any]) -> None:
-    """Check that the system to which others are compared is one of them.
+    """Check that the baseline is one of the systems.
 
     Raises:
         ConfigError: it is not.
@@ -203,7 +203,7 @@ def check_baseline(name: str | None, systems: Mapping[str, Any]) -> None:
 
 
 def relative(scores: LengthScores, baseline: str) -> LengthScores:
-    """Subtract a system's BLEU from that of every system, by bucket and as a whole."""
+    """Subtract the baseline's BLEU from every system's, by bucket and for the whole corpus."""
 
     def subtract_baseline(bleu: dict[str, float]) -> dict[str, float]:
         return {name: value - bleu[baseline] for name, value in bleu.items()}
@@ -220,12 +220,12 @@ def plot_lengths(
     """Draw BLEU over length, one line for each system.
 
     Args:
-        scores: of the systems.
+        scores: scores of the systems.
         output: path of the picture.
         relative_to: the system whose BLEU is subtracted, so that small differences show.
 
     Returns:
-        the files written: the picture, and JSON with the scores, and the differences if drawn.
+        The files written: the picture, and JSON with the scores, and the differences if drawn.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -250,7 +250,7 @@ def plot_lengths(
         else:
             _draw_differences(axes, scores, relative_to)
         axes.grid(True, axis="y")
-        lines = plots.draw_legend(axes, below=-0.19)  # two lines below each bucket
+        lines = plots.draw_legend(axes, below=-0.19)  # below the buckets' two lines
         figure.set_figheight(4.2 + plots.room_for_legend(lines))
         return plots.save_picture(figure, output, data)
 

@@ -1,9 +1,9 @@
-"""Neural metrics, each computed by its own library in a Python of its own.
+"""Compute neural metrics, each with its own library in a separate Python.
 
-What such a library asks for (numpy 1, another transformers) may not suit this installation, and
-its models are pickles. So a worker, one file of :mod:`fairseq_ext.evaluation.workers`, runs in a
-Python that has the library, loads the model there, and answers in lines of JSON. COMET: Rei et al.
-2020, "COMET: A Neural Framework for MT Evaluation".
+The requirements of such a library (numpy 1, another transformers) may not suit this installation,
+and its models are pickles. So a worker, one file of :mod:`fairseq_ext.evaluation.workers`, runs in
+a Python that has the library, loads the model there, and answers in lines of JSON. COMET: Rei et
+al. 2020, "COMET: A Neural Framework for MT Evaluation".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairseq_ext.evaluation.score import Score, shown
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
-"""The environment variable that names the Python of the metrics."""
+"""The environment variable that names the Python for metrics."""
 BATCH = 16
 MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -44,13 +44,13 @@ class NeuralMetric:
 
     Args:
         specification: kind, colon, and a local model or its name on the Hub.
-        python: that has the library; None for what :data:`PYTHON` says, else this one.
+        python: a Python that has the library; None for the one in :data:`PYTHON`, else this one.
         batch_size: segments that the model sees at once.
 
     Raises:
-        ConfigError: no such form or kind, or a batch of less than one.
-        DataError: no such file or folder.
-        EnvironmentProblem: no Python that has the library.
+        ConfigError: the form or kind is unknown, or a batch has less than one segment.
+        DataError: there is no such file or folder.
+        EnvironmentProblem: no Python has the library.
     """
 
     name = "COMET"
@@ -85,7 +85,7 @@ class NeuralMetric:
 
     @property
     def signature(self) -> str:
-        """Model, checksum of its weights, and version of the library."""
+        """The signature: model, checksum of its weights, and version of the library."""
         about = self._started()
         return "|".join(
             (
@@ -98,16 +98,16 @@ class NeuralMetric:
 
     @property
     def sees_references(self) -> bool:
-        """Whether the model compares with a reference, or estimates without."""
+        """Whether the model compares with a reference, rather than estimating without one."""
         return bool(self._started()["reference"])
 
     def segments(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
     ) -> list[float]:
-        """The score of each segment of text, in the metric's own unit; larger is better.
+        """Score each segment of text, in the metric's own unit; larger is better.
 
         Raises:
-            DataError: the model cannot be loaded, or gives no score to each.
+            DataError: the model cannot be loaded, or does not score every segment.
             EnvironmentProblem: the library cannot be imported, or its process has ended.
         """
         segments = list(zip(sources, translations, references, strict=True))
@@ -115,10 +115,10 @@ class NeuralMetric:
         return self._checked(scores, len(segments), "segment")
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """``[H][H]``: of each candidate, with each candidate as its reference.
+        """Score each candidate with each candidate as its reference: ``[H][H]``.
 
         Raises:
-            DataError, EnvironmentProblem: as of :meth:`segments`.
+            DataError, EnvironmentProblem: as for :meth:`segments`.
         """
         rows = self._ask({"candidates": list(candidates), "source": source}).get("matrix")
         if not isinstance(rows, list) or len(rows) != len(candidates):
@@ -126,7 +126,7 @@ class NeuralMetric:
         return [self._checked(row, len(candidates), "candidate") for row in rows]
 
     def close(self) -> None:
-        """End the process."""
+        """End the worker's process."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -136,7 +136,7 @@ class NeuralMetric:
                 process.kill()
                 process.wait()
             for pipe in (process.stdin, process.stdout):
-                with suppress(BrokenPipeError):  # what it did not read any more
+                with suppress(BrokenPipeError):  # the worker may have stopped reading
                     pipe.close()
 
     def __enter__(self) -> NeuralMetric:
@@ -146,7 +146,7 @@ class NeuralMetric:
         self.close()
 
     def _started(self) -> dict[str, Any]:
-        """Start the worker, if needed, and return what it says of itself and its model."""
+        """Start the worker, if needed, and return its greeting: facts on its model and library."""
         if self._process is None:
             progress = str(int(sys.stderr.isatty()))
             command = [self.python, "-W", "ignore", os.fspath(WORKER), self.model]
@@ -170,7 +170,7 @@ class NeuralMetric:
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._started()
-        with suppress(BrokenPipeError):  # its last words, or its end, tell why
+        with suppress(BrokenPipeError):  # the answer, or its absence, tells why
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         return self._answer()
@@ -229,10 +229,10 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Open metrics by the names that a table gives them, and end them afterwards.
+    """Yield metrics by their names in a table, and close them afterwards.
 
     Raises:
-        ConfigError: a metric is there twice; and as of :class:`NeuralMetric`.
+        ConfigError: a metric is given twice; and as for :class:`NeuralMetric`.
     """
     metrics = [NeuralMetric(specification, python, batch_size) for specification in specifications]
     labels = [metric.name for metric in metrics]
@@ -250,20 +250,20 @@ def opened(
 
 
 def score(label: str, scores: Sequence[float], signature: str) -> Score:
-    """The score of a text: the mean of its segments'."""
+    """Return the score of a text: the mean of its segments' scores."""
     mean = statistics.fmean(scores)
     detail = f"{label} = {shown(label, mean)} (mean of {len(scores):,} segments)"
     return Score(label, mean, signature, detail)
 
 
 def _short(model: str) -> str:
-    """``wmt22-comet-da`` of ``Unbabel/wmt22-comet-da``, and likewise of a local path."""
+    """Shorten ``Unbabel/wmt22-comet-da``, or a local path, to ``wmt22-comet-da``."""
     path = Path(model).absolute()
     return path.parent.parent.name if path.is_file() else path.name
 
 
 def _python(python: str | None) -> str:
-    """Return the Python of the library, links unresolved, for a virtual environment's is a link."""
+    """Return the library's Python; links stay, because a virtual environment's Python is one."""
     program = python or os.environ.get(PYTHON)
     if program:
         program_path = shutil.which(Path(program).expanduser())
@@ -287,7 +287,7 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment for a Python; another one gets no paths meant for this one."""
+    """Return the environment for a Python; a different Python gets no paths meant for this one."""
     same_python = python == sys.executable
     return {
         name: value

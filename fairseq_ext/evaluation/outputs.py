@@ -1,13 +1,13 @@
-"""Read what ``fairseq-generate`` and ``fairseq-interactive`` print, in corpus order.
+"""Read the output of ``fairseq-generate`` and ``fairseq-interactive``, in corpus order.
 
-Sentences come out sorted by length, as tab-separated lines named by letter and sentence number::
+They print sentences sorted by length, as tab-separated lines named by letter and sentence number::
 
     S-7  source      T-7  target        H-7  score  hypothesis     D-7  score  detokenized
     P-7  score of each target token     A-7  alignment (--print-alignment)
 
 With ``--nbest``, the lines H to A repeat for each hypothesis, best first. A soft alignment has
-one space-separated row per target token and in it one comma-separated weight per source token,
-six decimals; both sides end with the end-of-sentence symbol, which the S and H lines leave out.
+one row per target token, separated by spaces; a row has one weight per source token, with six
+decimals, separated by commas. Both sides include end of sentence, which S and H lines leave out.
 A hard alignment is a list of ``source-target`` positions without that symbol.
 """
 
@@ -27,8 +27,8 @@ _LINE = re.compile(r"([STHDPA])-([0-9]+)\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
 _SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
 _POSITIONS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
-_DIGITS = 15  # of a sentence number, which no corpus exceeds
-_LARGEST = 2**30  # bytes of a decompressed file
+_DIGITS = 15  # most digits of a sentence number, enough for any corpus
+_LARGEST = 2**30  # most bytes of a decompressed file
 _SHOWN = 5  # missing sentence numbers named in a message
 
 
@@ -38,9 +38,9 @@ class Hypothesis:
 
     Attributes:
         text: the tokens as the model wrote them, separated by spaces.
-        score: log-probability in base 2, normalized by length as the generator was told.
+        score: log-probability in base 2, normalized by length as the generator's options say.
         detokenized: the D line (equal to ``text`` unless fairseq knew the tokenizer).
-        token_scores: log-probability (base 2) of each token, the last is end of sentence.
+        token_scores: log-probability (base 2) of each token; the last is end of sentence.
         soft: attention weights ``[target tokens + 1][source tokens + 1]``, or empty.
         hard: ``(source position, target position)`` pairs, or empty.
     """
@@ -68,7 +68,7 @@ class Sentence:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them.
+    """Read the lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them.
 
     Raises:
         DataError: as for :func:`read_text`.
@@ -80,7 +80,7 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def read_text(path: str | Path) -> str:
-    """Read all of a UTF-8 text file, which is decompressed where its name ends in ``.gz``.
+    """Read all of a UTF-8 text file, which is decompressed if its name ends in ``.gz``.
 
     Raises:
         DataError: the file is missing or unreadable, or not UTF-8 (names line and byte).
@@ -115,14 +115,14 @@ def read_generated(
     """Read every sentence of a ``fairseq-generate`` output, sorted by sentence number.
 
     Args:
-        generated: its standard output, or ``generate-SUBSET.txt`` from ``--results-path``; of
-            ``--num-shards``, those of all shards.
-        expected: how many sentences the corpus has, where known; without it, a hole in the
-            numbering is noticed but sentences missing from the very end are not.
+        generated: the standard output, or ``generate-SUBSET.txt`` from ``--results-path``; with
+            ``--num-shards``, the files of all shards.
+        expected: number of sentences in the corpus, if known; without it, a gap in the
+            numbering is noticed, but sentences missing at the very end are not.
 
     Raises:
-        DataError: unreadable, without hypotheses, with a sentence missing or there twice, or
-            with a malformed line (named by number).
+        DataError: the output is unreadable, has no hypotheses, lacks or repeats a sentence, or
+            has a malformed line, which the message names.
     """
     paths = [generated] if isinstance(generated, str | Path) else generated
     sentences: dict[int, Sentence] = {}
@@ -209,7 +209,7 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
         )
     count = max(sentences) + 1 if expected is None else expected
     missing = count - sum(index < count for index in translated)
-    if missing:  # counted, not listed: a damaged number may be any
+    if missing:  # counted, not listed, because a damaged number may be huge
         first = islice((index for index in range(count) if index not in translated), _SHOWN)
         named = ", ".join(map(str, first)) + (", …" if missing > _SHOWN else "")
         raise DataError(
@@ -224,7 +224,7 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
 
 
 def bpe_groups(tokens: Sequence[str]) -> list[list[int]]:
-    """Positions of the pieces of each word: ``["a@@", "b", "c"]`` gives ``[[0, 1], [2]]``."""
+    """Group the positions of pieces by word: ``["a@@", "b", "c"]`` gives ``[[0, 1], [2]]``."""
     groups: list[list[int]] = []
     open_word = False
     for position, token in enumerate(tokens):
@@ -237,5 +237,5 @@ def bpe_groups(tokens: Sequence[str]) -> list[list[int]]:
 
 
 def best_hypotheses(sentences: Iterable[Sentence]) -> list[str]:
-    """The best hypothesis of each sentence from :func:`read_generated`, in corpus order."""
+    """Return each sentence's best hypothesis from :func:`read_generated`, in corpus order."""
     return [sentence.best.text for sentence in sentences]

@@ -1,4 +1,4 @@
-"""Scores without the test sentences whose reference is in the training text."""
+"""Score systems without the test sentences whose reference is in the training text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fairseq_ext.evaluation.score import build_metrics
 
 @dataclass(frozen=True)
 class Overlap:
-    """Test sentences that training text has, and the scores on the others.
+    """The test sentences that are in training text, and the scores on the others.
 
     Attributes:
         matches: a match for each such sentence.
-        scores: by system and metric, the mean of the runs; empty if no sentence is left.
+        scores: mean score of the runs, by system and metric; empty if no sentence is left.
     """
 
     matches: Sequence[Match]
@@ -25,7 +25,7 @@ class Overlap:
 
     @property
     def exact(self) -> int:
-        """The number of sentences that are there word for word."""
+        """The number of sentences that are in the training text word for word."""
         return sum(match.kind == EXACT for match in self.matches)
 
 
@@ -40,9 +40,9 @@ def measure(
 
     Args:
         training: files of plain text in the target language.
-        references: of the test set.
-        translations: by system and run.
-        tokenizer: of sacrebleu, for BLEU.
+        references: references of the test set.
+        translations: translations by system and run.
+        tokenizer: sacrebleu's tokenizer for BLEU.
         extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Colours, dashes and markers of the systems in a picture.
+"""Choose colours, dashes and markers for the systems in a picture.
 
-The architectures of this project look the same in every picture, each family in a colour of its
-own; other systems take what is left, in order. Colours are Okabe and Ito's, which colour-blind
-readers can tell apart.
+The architectures of this project look the same in every picture, each family in its own colour;
+other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
+colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = PALETTE
-DASHES = ("-", "--", ":", "-.")  # beside seven colours: 28 lines look different
-MARKERS = "osD^vP"  # six, beside seven colours: 42 points look different
+DASHES = ("-", "--", ":", "-.")  # with seven colours, 28 lines look different
+MARKERS = "osD^vP"  # six; with seven colours, 42 points look different
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, dash and marker of a system, in matplotlib's notation."""
+    """The colour, dash and marker of a system, in matplotlib's notation."""
 
     colour: str
     dash: str
@@ -26,12 +26,12 @@ class Look:
 
     @property
     def line(self) -> dict[str, str]:
-        """Arguments that draw a line without markers."""
+        """Return matplotlib's arguments for a line without markers."""
         return {"color": self.colour, "ls": self.dash}
 
     @property
     def point(self) -> dict[str, str]:
-        """Arguments that draw markers without a line."""
+        """Return matplotlib's arguments for markers without a line."""
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
@@ -64,9 +64,9 @@ def numbered(number: int) -> Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Choose a look for each system of a picture, no two of them alike while there are enough.
+    """Choose a look for each system of a picture, all different as long as there are enough.
 
-    First the names in :data:`FIXED` get theirs. Then names that extend one of those
+    First the names in :data:`FIXED` get their looks. Then names that extend one of these
     (``muse@2``, ``linformer-8-0.002``) get its colour with other dashes and markers. All others
     follow the order of the palette.
     """

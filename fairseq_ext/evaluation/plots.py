@@ -1,6 +1,6 @@
-"""Pictures of a run: learning curves from fairseq's logs, heat maps from its soft alignments.
+"""Draw pictures of a run: learning curves from logs, heat maps from soft alignments.
 
-A picture is written as PNG, or as SVG where its name ends so, with the JSON of its numbers beside.
+A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in JSON beside it.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a token like "$" is not the start of a formula
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
-CROWD = 3  # of more runs than that, one entry of the legend stands for all trainings
-ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # of a name, left out
+CROWD = 3  # with more runs, the legend has one entry for all training curves
+ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # removed from a name
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
 PANELS = {
     "loss": ("Loss", "loss (bits per target token)"),
     "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
-LONGEST = 40  # letters in a line of a title
+LONGEST = 40  # most letters in a line of a title
 START, END = "<s>", "</s>"
-_WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib draws less than 65,536
+_WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,535
 _LINE = 12.0  # inches
-_ROW_SUM_TOLERANCE = 0.02  # six printed decimals, and half-precision attention
+_ROW_SUM_TOLERANCE = 0.02  # for six printed decimals, and attention in half precision
 
 
 def room_for_legend(lines: float) -> float:
-    """Inches that a legend below the panels takes; within them it would cover some curve."""
+    """Return the inches for a legend below the panels; inside it would cover some curve."""
     return 0.17 * lines
 
 
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
-    """Below the panel; ``below`` is in heights of the panel. Returns the number of lines."""
+    """Draw a legend at ``below`` heights of the panel; return its number of lines."""
     return show_names(
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
     )
 
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
-    """Draw the curves of one or several runs; returns the files written (picture, JSON)."""
+    """Draw the curves of one or several runs; return the files written (picture, JSON)."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -92,7 +92,7 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         figure.set_figheight(4.2 + room_for_legend(max(names, *lines)) + above)
         if title:
             figure.suptitle("\n".join(title))
-        if max(lines) > names:  # the place of a tall legend takes a second look
+        if max(lines) > names:  # the legend is taller than expected, so place it again
             figure.draw_without_rendering()
         return save_picture(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
 
@@ -110,18 +110,18 @@ def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     """Draw a panel: training thin and pale, validation with markers, one colour per run.
 
-    Where there are more runs than colours, training is left out, and where there are many
-    validations, their markers.
+    Training is left out if there are more runs than colours, and markers if there are many
+    validations.
 
     Returns:
-        the number of lines of its legend.
+        The number of lines of the legend.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    pale = False  # whether the legend says what pale lines are
+    pale = False  # whether the legend already explains pale lines
     several = looks(runs)
     for name, curves in runs.items():
-        # a single run's two colours tell training from validation
+        # In a single run, two colours distinguish training from validation.
         look, pale_look = (several[name],) * 2 if len(runs) > 1 else (numbered(1), numbered(0))
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
@@ -157,14 +157,14 @@ def _xy(points: Points) -> tuple[list[int], list[float]]:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Attention of one translation.
+    """The attention of one translation.
 
     Attributes:
         index: number of the sentence.
         source: source tokens with end of sentence (columns).
         target: target tokens with end of sentence (rows).
         weights: ``[target][source]``, each row sums to 1.
-        title: of the picture, the number where it is empty.
+        title: title of the picture; if empty, the number is shown.
     """
 
     index: int
@@ -179,8 +179,8 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
 
     Args:
         sentence: from ``--print-alignment soft``, generated without ``--remove-bpe``.
-        merge_bpe: make one column of a source word's pieces (sum, for attention to a word is
-            attention to any piece of it) and one row of a target word's pieces (mean).
+        merge_bpe: make one column of a source word's pieces (their sum, because attention to a
+            word is attention to any of its pieces) and one row of a target word's (their mean).
 
     Raises:
         DataError: there is no soft alignment, or it does not belong to the printed tokens.
@@ -226,11 +226,11 @@ def _merged(pieces: Alignment) -> Alignment:
 
 
 def _groups(tokens: Sequence[str]) -> list[list[int]]:
-    """Positions of the pieces of each word; symbols of start and end belong to no word.
+    """Group the positions of pieces by word; start and end symbols stand alone.
 
-    Where a text has no spaces, each piece stands alone.
+    In a text without spaces, each piece stands alone.
 
-    The last piece of a translation may ask for another one (``ss@@``).
+    The last piece of a translation may lack its continuation (``ss@@``).
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -257,7 +257,7 @@ def _word(pieces: Sequence[str]) -> str:
 
 
 def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list[Path]:
-    """Draw heat maps, target words down and source words across; returns the files written."""
+    """Draw heat maps, target words down and source words across; return the files written."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -267,7 +267,7 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
     columns = max(1, min(len(alignments), int(_LINE / width)))
     rows = math.ceil(len(alignments) / columns)
     with matplotlib.rc_context(STYLE):
-        size = (columns * width + 1.2, max(3.0, rows * height))  # and room for the colour bar
+        size = (columns * width + 1.2, max(3.0, rows * height))  # with room for the colour bar
         figure = Figure(figsize=size, layout="constrained")
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -282,7 +282,7 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
 
 
 def _size(shown: Alignment) -> tuple[float, float]:
-    """Width and height in inches of a heat map, with its words left of and above it."""
+    """Return width and height of a heat map in inches, including the words around it."""
     cell, letter = 0.34, 0.09
     left = 0.5 + letter * max(map(len, shown.target))
     above = 0.75 + 0.85 * letter * max(map(len, shown.source))
@@ -309,10 +309,10 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 
 def stem(output: str | Path) -> Path:
-    """Remove the ending of a picture's path: its files have this name and endings of their own.
+    """Remove the ending of a picture's path; each file of the picture adds its own ending.
 
     Raises:
-        ConfigError: it ends as a picture of a kind that is not written.
+        ConfigError: the ending belongs to a kind of picture that is not supported.
     """
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
@@ -324,17 +324,17 @@ def stem(output: str | Path) -> Path:
 
 
 def picture_path(output: str | Path) -> Path:
-    """Path of the picture itself: an SVG where the name ends so, else a PNG."""
+    """Return the path of the picture itself: an SVG if the name ends so, else a PNG."""
     base = stem(output)
     return base.parent / f"{base.name}{'.svg' if Path(output).suffix == '.svg' else '.png'}"
 
 
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
-    """Write a picture, and the JSON of its numbers beside it under the same name."""
+    """Write a picture, and beside it the JSON of its numbers under the same name."""
     picture, base = picture_path(output), stem(output)
     fonts.add(figure)
     with warnings.catch_warnings():
-        # `fonts.add` has said it.
+        # `fonts.add` has already warned of this.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         write_figure(figure, picture)
     numbers = base.parent / f"{base.name}.json"
@@ -344,12 +344,12 @@ def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) ->
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, or as PNG with a palette of 256 colours: a third of the bytes."""
+    """Write a figure as SVG, or as PNG with 256 colours, which takes a third of the bytes."""
     if path.suffix == ".svg":
         with files.atomic_write(path, "wb") as file:
             figure.savefig(file, format="svg", metadata={"Date": None})
         return
-    from PIL import Image  # which matplotlib needs as well
+    from PIL import Image  # installed, because matplotlib needs it, too
 
     dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
     drawn = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Scores of a file: the JSON of ``fairseq-ext score`` or of ``fairseq-ext compare``."""
+"""Read scores from the JSON of ``fairseq-ext score`` or ``fairseq-ext compare``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     """Read the scores of one system.
 
     Args:
-        path: of the JSON.
-        system: its name in a comparison; None where that has a single one.
+        path: path of the JSON.
+        system: name of the system in a comparison; None if there is only one.
 
     Raises:
-        ConfigError: no such system, or several and none is named.
+        ConfigError: there is no such system, or there are several and none is named.
         DataError: the file cannot be read, or is of another kind.
     """
     content = read_json(path)

@@ -1,8 +1,8 @@
-"""BLEU and chrF through sacrebleu, with the signatures that make them comparable.
+"""Compute BLEU and chrF with sacrebleu, with the signatures that make them comparable.
 
-Real scores are computed on detokenized text, since sacrebleu tokenizes itself (Post 2018, "A
+Comparable scores need detokenized text, which sacrebleu tokenizes itself (Post 2018, "A
 Call for Clarity in Reporting BLEU Scores"). Papers of 2014 to 2020 mostly report BLEU on their
-own tokens (``multi-bleu.perl``); that figure is offered too, under a name that says what it is.
+own tokens (``multi-bleu.perl``); this figure is offered, too, under a name that says so.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ HYPHEN = re.compile(r"(\S)-(\S)")
 TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
 """Further metrics of sacrebleu, by the values of ``--metric``, with their names in tables."""
 PLACES = {"COMET": 4}
-"""Decimals by the first word of a score's name, where it is not 2: its unit is about 1."""
+"""Decimals by the first word of a score's name, if not 2; these scores are about 1 in size."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score: ``name``, ``value`` (BLEU and chrF 0 to 100), ``signature`` and long form."""
+    """A score: ``name``, ``value`` (BLEU and chrF 0 to 100), ``signature`` and a long form."""
 
     name: str
     value: float
@@ -41,7 +41,7 @@ class Score:
 
 
 def shown(name: str, value: float) -> str:
-    """A value of the score with this name or signature, with the decimals that are usual."""
+    """Format a value with the usual decimals of the score with this name or signature."""
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
@@ -98,7 +98,7 @@ def text_scores(
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU on tokens as they are and without smoothing, as ``multi-bleu.perl`` computes it.
+    """Compute BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``.
 
     Raises:
         DataError: unequal numbers of lines, or none.
@@ -111,21 +111,21 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 
 
 def split_compounds(tokens: str) -> str:
-    """A line of tokens with each hyphen between two characters as a token of its own.
+    """Make each hyphen between two characters of a line a token of its own.
 
-    The literature on WMT14 English–German (Vaswani et al. 2017, and those who compare with them)
-    puts hyphenated words of translation and reference apart before it counts: ``Rad-Tour`` becomes
-    ``Rad ##AT##-##AT## Tour``. That raises BLEU by some half a point, so such a figure stands
-    beside other such figures only.
+    The literature on WMT14 English–German (Vaswani et al. 2017, and later papers that compare)
+    splits hyphenated words of translation and reference before counting: ``Rad-Tour`` becomes
+    ``Rad ##AT##-##AT## Tour``. This raises BLEU by about half a point, so the figure is comparable
+    only to others of its kind.
 
-    Matches do not overlap, as in the scripts of the literature: of ``a-b-c``, where one letter
-    stands between two hyphens, only the first hyphen is split.
+    Matches do not overlap, as in the scripts of the literature: in ``a-b-c``, with a single letter
+    between two hyphens, only the first hyphen is split.
     """
     return HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
 def compound_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU on tokens, as ``multi-bleu.perl`` computes it, after splitting both sides.
+    """Compute BLEU like ``multi-bleu.perl``, after :func:`split_compounds` on both sides.
 
     Raises:
         DataError: unequal numbers of lines, or none.
@@ -143,10 +143,9 @@ def score_files(
     compounds: bool = False,
     extra_metrics: Sequence[str] = (),
 ) -> list[Score]:
-    """Score plain text files: detokenized ones, and tokenized ones where given.
+    """Score files of detokenized text and, if given, of tokens.
 
-    With ``compounds``, these are scored with split compounds too: see :func:`split_compounds`;
-    ``extra_metrics`` names further metrics, see :data:`TEXT_METRICS`.
+    With ``compounds``, tokens are also scored after :func:`split_compounds`.
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, or the
@@ -172,21 +171,21 @@ def score_generated(
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
-    Subword pieces are joined. Tokenized BLEU is against ``tokenized_reference`` or,
-    without one, the T lines; there, fairseq writes a word outside the target dictionary as
+    Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or,
+    without one, with the T lines, in which fairseq writes a word outside the target dictionary as
     ``<<unk>>``, which nothing matches.
 
     Args:
         generated: standard output of ``fairseq-generate``, or of all its shards.
         reference: detokenized reference text.
         tokenized_reference: the reference as tokens, without subword pieces.
-        undoing: how the hypotheses become text; None where only subwords are to be joined.
-        tokenizer: of sacrebleu, for BLEU of text.
-        compounds: score tokens with split compounds too; see :func:`split_compounds`.
+        undoing: converter of the hypotheses to text; None only joins subwords.
+        tokenizer: sacrebleu's tokenizer for BLEU of text.
+        compounds: whether to score tokens after :func:`split_compounds`, too.
         extra_metrics: further metrics, keys of :data:`TEXT_METRICS`.
 
     Raises:
-        DataError: unreadable or incomplete files, or pieces of SentencePiece that nothing joins.
+        DataError: files are unreadable or incomplete, or nothing joins pieces of SentencePiece.
     """
     references = plain_lines(reference)
     sentences = read_generated(generated, expected=len(references))
@@ -215,7 +214,7 @@ def _token_scores(
 
 
 def as_table(scores: Sequence[Score]) -> str:
-    """A table of names, values and signatures."""
+    """Format a table of names, values and signatures."""
     width = max(len(score.name) for score in scores)
     return "\n".join(
         f"{score.name:<{width}}  {shown(score.name, score.value):>6}  {score.signature}"
@@ -224,10 +223,10 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 def plain_lines(path: str | Path) -> list[str]:
-    """Lines of a text in which fairseq and sacrebleu see the same sentences.
+    """Read the lines of a text; refuse one in which fairseq and sacrebleu see other sentences.
 
     Raises:
-        DataError: the file is unreadable, or its lines end where sentences do not.
+        DataError: the file is unreadable, or has line ends within sentences.
     """
     text.check_text(path, empty_lines=True, max_tokens=None)
     return read_lines(path)

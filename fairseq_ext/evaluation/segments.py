@@ -1,8 +1,8 @@
-"""Segments for neural metrics: source, translation and reference, all plain text.
+"""Read segments for neural metrics: source, translation and reference, all plain text.
 
-Sources are a file of the user's, or the S lines of fairseq-generate, which become text by the same
-steps as translations. There, a word or piece that the dictionary lacks is ``<unk>``, of which no
-text can be made.
+Sources come from a file of the user's, or from the S lines of fairseq-generate, which become text
+by the same steps as translations. In S lines, a word or piece that the dictionary lacks is
+``<unk>``, which cannot be turned back into text.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NO_SOURCE = f"A neural metric uses the source too. {_CURE}"
 
 
 def read_sources(path: str | Path, expected: int) -> list[str]:
-    """The lines of the source text.
+    """Read the lines of the source text.
 
     Raises:
-        DataError: unreadable, another number of lines, or pieces of SentencePiece.
+        DataError: the text is unreadable, has another number of lines, or SentencePiece's pieces.
     """
     lines = plain_lines(path)
     if len(lines) != expected:
@@ -39,21 +39,21 @@ def read_sources(path: str | Path, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[Sentence], undoing: Undoing, path: str | Path
 ) -> list[str]:
-    """The S lines of an output as text.
+    """Turn the S lines of an output into text.
 
     Args:
-        sentences: of the output.
-        undoing: how its translations become text.
-        path: of the output (of several, with "`, `" between them), for messages.
+        sentences: sentences of the output.
+        undoing: converter of the output's tokens to text.
+        path: path of the output (several with "`, `" between them), for messages.
 
     Raises:
-        DataError: S lines are missing, or they cannot be made text again.
+        DataError: S lines are missing, or cannot be turned back into text.
     """
     lines = [sentence.source for sentence in sentences]
     if None in lines:
         number = sentences[lines.index(None)].index
         raise DataError(f"`{path}` lacks the source of sentence {number} (`S-{number}`). {_CURE}")
-    # Not by words: fairseq's --remove-bpe joins it with the pieces beside it.
+    # Searched within words, too, because fairseq's --remove-bpe joins <unk> with its neighbours.
     unknown = next((sentence.index for sentence in sentences if UNKNOWN in sentence.source), None)
     if unknown is not None:
         raise DataError(
@@ -77,14 +77,14 @@ def read_segments(
     undoing: Undoing | None = None,
     source: str | Path | None = None,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Sources, translations and references.
+    """Read sources, translations and references.
 
     Args:
-        reference: text.
-        hypothesis: text; or else
-        generated: outputs of fairseq-generate, one of each shard.
-        undoing: how these become text.
-        source: text; None for the S lines.
+        reference: text of the references.
+        hypothesis: text of the translations; None to use ``generated``.
+        generated: outputs of fairseq-generate, one for each shard.
+        undoing: converter of these outputs to text.
+        source: text of the sources; None for the S lines.
 
     Raises:
         DataError: a file is unreadable, two differ in length, or there are no sources.

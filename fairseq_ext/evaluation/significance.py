@@ -1,23 +1,23 @@
-r"""Does a difference outlive another test set, and another training?
+r"""Test whether a difference would persist on another test set, and in another training.
 
 The difference of two systems' mean scores varies for two reasons. Its variance is
 
 .. math:: V = V_g + c s^2, \qquad c = 1/R_A + 1/R_B
 
-where :math:`V_g` belongs to the sentences of the test set, on which one system is better whatever
-its seed, and :math:`s^2` to single trainings: it is measured over the :math:`R_A` and :math:`R_B`
-runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom, and holds the noise of sentences that is
-each run's own. The bootstrap over sentences measures :math:`V_g + c e^2`, with half the variance of
-the difference between two runs of one system as :math:`e^2`.
+where :math:`V_g` comes from the sentences of the test set, on which one system is better whatever
+its seed, and :math:`s^2` from single trainings. :math:`s^2` is measured over the :math:`R_A` and
+:math:`R_B` runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom, and includes each run's own
+noise on sentences. The bootstrap over sentences measures :math:`V_g + c e^2`, where :math:`e^2` is
+half the variance of the difference between two runs of one system.
 
 The interval at level :math:`1 - p` is that of Banerjee (1960, "Approximate confidence interval for
-linear functions of means of k populations when the population variances are not equal"), which
-covers at least as often as it says for any ratio of the two:
+linear functions of means of k populations when the population variances are not equal"), whose
+coverage is at least as high as its level for any ratio of the two variances:
 
 .. math:: d \pm \sqrt{z_{p/2}^2 V_g + t_{\nu, p/2}^2 c s^2}
 
 and p is the level at which it ends at zero. With one run of each system there is no :math:`s^2`:
-then p is that of the paired bootstrap and speaks of another test set only.
+then p comes from the paired bootstrap and speaks only of another test set.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 LEVEL = 0.05
-POWER = 0.8  # of a difference that is called detectable
+POWER = 0.8  # probability with which a detectable difference is found
 TRAININGS, SENTENCES = "trainings", "sentences"
 FEWEST_SENTENCES = 30
-"""On fewer, the bootstrap knows too little of what another test set would hold."""
-MOST_RUNS, MOST_SENTENCES = 100, 10_000_000  # beyond which no number is called enough
-DRAWS = 20_000  # of the simulation behind a detectable difference
+"""Fewest sentences from which the bootstrap can tell what another test set would be like."""
+MOST_RUNS, MOST_SENTENCES = 100, 10_000_000  # larger needs are reported as None
+DRAWS = 20_000  # draws in the simulation of a detectable difference
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's score less the baseline's.
+    """A system's score minus the baseline's.
 
     Attributes:
         value: the difference.
-        low, high: its 95% interval; None where the test set is too small.
-        test: what p and interval speak of: another test set and other ``trainings``, or another
-            test set alone (``sentences``), because each system was trained once.
-        detectable: the smallest difference that would come out below 0.05 in four of five
-            repetitions; None where the test set is too small.
-        runs_needed: runs of each system for which ``value`` would be detectable on this test set;
-            None where seeds' spread is unknown, or no number is enough.
-        sentences_needed: sentences for which it would be with these runs, likewise.
+        low, high: its 95% interval; None if the test set is too small.
+        test: ``trainings`` if p and interval speak of another test set and other trainings,
+            ``sentences`` if only of another test set, because each system was trained once.
+        detectable: the smallest difference whose p would be below 0.05 in four of five
+            repetitions; None if the test set is too small.
+        runs_needed: runs of each system with which ``value`` would be detectable on this test set;
+            None if the spread of seeds is unknown, or no number is enough.
+        sentences_needed: sentences with which ``value`` would be detectable with these runs; None
+            in the same cases.
     """
 
     value: float
@@ -66,11 +67,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Runs:
-    """Scores of one system.
+    """The scores of one system.
 
     Attributes:
-        values: of each run.
-        sampled: the same on bootstrapped test sets, ``[samples, runs]``.
+        values: score of each run.
+        sampled: scores on the bootstrap's samples, ``[samples, runs]``.
     """
 
     values: np.ndarray
@@ -78,23 +79,23 @@ class Runs:
 
     @property
     def squares(self) -> float:
-        """Sum of the squared deviations of runs from their mean."""
+        """The sum of the squared deviations of runs from their mean."""
         return float(((self.values - self.values.mean()) ** 2).sum())
 
     @property
     def noise_squares(self) -> float:
-        """The contribution of noise in sentences to :attr:`squares`, on average."""
+        """The mean contribution of noise in sentences to :attr:`squares`."""
         centred = self.sampled - self.sampled.mean(axis=1, keepdims=True)
         return float(centred.var(axis=0, ddof=1).sum())
 
 
 @dataclass(frozen=True)
 class Variances:
-    """The parts of a mean's or a difference's variance.
+    """The parts of the variance of a mean or a difference.
 
     Attributes:
-        shared: of the sentences, the same for all runs of a system.
-        seeds: of single runs, ``s^2``.
+        shared: variance from the sentences, shared by all runs of a system: ``V_g``.
+        seeds: variance of single runs, ``s^2``.
         noise: the part of ``seeds`` that is noise of sentences, which a larger test set reduces.
         weight: ``c``, one divided by the number of runs, summed over the systems.
         freedom: degrees of freedom of ``seeds``.
@@ -108,9 +109,9 @@ class Variances:
 
     @classmethod
     def of(cls, *systems: Runs) -> Variances:
-        """Measure them for the mean of one system, or for the difference of two.
+        """Measure the variances for the mean of one system, or for the difference of two.
 
-        Several runs of at least one system are needed.
+        At least one system must have several runs.
         """
         weight = sum(1 / len(system.values) for system in systems)
         freedom = sum(len(system.values) - 1 for system in systems)
@@ -137,7 +138,7 @@ class Variances:
             return normal**2 * self.shared + quantile**2 * seeds >= difference**2
 
         if not self.shared and not seeds:
-            return 0.0  # all runs have one score on any test set
+            return 0.0  # all runs have the same score on any test set
         high = 1.0
         while not reaches(high) and stdtr(self.freedom, -high) > 1e-300:
             high *= 2
@@ -153,11 +154,11 @@ class Variances:
         return float(np.quantile(half_widths + spread * draw.standard_normal(DRAWS), POWER))
 
     def with_runs(self, runs: int) -> Variances:
-        """Expect these variances for two systems with so many runs each."""
+        """Return the variances to expect for two systems with ``runs`` runs each."""
         return Variances(self.shared, self.seeds, self.noise, 2 / runs, 2 * runs - 2)
 
     def with_sentences(self, factor: float) -> Variances:
-        """Expect these variances for a test set so many times as large."""
+        """Return the variances to expect for a test set ``factor`` times as large."""
         between = max(0.0, self.seeds - self.noise)
         noise = self.noise / factor
         return Variances(self.shared / factor, between + noise, noise, self.weight, self.freedom)
@@ -166,7 +167,7 @@ class Variances:
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
     """Compare a system with the baseline: the difference and its p.
 
-    p is None where nothing can be said: the test set has fewer than 30 sentences.
+    p is None if the test set has fewer than 30 sentences, which are too few.
     """
     value = float(system.values.mean() - baseline.values.mean())
     if len(system.values) + len(baseline.values) == 2:
@@ -225,17 +226,17 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     """Estimate how often two equally good systems differ as much, in either direction.
 
-    Were they equally good, the differences of the samples would lie around zero as they now lie
+    If the systems were equally good, the samples' differences would lie around zero as they now lie
     around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
-    centres the absolute differences instead; where all have one sign, that counts one direction
-    only, about half as many.
+    centres the absolute differences instead; if all have the same sign, it counts only one
+    direction, about half as many.
 
     Args:
-        differences: of the two systems' scores, ``[samples]``.
+        differences: differences of the two systems' scores, ``[samples]``.
         measured: the difference on the test set itself.
 
     Returns:
-        ``(larger + 1) / (samples + 1)`` (Davison and Hinkley 1997, section 4.2), never 0; 1 where
+        ``(larger + 1) / (samples + 1)`` (Davison and Hinkley 1997, section 4.2), never 0; 1 if
         nothing was measured.
     """
     if not measured:
@@ -245,7 +246,7 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Correct several p for their number (Holm 1979): by system, None where there is no p."""
+    """Correct p values for their number (Holm 1979), by system; None stays None."""
     ranked = sorted((p, name) for name, p in p_values.items() if p is not None)
     corrected: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0
@@ -256,14 +257,14 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def student_quantile(freedom: int) -> float:
-    """Return the end of Student's 95% interval."""
+    """Return the upper end of Student's 95% interval."""
     return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 
 def _bisect(
     is_enough: Callable[[float], bool], low: float, high: float, precision: float = 0.0
 ) -> float:
-    """Find the smallest value, up to a precision, from which on the condition holds."""
+    """Find the smallest value, up to a precision, at which the condition holds."""
     for _ in range(200):
         middle = (low + high) / 2
         if high - low <= precision or middle in (low, high):

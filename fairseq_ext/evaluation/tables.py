@@ -1,4 +1,4 @@
-"""Rows of text as a table: for the terminal, Markdown, LaTeX, and as CSV."""
+"""Format rows of text as a table for the terminal, Markdown or LaTeX, or as CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATEX = str.maketrans(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as text columns, the last one ragged."""
+    """Format rows in aligned columns; the last column is not padded."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -27,19 +27,19 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of Markdown, the first being the heading, as a table; see :func:`verbatim` for text."""
+    """Format rows of Markdown as a table, the heading first; :func:`verbatim` escapes text."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def verbatim(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape text so that Markdown shows it as it is."""
     escaped = re.sub(r"([\\`*_~\[\]$])", r"\\\1", html.escape(text, quote=False))
-    return escaped.replace(r"\$", r"<span>\$</span>")  # GitHub's cure against formulas
+    return escaped.replace(r"\$", r"<span>\$</span>")  # GitHub's way to prevent formulas
 
 
 def latex(rows: Sequence[Sequence[str]]) -> str:
-    """Rows, the first being the heading, as a ``tabular`` with the rules of booktabs."""
+    """Format rows, the heading first, as a ``tabular`` with the rules of booktabs."""
     heading, *body = map(_latex_row, rows)
     columns = "l" + "r" * (len(rows[0]) - 1)
     return "\n".join(
@@ -57,12 +57,12 @@ def latex(rows: Sequence[Sequence[str]]) -> str:
 
 def _latex_row(cells: Sequence[str]) -> str:
     row = " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
-    # `\\` and the rules above take `[` and `*` for the beginning of an argument.
+    # After `\\` and the rules above, LaTeX takes `[` and `*` for the beginning of an argument.
     return f"{{}}{row}" if row.lstrip().startswith(("[", "*")) else row
 
 
 def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
-    """Rows as CSV, one line each; None is an empty cell."""
+    """Format rows as CSV, one line each; None becomes an empty cell."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

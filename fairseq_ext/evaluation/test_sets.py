@@ -1,7 +1,7 @@
-"""Test sets: a file of the user's, or one of sacrebleu's own sets by its name.
+"""Find test sets: a file of the user's, or one of sacrebleu's sets by its name.
 
-sacrebleu downloads a set once, checks its sum, and keeps it in ``~/.sacrebleu``, or where the
-variable ``SACREBLEU`` says.
+sacrebleu downloads a set once, verifies its checksum, and keeps it in ``~/.sacrebleu``, or in the
+folder in the environment variable ``SACREBLEU``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fairseq_ext.utils.parsing import nearest
 
 
 def source(test_set: Path, pair: str | None) -> Path | None:
-    """Return the file with the source text of a set; None where ``test_set`` is the user's file.
+    """Return the file with the source text of a set; None if ``test_set`` is the user's file.
 
     Raises:
         ConfigError, DataError: as for :func:`reference`.
@@ -27,15 +27,15 @@ def source(test_set: Path, pair: str | None) -> Path | None:
 
 
 def reference(test_set: Path, pair: str | None) -> Path:
-    """Return the file with the reference, downloaded if need be.
+    """Return the file with the reference, downloaded if necessary.
 
     Args:
         test_set: a file, or the name of a set, such as ``wmt14/full``; an existing file takes
             precedence.
-        pair: languages of the set, such as ``en-de``; of a file they are not asked for.
+        pair: languages of the set, such as ``en-de``; a file needs none.
 
     Raises:
-        ConfigError: a set without languages, or with others than it has.
+        ConfigError: the languages of a set are missing, or the set does not have them.
         DataError: the set cannot be downloaded, or has several references.
     """
     name = test_set.as_posix()
@@ -56,7 +56,7 @@ def reference(test_set: Path, pair: str | None) -> Path:
         )
     try:
         paths = download(name, pair)
-    except (Exception, SystemExit) as error:  # sacrebleu leaves the process on a wrong sum
+    except (Exception, SystemExit) as error:  # sacrebleu exits on a wrong checksum
         raise DataError(
             f"sacrebleu cannot get the test set `{name}` ({type(error).__name__}: {error}); try "
             f"`sacrebleu -t {name} -l {pair} --echo ref`, and delete {SACREBLEU_DIR}/{name} if it "

@@ -20,11 +20,11 @@ from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Choose a tokenizer: the one that is asked for, or that of the first language that is known.
+    """Choose a tokenizer: the requested one, or else by the first language that is not None.
 
     Raises:
         ConfigError: sacrebleu has no such tokenizer.
-        DataError: nothing says which it should be, and the usual one cannot be right.
+        DataError: the language is unknown, and the usual tokenizer cannot be right.
     """
     if requested is not None:
         from sacrebleu.metrics import BLEU
@@ -46,10 +46,10 @@ def choose_tokenizer(
 
 
 def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
-    """Build sacrebleu's metric.
+    """Build sacrebleu's BLEU.
 
     Raises:
-        EnvironmentProblem: a library of the tokenizer is missing, or its model cannot be had.
+        EnvironmentProblem: a library or the model of the tokenizer cannot be had.
     """
     sacrebleu = load_sacrebleu()
     try:
@@ -63,7 +63,7 @@ def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
 
 
 def count_units(lines: Sequence[str]) -> list[int]:
-    """Count the words of each line, or its characters where the text has no spaces."""
+    """Count the words of each line, or its characters if the text has no spaces."""
     if is_spaceless(lines):
         return [len("".join(line.split())) for line in lines]
     return [len(line.split()) for line in lines]

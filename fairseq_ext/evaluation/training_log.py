@@ -1,10 +1,10 @@
-"""Learning curves, model size, updates and speed out of the logs of ``fairseq-train``.
+"""Read learning curves, model size, updates and speed from the logs of ``fairseq-train``.
 
-fairseq logs a line each ``--log-interval`` updates, one per validation and one per epoch. As JSON
-the keys of the last two carry a prefix (``valid_loss``, ``train_loss``); in the simple format a
+fairseq logs a line every ``--log-interval`` updates, one per validation and one per epoch. In JSON
+the keys of the last two have a prefix (``valid_loss``, ``train_loss``); in the simple format a
 line is ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on 'valid' subset | loss 4 | …`` or
-``epoch 001 | loss 4 | …``. Losses are in bits per target token, as fairseq divides by log 2. A line
-that is not whole, as a killed run leaves one, and a number out of range are passed over.
+``epoch 001 | loss 4 | …``. Losses are in bits per target token, because fairseq divides by log 2.
+Incomplete lines, which a killed run may leave, and numbers out of range are skipped.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _EPOCH = re.compile(r"(epoch \d+ \| \w+ .*)")
 PARAMETERS = re.compile(r"num\. shared model params: ([0-9][0-9,]{0,19})\b")
 _NEEDED = {"epoch", "wpb", "num_updates", "train_wall"}
 _LOADED = re.compile(r"Loaded checkpoint .* \(epoch \d+ @ (\d{1,18}) updates\)")
-_SHORTEST = 1.0  # seconds; of less, fairseq's rounding leaves no speed
-_MOST = 1e15  # beyond any count or figure of a training, and exact in a float
+_SHORTEST = 1.0  # seconds; shorter times are rounded too much to compute a speed
+_MOST = 1e15  # above any number of a training, and still exact in a float
 
 Points = dict[int, float]  # update → value
 
 
 @dataclass
 class Curves:
-    """Metrics of a run (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
+    """The metrics of a run (``loss``, ``nll_loss``, ``ppl``, ``bleu``): update → value."""
 
     train: dict[str, Points] = field(default_factory=dict)
     valid: dict[str, Points] = field(default_factory=dict)
 
 
 def read_log(path: str | Path) -> Curves:
-    """The learning curves in a log of ``fairseq-train`` (``--log-file``, or captured output).
+    """Read the learning curves in a log of ``fairseq-train`` (``--log-file`` or captured output).
 
-    ``--log-format json``, ``simple`` and ``tqdm`` are understood. A resumed run may log the
-    same update twice; the later line counts. Training values are those of every
-    ``--log-interval``, or the epochs' averages where a log has only these; validation values are
-    those of the subset called ``valid``.
+    The formats ``--log-format json``, ``simple`` and ``tqdm`` are supported. A resumed run may log
+    an update twice; the later line counts. Training values are logged every
+    ``--log-interval`` updates; if a log lacks these, they are the epochs' averages. Validation
+    values are those of the subset called ``valid``.
 
     Raises:
-        DataError: unreadable, or without a single loss.
+        DataError: the log is unreadable, or has no loss at all.
     """
     steps, epochs, valid = Curves(), Curves(), Curves()
     kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
@@ -72,9 +72,9 @@ def read_log(path: str | Path) -> Curves:
 
 
 def whole_lines(log: str) -> list[str]:
-    """The lines of a log without one at its end that may have been cut within a number.
+    """Return the lines of a log, without a last line that may be cut within a number.
 
-    Only JSON shows by itself that a line without its line feed is whole.
+    Of lines without a line feed, only one in JSON is known to be complete.
     """
     *lines, last = [line.removesuffix("\r") for line in log.split("\n")]
     return [*lines, last] if last.endswith("}") else lines
@@ -83,7 +83,7 @@ def whole_lines(log: str) -> list[str]:
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
     """Return the kind of a log line (``step``, ``train``, ``valid`` or empty) and its numbers.
 
-    All are finite; those of ``train`` have the number of the ``epoch`` among them.
+    All numbers are finite; those of ``train`` include the number of the ``epoch``.
     """
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
@@ -124,15 +124,15 @@ def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Training:
-    """Size, length and speed of a training.
+    """The size, length and speed of a training.
 
     Attributes:
-        parameters: of the model.
-        updates: at the end of the last epoch logged.
-        tokens_per_second: target tokens over the seconds spent in updates (validation and
-            checkpoints not counted), or None where the log is too short to tell.
-        seconds: spent in updates.
-        tokens: of the target side, without padding, in all updates.
+        parameters: number of the model's parameters.
+        updates: number of updates at the end of the last epoch logged.
+        tokens_per_second: target tokens per second spent in updates (without validation and
+            checkpoints), or None if the log is too short to tell.
+        seconds: seconds spent in updates.
+        tokens: target tokens, without padding, in all updates.
     """
 
     parameters: int
@@ -145,8 +145,8 @@ class Training:
 def read_training(log: str) -> Training:
     """Sum up a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
-    A run that was stopped may log an epoch twice; the later line counts. Of a run that goes on from
-    a checkpoint, only what this log shows is counted.
+    A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
+    from a checkpoint, only the updates in this log are counted.
 
     Args:
         log: the text of the log.
@@ -169,7 +169,7 @@ def read_training(log: str) -> Training:
     if before is None and min(epochs) == 1:
         before = 0.0
     for stats in (epochs[number] for number in sorted(epochs)):
-        if before is not None:  # else the log begins later, and does not say where
+        if before is not None:  # else the log does not say at which update it begins
             tokens += stats["wpb"] * (stats["num_updates"] - before)
             seconds += stats["train_wall"]
         before = stats["num_updates"]

@@ -1,9 +1,9 @@
-"""The translations of several systems in one file, from which ``compare`` makes its table again.
+"""Read and write a table of several systems' translations, from which ``compare`` can start.
 
-A tab-separated table, compressed where its name ends in ``.gz``: a column for each training, named
-``SYSTEM`` or ``SYSTEM@RUN``, and a row for each sentence of the test set. ``:tokens`` after the
-name says that its cells are words as the model wrote them, subword pieces joined; without it, they
-are text.
+The table is tab-separated, and compressed if its name ends in ``.gz``. It has a column for each
+training, named ``SYSTEM`` or ``SYSTEM@RUN``, and a row for each sentence of the test set. A name
+with ``:tokens`` after it means that the cells are words as the model wrote them, with subword
+pieces joined; otherwise they are text.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def write_table(
     """Write a table.
 
     Args:
-        path: of the file.
-        texts: by system, the lines of each run.
-        tokens: the same as words, of the systems for which they are known.
+        path: path of the file.
+        texts: lines of each run, by system.
+        tokens: the lines as words, for systems whose words are known.
     """
     columns = []
     for name in texts:
@@ -46,10 +46,10 @@ def write_table(
 
 
 def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
-    """Read a table: by system, whether its lines are tokens, and the lines of each run.
+    """Read a table: for each system, whether its lines are tokens, and the lines of each run.
 
     Raises:
-        DataError: the file is unreadable, or no such table.
+        DataError: the file is unreadable, or is not such a table.
     """
     rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
     heading = rows[0] if rows else []

@@ -1,4 +1,4 @@
-"""Programs that run in another Python, by their paths; nothing of this package imports them.
+"""Programs that another Python runs by their paths; this package does not import them.
 
-Each needs the standard library and the library of one metric, and not this package.
+Each needs the standard library and the library of one metric, but not this package.
 """

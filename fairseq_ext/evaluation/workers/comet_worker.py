@@ -3,14 +3,14 @@
     python comet_worker.py MODEL BATCH_SIZE PROGRESS
 
 MODEL is a checkpoint, its folder, or a name on the Hugging Face Hub; PROGRESS 1 draws bars. The
-first line out says what was loaded. Then, until the input ends::
+first line of output describes the model. Then, until the input ends::
 
     {"segments": [[source, translation, reference], …]}   ->   {"scores": [one for each]}
     {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
 
 In the matrix, row i and column j have candidate i with candidate j as its reference. After
-``{"error": text}`` the program ends; ``"missing": true`` in it says that the library cannot be
-imported. All that libraries print goes to standard error. It ends with the process that started it.
+``{"error": text}`` the program ends; ``"missing": true`` in it means that the library cannot be
+imported. Output of libraries goes to standard error. The program ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DISTRIBUTION = "unbabel-comet"
 
 
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
-    """Return the file with the weights, and the model's name: the Hub's, or its folder's."""
+    """Return the file with the weights, and the model's name on the Hub or of its folder."""
     path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"
     elif not path.is_file():
         return Path(comet.download_model(model)), model
-    # COMET finds the model's settings in the folder above that of the weights.
+    # COMET reads the model's settings from the parent of the weights' folder.
     return path, path.absolute().parent.parent.name
 
 
@@ -56,15 +56,15 @@ class Comet:
 
     Args:
         model: a local path, or a name on the Hub.
-        batch_size: segments at once.
-        progress: draw bars.
+        batch_size: number of segments to score at once.
+        progress: whether to draw bars.
     """
 
     def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
         import torch
 
-        logging.disable(logging.WARNING)  # Lightning's advice, at every request
+        logging.disable(logging.WARNING)  # silences Lightning's advice at every request
         path, self.name = checkpoint_of(model, comet)
         self.sha256 = sha256(path)
         self.model = comet.load_from_checkpoint(os.fspath(path))
@@ -73,7 +73,7 @@ class Comet:
         self.batch_size, self.progress = batch_size, progress
 
     def about(self) -> dict[str, Any]:
-        """Return what the first line tells: library, version and model."""
+        """Return the content of the first line: library, version and model."""
         segments = getattr(self.model.hparams, "input_segments", None) or ()
         return {
             "library": DISTRIBUTION,
@@ -84,7 +84,7 @@ class Comet:
         }
 
     def scores(self, segments: Sequence[Sequence[str]]) -> list[float]:
-        """Score each (source, translation, reference)."""
+        """Score each triple (source, translation, reference)."""
         samples = [dict(zip(("src", "mt", "ref"), segment)) for segment in segments]  # noqa: B905  3.8
         prediction = self.model.predict(
             samples, batch_size=self.batch_size, gpus=self.gpus, progress_bar=self.progress
@@ -100,7 +100,7 @@ class Comet:
             return [flat[i : i + len(candidates)] for i in range(0, len(flat), len(candidates))]
         import torch
 
-        # A sentence's vector does not depend on its partner: H + 1 of them instead of 3 H².
+        # A sentence's vector depends on no other sentence, so H + 1 vectors suffice, not 3 H².
         model = self.model.to("cuda") if self.gpus else self.model
         with torch.inference_mode():
             vectors = torch.cat(self._vectors(model, [source, *candidates]))
@@ -122,7 +122,7 @@ class Comet:
 
 
 def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
-    """Answer requests until there are none, and return the exit status."""
+    """Answer requests until the input ends, and return the exit status."""
 
     def answer(content: dict[str, Any]) -> None:
         answers.write(json.dumps(content) + "\n")
@@ -149,7 +149,7 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """End with another process, in the midst of a request too: nobody waits for the answer."""
+    """End this process when ``parent`` ends, even within a request that nobody waits for."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
@@ -160,11 +160,11 @@ def main() -> int:
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)  # this process may be killed before it says more
+    sys.stdout.reconfigure(line_buffering=True)  # each line is out even if this process is killed
     requests = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  standard input
     try:
         return serve(requests, answers, sys.argv[1:])
-    except (KeyboardInterrupt, BrokenPipeError):  # the other side is told, or gone
+    except (KeyboardInterrupt, BrokenPipeError):  # the other side knows, or is gone
         return 130
 
 
