@@ -1,21 +1,21 @@
-"""Translation without torch: programs for a native machine.
+"""Translate without torch: compile models to programs, and run them on a native machine.
 
-:mod:`~fairseq_ext.engine.program` describes what a model, or several that vote, compute, operation
-by operation;
-:mod:`~fairseq_ext.engine.compilers` makes a program of a trained model;
-:mod:`~fairseq_ext.engine.weights` lays its weights out, in fp32, bf16 or int8;
-:mod:`~fairseq_ext.engine.verify` proves that the machine can run both;
+:mod:`~fairseq_ext.engine.program` describes the computation of one model, or of several that vote,
+as a list of operations;
+:mod:`~fairseq_ext.engine.compilers` makes a program from a trained model;
+:mod:`~fairseq_ext.engine.weights` lays the weights out, in fp32, bf16 or int8;
+:mod:`~fairseq_ext.engine.verify` proves that the machine can run a program with its weights;
 :mod:`~fairseq_ext.engine.library` runs it, with the C code in ``native/``;
 :mod:`~fairseq_ext.engine.devices` runs programs in torch, also on a GPU;
-:mod:`~fairseq_ext.engine.shortlist` names the target tokens that a sentence may need, as
+:mod:`~fairseq_ext.engine.shortlist` selects the target tokens that a sentence may need;
 :mod:`~fairseq_ext.engine.lexicon` learns them from training data;
-:mod:`~fairseq_ext.engine.recipes` says how its arrays are made of a model's named weights, and
-:mod:`~fairseq_ext.engine.tensors` reads these from a file;
-:mod:`~fairseq_ext.engine.engine_model` has all of it in one object.
+:mod:`~fairseq_ext.engine.recipes` computes a program's arrays from a model's named weights;
+:mod:`~fairseq_ext.engine.tensors` reads these weights from a file;
+:mod:`~fairseq_ext.engine.engine_model` combines program, weights and settings in one object.
 
-:mod:`fairseq_ext.model.program_file` keeps it in a bundle,
+:mod:`fairseq_ext.model.program_file` stores this object in a bundle,
 :mod:`fairseq_ext.decoding.engine_translator` translates with it, and
-:mod:`fairseq_ext.generation.on_engine` with a model of fairseq in this process.
+:mod:`fairseq_ext.generation.on_engine` runs a model of fairseq on the engine in this process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NUMBERS = tuple(NATIVE.values())
 
 TORCH = "torch"
 ENGINES = {**NATIVE, TORCH: TORCH}
-"""Choices of ``--engine`` besides :data:`FAIRSEQ`, and the numbers that weights are stored as;
-:data:`TORCH` leaves them as they are, and where they are."""
+"""Choices of ``--engine`` besides :data:`FAIRSEQ`, with the number format of the weights;
+:data:`TORCH` keeps the weights' format and device."""
 
 FAIRSEQ, DEFAULT = "fairseq", "native"
 

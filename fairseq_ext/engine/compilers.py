@@ -1,7 +1,7 @@
 """Write the engine's programs for trained models: fairseq's Transformer, and models built like it.
 
-A wing whose models the engine runs has an ``engine.py``, which adds to the tables below what its
-models and layers compute.
+A wing whose models the engine can run has an ``engine.py``, which adds the compilers of its models
+and layers to the tables below.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from fairseq_ext.engine.unmodified import require
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import ConfigError
 
-# What a layer computes. Product: x, what is added to it, an activation and where to write.
-# Attention: the query, the source (NOTHING: its own sentence), what is added, and whether it is
-# the alignment.
+# Compilers of layers. A Product takes x, an addend, an activation and the place to write to. An
+# Attention takes the query, the source (NOTHING: its own sentence), an addend, and whether its
+# weights are the alignment.
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
 Compiler = Callable[[Any, Writer], None]
@@ -44,17 +44,17 @@ MODELS: dict[type, Compiler] = {}
 PRODUCTS: dict[type, Product] = {}
 ATTENTIONS: dict[type, Attention] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
-"""The weight of an embedding or of an output layer."""
+"""Functions that return the weight of an embedding or an output layer, by its class."""
 STOCK = ("engine.lightconv", "engine.lstm")
-"""Modules with the programs of fairseq's other models."""
+"""Modules that compile fairseq's other models."""
 
 
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
-    """The program of a trained model.
+    """Compile the program of a trained model.
 
     Args:
-        model: in any state; it is not changed.
-        target: the dictionary of its output.
+        model: the model, in any state; it is not changed.
+        target: the dictionary of the output.
         end: the symbol that begins and ends translations; None for ``</s>``.
 
     Raises:
@@ -70,7 +70,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     longest = (int(model.max_positions()[0]), int(model.max_decoder_positions()))
     program = Writer(symbols, *longest, state=model.state_dict())
     training = model.training
-    model.eval()  # LayerDrop leaves layers out in training, also of a plain loop over them
+    model.eval()  # in training, LayerDrop skips layers even in a plain loop over them
     try:
         compiler(model, program)
     finally:
@@ -82,10 +82,10 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = unmodified.LAYER
 ) -> Callable:
-    """Return the entry of the nearest class of ``module``, which must have that class's methods.
+    """Return the entry for the nearest class of ``module``, whose methods it must not override.
 
     Raises:
-        ConfigError: there is none, or ``module`` computes something else.
+        ConfigError: there is no entry, or ``module`` computes something else.
     """
     for kind in type(module).__mro__:
         if kind in table:
@@ -98,17 +98,17 @@ def found(
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """``x W^T + b`` of any kind of layer; ``how``: see :meth:`Program.linear`."""
+    """Compile ``x W^T + b`` of any kind of layer; ``how``: see :meth:`Program.linear`."""
     return found(PRODUCTS, layer)(layer, x, program, **how)
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compute a linear layer of torch's."""
+    """Compile a linear layer of torch's."""
     return program.linear(x, program.array(layer.weight), program.array(layer.bias), **how)
 
 
 def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
-    """Layers that read the same input, as one product if they are torch's."""
+    """Compile layers that read the same input; torch's own layers become one product."""
     if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -118,7 +118,7 @@ def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns
 
 
 def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """A layer norm; ``x`` itself where there is none."""
+    """Compile a layer norm; return ``x`` itself if there is none."""
     if layer is None or isinstance(layer, nn.Identity):
         return x
     bias = getattr(layer, "bias", None)  # RMSNorm has none
@@ -127,9 +127,9 @@ def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) 
 
 
 def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
-    """Embedding, positions and norm, as fairseq's encoder and decoder have them."""
+    """Compile the embedding, positions and norm of fairseq's encoder or decoder."""
     require(getattr(coder, "project_in_dim", None) is None, "projection of embeddings")
-    noise = getattr(coder, "quant_noise", None)  # a layer of its own, beside the noise
+    noise = getattr(coder, "quant_noise", None)  # a separate layer, despite its name
     require(noise is None, "layer that `--quant-noise-pq` adds to the embeddings")
     positions, first = None, 0
     if coder.embed_positions is not None:
@@ -149,7 +149,7 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
 
 
 def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
-    """The output layer of fairseq's Transformer decoder."""
+    """Compile the output layer of fairseq's Transformer decoder."""
     require(decoder.project_out_dim is None, "projection before the output layer")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     layer = decoder.output_projection
@@ -161,7 +161,7 @@ def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
 
 
 def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
-    """Vaswani et al. (2017), with the options of fairseq's layers."""
+    """Compile the Transformer of Vaswani et al. (2017), with the options of fairseq's layers."""
     unmodified.require_methods(model.encoder, TransformerEncoderBase, unmodified.ENCODER)
     unmodified.require_methods(model.decoder, TransformerDecoderBase, unmodified.DECODER)
     x = embed(model.encoder, Phase.TOKENS, program)
@@ -175,14 +175,14 @@ def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
 
 
 def require_fairseqs(layer: nn.Module, base: type) -> None:
-    """Refuse a layer that computes something of its own."""
+    """Refuse a layer that computes anything that fairseq's layer does not."""
     unmodified.require_methods(layer, base, unmodified.LAYER)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
 
 
 def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Writer) -> Columns:
-    """Self-attention and feed-forward network, each in a residual with its norm."""
+    """Compile self-attention and feed-forward network, each in a residual with its norm."""
     require_fairseqs(layer, TransformerEncoderLayerBase)
     x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
     return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
@@ -191,7 +191,7 @@ def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Write
 def decoder_layer(
     layer: TransformerDecoderLayerBase, y: Columns, source: Columns, last: bool, program: Writer
 ) -> Columns:
-    """Self-attention, attention over the source and feed-forward network, each in a residual."""
+    """Compile self-attention, source attention and feed-forward network, each in a residual."""
     require_fairseqs(layer, TransformerDecoderLayerBase)
     require(not layer.cross_self_attention, "cross-self-attention")
     require(layer.encoder_attn is not None, "decoder without a source")
@@ -210,7 +210,7 @@ def residual(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``."""
+    """Compile ``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``."""
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     x = found(ATTENTIONS, attention)(attention, read, source, x, shown, program)
@@ -220,7 +220,7 @@ def residual(
 def feed_forward(
     layer: nn.Module, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
 ) -> Columns:
-    """``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``."""
+    """Compile ``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``."""
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     hidden = linear(layer.fc1, read, program, activation=activation)
@@ -236,7 +236,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """``added + softmax(Q K^T / √D) V W_O + b``, over the source if there is one."""
+    """Compile ``added + softmax(Q K^T / √D) V W_O + b``, over the source if there is one."""
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
         q, k, v = joined([layer.q_proj, layer.k_proj, layer.v_proj], x, program)
@@ -257,7 +257,7 @@ def attend(
     program: Writer,
     binary: str | None = None,
 ) -> Columns:
-    """Attention over the source, over the past, or within the sentence."""
+    """Compile an attention over the source, over the past, or within the sentence."""
     if source is not NOTHING:
         keys = program.transpose(k, heads)
         return program.attend_source(q, keys, v, heads, shown=shown, binary=binary)

@@ -1,4 +1,4 @@
-"""Structures of engine.h, machine.h and search.h, as ctypes has them."""
+"""The structures of engine.h, machine.h and search.h in ctypes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def address(array: np.ndarray | None) -> int | None:
 
 
 def weight(packed: Packed) -> Weight:
-    """Describe a weight; its arrays must live as long as the structure is used."""
+    """Describe a weight as a C structure, which points to the weight's arrays."""
     scales, sums = map(address, (packed.scales, packed.sums))
     how, bound, divisor = packed.reading
     return Weight(
@@ -81,7 +81,7 @@ def weight(packed: Packed) -> Weight:
 
 
 def operation(source: program.Operation) -> Operation:
-    """Describe an operation; missing operands become NOTHING, -1 or 0."""
+    """Describe an operation as a C structure; missing operands become NOTHING, -1 or 0."""
     struct = Operation(source.code, Columns(*source.out))
     for i in range(3):
         struct.inputs[i] = Columns(
@@ -96,7 +96,7 @@ def operation(source: program.Operation) -> Operation:
 
 
 def whole(source: program.Program, weights: Sequence[Packed]) -> Program:
-    """Describe a program and its weights, whose arrays must live as long as it is used."""
+    """Describe a program as a C structure; the arrays of ``weights`` must outlive it."""
     lists = (
         (Weight * len(weights))(*map(weight, weights)),
         (Shape * len(source.shapes))(*(Shape(*shape) for shape in source.shapes)),
@@ -113,5 +113,5 @@ def whole(source: program.Program, weights: Sequence[Packed]) -> Program:
         len(source.outputs),
         *(symbols.begin, symbols.end, symbols.pad, symbols.unknown),
     )
-    struct.lists = lists  # the structure points to them
+    struct.lists = lists  # keeps them alive, because the structure points to them
     return struct

@@ -14,24 +14,24 @@ from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
 
-# Defaults that a model may have, of fairseq_ext.decoding.search.Search.
+# Options of fairseq_ext.decoding.search.Search for which a model may have defaults.
 NO_AFFIXES: tuple[tuple[int, ...], ...] = ((), (), ())
 SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_len_b": int}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Languages, vocabulary treatment and defaults: whatever else a translation depends on.
+    """The settings of a model: languages, treatment of sources, and defaults of the search.
 
     Attributes:
         architecture: name of the model in fairseq.
-        numbers: of the weights: ``fp32``, ``bf16``, ``int8``.
+        numbers: format of the weights: ``fp32``, ``bf16``, ``int8``.
         src, tgt: languages.
-        begins: each source begins with ``<s>`` (``--source-bos``).
-        cut: symbols that a source is cut to (``--truncate-source``), ``<s>`` not counted; 0: none.
-        affixes: numbers of the symbols before a source, after its ``</s>``, and at the beginning
+        begins: whether each source begins with ``<s>`` (``--source-bos``).
+        cut: most symbols of a source, without ``<s>`` (``--truncate-source``); 0: any number.
+        affixes: ids of the symbols before a source, after its ``</s>``, and at the beginning
             of every translation.
-        search: defaults for it, of :data:`SEARCH`.
+        search: defaults for options in :data:`SEARCH`.
     """
 
     architecture: str
@@ -49,12 +49,12 @@ class EngineModel:
     """A model that the engine can run.
 
     Attributes:
-        program: without matrices.
-        weights: laid out.
-        settings: languages and the like.
-        source, target: symbols of the dictionaries, fairseq's own ones first.
+        program: the program, without matrices.
+        weights: the weights, laid out.
+        settings: languages and other settings.
+        source, target: symbols of the dictionaries, fairseq's own symbols first.
         shortlist: tokens that translations may have; None: all.
-        path: for messages.
+        path: path of the model, for messages.
     """
 
     program: Program
@@ -69,7 +69,7 @@ class EngineModel:
         """Check everything except the program.
 
         Raises:
-            ConfigError: parts that do not fit each other.
+            ConfigError: the parts do not fit together.
         """
         settings = self.settings
         cut = whole_number(settings.cut)
@@ -93,11 +93,11 @@ class EngineModel:
 
 
 def voting(models: Sequence[EngineModel]) -> EngineModel:
-    """Join models into one, which takes the mean of their probabilities.
+    """Join models into one that takes the mean of their probabilities.
 
     Args:
-        models: for the same dictionaries and languages, whatever their numbers. Text, defaults and
-            shortlist are the first one's.
+        models: models with the same dictionaries and languages, in any number format. Text,
+            defaults and shortlist come from the first.
 
     Raises:
         ConfigError: one has other dictionaries or languages.
@@ -122,7 +122,7 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
 
 
 def is_search(defaults: Any) -> bool:
-    """Whether ``defaults`` holds only search options that a model may set."""
+    """Return whether ``defaults`` has only search options that a model may set."""
     return isinstance(defaults, dict) and all(
         name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
         for name, value in defaults.items()

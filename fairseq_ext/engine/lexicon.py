@@ -1,14 +1,14 @@
-"""Probable translations of source words, by IBM model 1 (numpy only).
+"""Estimate probable translations of source words by IBM model 1 (numpy only).
 
 Brown, Della Pietra, Della Pietra and Mercer (1993), section 4.2. In a pair of sentences each target
-word f comes from one source word e, or from an empty one, with probability t(f | e). The
+word f comes from one source word e, or from the empty word, with probability t(f | e). The
 probabilities are estimated by EM, starting from equal ones:
 
     p(e | f) = t(f | e) / sum of t(f | e') over the source words e' of the sentence
     t(f | e) = sum of p(e | f) over all pairs of f and e in a sentence, divided by that of all f
 
-The table holds only pairs that occur in a sentence, and if these are too many, the most probable
-ones.
+The table holds only pairs of words that occur in a sentence, and only the most probable of them if
+they are too many.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy as np
 from fairseq_ext.engine import BEGIN, END, PAD
 
 NEVER = (BEGIN, PAD, END)  # symbols that no translation contains
-BLOCK = 1 << 22  # pairs of words that are looked at at a time
-MOST = 1 << 25  # pairs of words that are kept, 24 bytes each
+BLOCK = 1 << 22  # pairs of words processed at a time
+MOST = 1 << 25  # most pairs of words to keep, 24 bytes each
 
 
 class Side(NamedTuple):
     """One side of a parallel text.
 
     Attributes:
-        tokens: numbers, one sentence after another, each with its ``</s>``.
+        tokens: token ids, one sentence after another, each with its ``</s>``.
         begins: where sentences begin, and where the last one ends.
-        vocabulary: one more than the largest possible number.
+        vocabulary: one more than the largest possible id.
     """
 
     tokens: np.ndarray
@@ -40,7 +40,7 @@ class Side(NamedTuple):
     vocabulary: int
 
     def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return words of sentences ``first`` to ``last - 1``, without ``</s>``, and counts."""
+        """Return the words of sentences ``first`` to ``last - 1`` without ``</s>``, and counts."""
         begins = self.begins[first : last + 1]
         tokens = np.asarray(self.tokens[begins[0] : begins[-1]], np.int64)
         is_word = tokens != END
@@ -49,11 +49,11 @@ class Side(NamedTuple):
 
 
 class Table(NamedTuple):
-    """t(f | e) of the pairs that occur.
+    """The probabilities t(f | e) of pairs of words.
 
     Attributes:
-        keys: e times the target's vocabulary plus f, ascending; the empty word is the e after the
-            last one of the source.
+        keys: e times the target's vocabulary plus f, ascending; e of the empty word is one more
+            than the largest of the source.
         values: t(f | e).
     """
 
@@ -62,12 +62,12 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Estimate probabilities of translations by ``iterations`` of EM, at least one.
+    """Estimate probabilities of translations by EM.
 
     Args:
-        source, target: the same sentences.
-        iterations: over the whole text.
-        most: pairs of words that are kept.
+        source, target: the two sides of the same sentences.
+        iterations: number of iterations over the whole text, at least one.
+        most: most pairs of words to keep.
     """
     table = _first(source, target, most)
     for _ in range(iterations - 1):
@@ -77,7 +77,7 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
             places[places == len(table.keys)] = 0
             values = np.where(table.keys[places] == keys, table.values[places], 0)
             sums = np.add.reduceat(values, np.cumsum(widths) - widths)
-            sums[sums == 0] = 1  # none of its pairs was kept
+            sums[sums == 0] = 1  # a word of which no pair was kept
             np.add.at(counts, places, values / np.repeat(sums, widths))
         table = _normalized(Table(table.keys, counts), target.vocabulary)
     return table
@@ -96,7 +96,7 @@ def _first(source: Side, target: Side, limit: int) -> Table:
 
 
 def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
-    """Add up counts; of more than ``limit`` pairs keep the ``limit / 2`` most probable ones."""
+    """Add up counts; if there are more than ``limit`` pairs, keep the ``limit / 2`` best."""
     keys, places = np.unique(np.concatenate([table.keys for table in tables]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([table.values for table in tables]), len(keys))
     if len(keys) > limit:
@@ -107,7 +107,7 @@ def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
 
 
 def _normalized(counts: Table, vocabulary: int) -> Table:
-    """Divide counts by the sum of their source word."""
+    """Divide counts by the sum for their source word."""
     words = counts.keys // vocabulary
     totals = np.bincount(words, counts.values, 1)
     return Table(counts.keys, counts.values / np.maximum(totals, np.finfo(float).tiny)[words])

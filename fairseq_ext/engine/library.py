@@ -1,7 +1,7 @@
-"""The machine that runs programs, through ctypes.
+"""Run programs on the native machine, through ctypes.
 
-It is compiled when the package is installed. The memory of a :class:`Worker` is its thread's alone;
-all workers of a :class:`Machine` read the same weights.
+The machine is compiled when the package is installed. Each :class:`Worker` has the memory of one
+thread; all workers of a :class:`Machine` read the same weights.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 7  # as in interface.c
-COPIES = 1 << 26  # bytes of the output layer that are copied for sentences with shortlists
+INTERFACE = 7  # the version in interface.c
+COPIES = 1 << 26  # most bytes of the output layer to copy for sentences with shortlists
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Load the compiled machine; None if it was not built, or is of another version."""
+    """Load the compiled machine; return None if it was not built, or is of another version."""
     spec = importlib.util.find_spec("fairseq_ext.engine._machine")
     if spec is None or spec.origin is None:
         return None
@@ -64,16 +64,16 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """The paths of :data:`PATHS` that this processor can run; none without the compiled machine."""
+    """Return the code paths of :data:`PATHS` for this processor; none without the machine."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
 
 def active_path() -> str:
-    """Return the path in use: ``FAIRSEQ_EXT_ENGINE``, or the last one that is available.
+    """Return the code path in use: ``FAIRSEQ_EXT_ENGINE``, or the last available one.
 
     Raises:
-        ConfigError: it is not available, or the machine was not compiled.
+        ConfigError: the path is not available, or the machine was not compiled.
     """
     paths = available_paths()
     if not paths:
@@ -90,8 +90,8 @@ class Found(NamedTuple):
     """One translation.
 
     Attributes:
-        tokens: numbers, ``</s>`` included.
-        score: the sum of the log-probabilities over the length's power.
+        tokens: token ids, ``</s>`` included.
+        score: the sum of the log-probabilities divided by a power of the length.
         scores: log-probabilities of the tokens.
         attention: ``[target tokens, source tokens]``, or None.
     """
@@ -106,15 +106,15 @@ class Machine:
     """A program with its weights laid out.
 
     Args:
-        program: of a model.
-        numbers: of the weights; one of ``fp32``, ``bf16`` and ``int8``.
+        program: the program of a model.
+        numbers: format of the weights: ``fp32``, ``bf16`` or ``int8``.
         path: one of :data:`PATHS`; None chooses.
-        packed: its weights, where they are laid out already.
+        packed: the weights, if they are already laid out.
         shortlist: tokens that translations may have; None: all.
 
     Raises:
-        ConfigError: the machine was not compiled, a path that is not available, a program that
-            cannot run, or a shortlist of another vocabulary.
+        ConfigError: the machine was not compiled, the path is not available, the program cannot
+            run, or the shortlist belongs to another vocabulary.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Machine:
         """List the tokens that translations of each sentence may have; None for all.
 
         Raises:
-            DataError: a prefix that is not of the target vocabulary.
+            DataError: a prefix has a token id outside the target vocabulary.
         """
         if self.shortlist is None:
             return None
@@ -157,7 +157,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of sentences whose parts of the output layer can be copied together."""
+        """Yield slices of sentences whose rows of the output layer may be copied together."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:
@@ -167,7 +167,7 @@ class Machine:
         yield slice(first, len(lists))
 
     def worker(self) -> Worker:
-        """Allocate the memory of one thread."""
+        """Allocate a worker: the memory of one thread."""
         return Worker(self)
 
 
@@ -194,18 +194,18 @@ class Worker:
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
-        """Translate each sentence: hypotheses, best first, at most ``rules.beam``.
+        """Translate each sentence; return at most ``rules.beam`` hypotheses for each, best first.
 
         Args:
-            sentences: numbers of source tokens, ``</s>`` included.
-            rules: how to search.
-            prefixes: numbers of the tokens that each translation has to begin with; after
-                ``</s>`` it is complete.
-            numbers: of the sentences, which samples depend on; None counts them from 0.
+            sentences: ids of source tokens, ``</s>`` included.
+            rules: options of the search.
+            prefixes: ids of the tokens with which each translation must begin; a prefix that ends
+                in ``</s>`` is a complete translation.
+            numbers: numbers of the sentences, on which samples depend; None counts from 0.
 
         Raises:
             ConfigError: the shortlist has too few tokens for the rules.
-            DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
+            DataError: a sentence is empty or too long, or has a token id outside the vocabulary.
             MemoryError: the batch is too large.
         """
         lists = self._machine.lists(sentences, prefixes) if rules.listed else None
@@ -276,11 +276,11 @@ class Worker:
 
 
 class Team:
-    """Workers of one machine that share out a batch; the result equals that of a single worker.
+    """A team of workers that share out a batch; the result equals that of a single worker.
 
     Args:
-        machine: what they run.
-        threads: how many.
+        machine: the machine that they run.
+        threads: number of workers.
     """
 
     def __init__(self, machine: Machine, threads: int) -> None:
@@ -291,13 +291,12 @@ class Team:
     def _start(self) -> None:
         self._workers = [self._machine.worker() for _ in range(self._threads)]
         self._pool = ThreadPoolExecutor(self._threads)
-        self._free = threading.Lock()  # whoever calls from another thread waits for the workers
+        self._free = threading.Lock()  # a call from another thread waits for the workers
 
     def renew(self) -> None:
-        """Start again in the child of a fork, which has no other threads.
+        """Make new workers in the child of a fork, which has no other threads.
 
-        The workers may have been at work, so that nothing in their memory can be relied on: it is
-        left as it is.
+        The old workers may have been in the middle of work, so their memory cannot be reused.
         """
         for worker in self._workers:
             worker._space = None
@@ -325,7 +324,7 @@ class Team:
         numbers = range(len(sentences)) if numbers is None else numbers
         if count < 2:
             return self._workers[0].translate(sentences, rules, prefixes, numbers)
-        parts = [slice(first, None, count) for first in range(count)]  # about equally long ones
+        parts = [slice(first, None, count) for first in range(count)]  # take about equally long
         started = [
             self._pool.submit(
                 worker.translate, sentences[part], rules, prefixes and prefixes[part], numbers[part]
@@ -337,7 +336,7 @@ class Team:
             for part, future in zip(parts, started, strict=True):
                 translations[part] = future.result()
         finally:
-            wait(started)  # also after an error: the next call takes the same workers
+            wait(started)  # even after an error, because the next call needs these workers
         return translations
 
 
@@ -356,9 +355,9 @@ def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, siz
     """Refuse sentences that a program cannot read; the machine checks nothing.
 
     Args:
-        words, begins: from :func:`joined`.
-        program: that will read them.
-        size: of the source's vocabulary.
+        words, begins: the sentences, from :func:`joined`.
+        program: the program that will read them.
+        size: size of the source vocabulary.
 
     Raises:
         DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
@@ -385,11 +384,11 @@ def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
 
 
 def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Concatenate lists into int32 numbers; also return where each begins and the last ends."""
+    """Concatenate lists as int32; also return the start of each list and the end of the last."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])
     parts = [np.asarray(numbers, getattr(numbers, "dtype", np.int64)) for numbers in lists]
     values = np.concatenate([*parts, np.empty(0, np.int32)])
-    if values.dtype != np.int32:  # a number that does not fit is no token, and must not wrap to one
+    if values.dtype != np.int32:  # a number that does not fit must not wrap to a token id
         values = values.clip(-1, np.iinfo(np.int32).max).astype(np.int32)
     return values, begins

@@ -1,4 +1,4 @@
-"""Programs of fairseq's LightConv and DynamicConv models (Wu et al., 2019)."""
+"""Compile fairseq's LightConv and DynamicConv models (Wu et al., 2019)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fairseq_ext.engine.writer import Writer
 
 
 def compile_lightconv(model: LightConvModel, program: Writer) -> None:
-    """Convolutions in place of self-attention; the rest is the Transformer's."""
+    """Compile a Transformer with convolutions in place of self-attention."""
     unmodified.require_methods(model.encoder, LightConvEncoder, unmodified.ENCODER)
     unmodified.require_methods(model.decoder, LightConvDecoder, unmodified.DECODER)
     x = embed(model.encoder, Phase.TOKENS, program)
@@ -54,7 +54,7 @@ def compile_lightconv(model: LightConvModel, program: Writer) -> None:
 
 
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
-    """``x + W_2 Conv(GLU(W_1 x + b_1)) + b_2`` and its norm, which may come first."""
+    """Compile ``x + W_2 Conv(GLU(W_1 x + b_1)) + b_2`` and its norm, which may come first."""
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     values = linear(layer.linear1, read, program)
@@ -69,7 +69,7 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
 
 
 def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
-    """A convolution with a kernel for each head, equation (3) of the paper."""
+    """Compile a convolution with a kernel for each head, equation (3) of the paper."""
     unmodified.require_methods(layer, LightweightConv1dTBC, unmodified.LAYER)
     require(layer.bias is None, "bias of a convolution")
     kernels = program.array(layer.weight)
@@ -79,7 +79,7 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
 
 
 def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) -> Columns:
-    """A convolution whose kernels are computed of each row, equation (4) of the paper."""
+    """Compile a convolution whose kernels are computed from each row, equation (4)."""
     unmodified.require_methods(layer, DynamicConv_scripatable, unmodified.LAYER)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     require(not layer.has_conv_bias, "bias of a convolution")

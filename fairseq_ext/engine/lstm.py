@@ -1,4 +1,4 @@
-"""Programs of fairseq's LSTM with attention (Luong et al., 2015)."""
+"""Compile fairseq's LSTM with attention (Luong et al., 2015)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq_ext.engine.writer import Writer
 
 
 def compile_lstm(model: LSTMModel, program: Writer) -> None:
-    """Encoder of one or two directions, then a decoder with input feeding."""
+    """Compile an encoder of one or two directions, and a decoder with input feeding."""
     unmodified.require_methods(model.encoder, LSTMEncoder, unmodified.ENCODER)
     unmodified.require_methods(model.decoder, LSTMDecoder, unmodified.DECODER)
     source, hiddens, cells = encode(model.encoder, program)
@@ -21,7 +21,7 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 
 
 def encode(encoder: LSTMEncoder, program: Writer) -> tuple[Columns, list[Columns], list[Columns]]:
-    """States of the last layer, and the final states and cells of each layer."""
+    """Compile the encoder; return the last layer's states, and all layers' final states, cells."""
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]
@@ -56,7 +56,7 @@ def decode(
     cells: list[Columns],
     program: Writer,
 ) -> None:
-    """One step: the layers, attention with the last one's state, and the output layer."""
+    """Compile a step: the layers, attention with the last layer's state, the output layer."""
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     if decoder.encoder_hidden_proj is not None:
@@ -98,7 +98,7 @@ def decode(
 def advance(
     cell: nn.LSTMCell, x: Columns, states: Columns, initial: list[Columns], program: Writer
 ) -> Columns:
-    """``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; returns ``h_t``."""
+    """Compile ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; return ``h_t``."""
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
     before = [
         program.recall(part, first) for part, first in zip(states.split(2), initial, strict=True)

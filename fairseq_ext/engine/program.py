@@ -5,9 +5,9 @@ a hypothesis, or one of a fixed number of slots of a sentence. The encoder's ope
 a batch of sentences, the decoder's once for every step. ``native/machine.c`` runs them; operations
 have the same names there.
 
-Programs of several models that vote are one program: the operations of each model, one model after
-another, and an output layer of each; the search takes the mean of their probabilities, as fairseq's
-``EnsembleModel`` does. As JSON a program is lists of numbers, and names of operations.
+Several models that vote share one program: it has the operations of one model after another, and
+an output layer for each; the search takes the mean of their probabilities, like fairseq's
+``EnsembleModel``. In JSON, a program consists of lists of numbers, and names of operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Phase(enum.IntEnum):
-    """The meaning of a row of a register."""
+    """The thing that a row of a register stands for."""
 
     TOKENS = 0
     SENTENCES = 1
@@ -33,7 +33,7 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """Operations; machine.h says what each computes."""
+    """An operation's code; machine.h says what each operation computes."""
 
     EMBED = 0
     LINEAR = 1
@@ -59,18 +59,18 @@ class Code(enum.IntEnum):
 
 
 WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
-"""How attention binarizes the weights of its sum, as machine.h numbers it."""
+"""Ways in which an attention binarizes the weights of its sum, with their numbers in machine.h."""
 
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
-"""Functions that fairseq's layers call, by name, as engine.h numbers them."""
+"""Activation functions of fairseq's layers, with their numbers in engine.h."""
 
 
 BACKWARDS, CELLS = 1, 2
-"""Bits of the number of :attr:`Code.RECUR`: from the last token on; an LSTM, no GRU."""
+"""Flags of :attr:`Code.RECUR`: run from the last token to the first; be an LSTM, not a GRU."""
 
 
 class Shape(NamedTuple):
-    """The shape of a register; only in :attr:`Phase.SLOTS` does it have rows for each sentence."""
+    """The shape of a register; ``rows``, for each sentence, is used only in :attr:`Phase.SLOTS`."""
 
     width: int
     phase: Phase
@@ -85,11 +85,11 @@ class Columns(NamedTuple):
     width: int
 
     def split(self, parts: int) -> list[Columns]:
-        """Equal parts, from left to right."""
+        """Cut the columns into equal parts, from left to right."""
         return self.cut([self.width // parts] * parts)
 
     def cut(self, widths: Sequence[int]) -> list[Columns]:
-        """Parts of these widths, from left to right."""
+        """Cut the columns into parts of these widths, from left to right."""
         begins = accumulate(widths, initial=self.offset)
         return [
             Columns(self.register, begin, width)
@@ -101,7 +101,7 @@ NOTHING = Columns(-1, 0, 0)
 
 
 class Operation(NamedTuple):
-    """One operation; what the operands mean depends on its code."""
+    """One operation; the meaning of the operands depends on the code."""
 
     code: Code
     out: Columns
@@ -134,11 +134,11 @@ OPERANDS = {
     Code.FILTER: (1, 1, 3, 0),
     Code.LSTM: (3, 0, 0, 0),
 }
-"""How many inputs, weights, ints and reals an operation has."""
+"""The number of inputs, weights, ints and reals of each operation."""
 
 
 class Symbols(NamedTuple):
-    """Numbers of the special symbols; ``begin`` is what a translation begins with."""
+    """The ids of the special symbols; ``begin`` starts a translation."""
 
     begin: int
     end: int
@@ -148,14 +148,14 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """``W [N, K]`` of a product or of an embedding, or a table or vector that stays as it is.
+    """A matrix ``W [N, K]`` of a product or an embedding, or a plain table or vector.
 
     Attributes:
         values: fp32; or int8, in ``units``.
-        plain: read in fp32, row by row: gains, biases, positions.
-        recipe: how it is made of the model's weights (:mod:`fairseq_ext.engine.recipes`); a
-            constant, which is no weight, stands in it as an array.
-        units: of the rows of int8 values.
+        plain: whether it is read in fp32, row by row, such as gains, biases and positions.
+        recipe: how to compute it from the model's weights (:mod:`fairseq_ext.engine.recipes`);
+            constants are arrays in the recipe.
+        units: units of the rows of int8 values.
     """
 
     values: np.ndarray
@@ -168,13 +168,13 @@ READINGS = ("floats", "largest", "mean", "bound")
 
 
 class Reading(NamedTuple):
-    """How a product with signs reads its inputs.
+    """The way in which a product with signs reads its inputs.
 
     Attributes:
-        how: as ``floats``, or as signs, whose level is half of the row's ``largest`` number, the
-            ``mean`` number (signs left out), or half of a given ``bound``.
+        how: ``floats``, or signs, whose level is half the ``largest`` magnitude of a row, the
+            ``mean`` magnitude, or half of a given ``bound``.
         bound: the given bound.
-        divisor: of the level.
+        divisor: number that divides the level.
     """
 
     how: str = "floats"
@@ -187,15 +187,15 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """``W [N, K]`` of a product, which is ``±1`` or 0, times a level for each output.
+    """A matrix ``W [N, K]`` of a product: signs, ``±1`` or 0, times a level for each output.
 
     Attributes:
-        values: bits ``[N, at least K / 8]``, uint8, from the lowest of a byte; 0 is minus.
+        values: bits ``[N, at least K / 8]``, uint8, from the lowest bit of a byte; 0 is minus.
         levels: ``[N]``, fp32.
         inputs: K.
-        reading: of the inputs.
-        name: of the weight whose signs these are.
-        plus: like ``values``, where some signs may be 0: 1 is plus.
+        reading: the way in which inputs are read.
+        name: name of the weight with these signs.
+        plus: bits like ``values`` in which 1 is plus; used if some signs are 0.
     """
 
     values: np.ndarray
@@ -213,7 +213,7 @@ class Signs:
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
 
     def array(self) -> np.ndarray:
-        """-1, 0 and 1 ``[N, K]`` in int8."""
+        """Return the signs -1, 0 and 1 ``[N, K]`` in int8."""
         positive, plus = (
             np.unpackbits(bits, axis=1, count=self.inputs, bitorder="little").view(np.int8)
             for bits in (self.values, self.values if self.plus is None else self.plus)
@@ -222,7 +222,7 @@ class Signs:
 
 
 def pack_bits(weight: np.ndarray) -> np.ndarray:
-    """The signs of ``W [N, K]`` as :attr:`Signs.values` has them; that of zero is plus."""
+    """Pack the signs of ``W [N, K]`` into bits for :attr:`Signs.values`; zero counts as plus."""
     return np.packbits(weight >= 0, axis=1, bitorder="little")
 
 
@@ -240,13 +240,13 @@ class Program:
 
     Attributes:
         matrices: weights, by number.
-        shapes: of the registers, by number.
+        shapes: shapes of the registers, by number.
         encoder, decoder: operations.
-        caches: how many of the decoder's attentions keep the past.
-        outputs: the output layer; in an ensemble (:func:`merged`) one of each
+        caches: number of memories of past steps in the decoder.
+        outputs: the output layer; in an ensemble (:func:`merged`) one for each
             model, and probabilities are the mean over models.
-        symbols: of the target.
-        longest_source, longest_target: tokens, ``</s>`` included.
+        symbols: the target's special symbols.
+        longest_source, longest_target: most tokens, ``</s>`` included.
     """
 
     symbols: Symbols
@@ -261,12 +261,12 @@ class Program:
 
     @property
     def source_tables(self) -> set[int]:
-        """Numbers of the matrices that have a row for each source token."""
+        """The numbers of the matrices that have a row for each source token."""
         return {operation.weights[0] for operation in self.encoder if operation.code is Code.EMBED}
 
     @property
     def has_alignment(self) -> bool:
-        """Whether the decoder shows weights of an attention over the source."""
+        """Whether some attention over the source gives its weights as alignment."""
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)
         return any(
             operation.code in over_source and operation.ints[1] for operation in self.decoder
@@ -281,12 +281,12 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
     """Join the programs of several models.
 
     Args:
-        programs: with the same target symbols; a single program is returned as it is.
-        weights: the number of weights of each program, where these are kept outside its
+        programs: programs with the same target symbols; a single one is returned unchanged.
+        weights: the number of weights of each program, if they are kept outside its
             ``matrices``. The ensemble numbers them program by program.
 
     Raises:
-        ConfigError: they write different tokens.
+        ConfigError: the programs have different target symbols.
     """
     first, *rest = programs
     if not rest:
@@ -365,7 +365,7 @@ def decode_program(encoded: dict[str, Any]) -> Program:
     """Undo :func:`encode_program`; only the types of the parts are checked.
 
     Raises:
-        DataError: a number that is not whole where it must be, or too large for the machine.
+        DataError: a number is not whole where it must be, or too large for the machine.
         KeyError, TypeError, ValueError: a part is missing or of another type.
     """
     weight, bias = _whole_numbers(encoded["output"])
@@ -385,7 +385,7 @@ def whole_number(value: Any) -> int:
     """Return a whole number that fits into the machine's int32.
 
     Raises:
-        DataError: it is not whole, or does not fit.
+        DataError: the number is not whole, or does not fit.
     """
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
         raise DataError("a number is not whole, or too large")
@@ -396,7 +396,7 @@ def number(value: Any) -> int | float:
     """Return a number that fits into the machine's int32 or fp32.
 
     Raises:
-        DataError: it does not fit.
+        DataError: the number does not fit.
     """
     if type(value) is not float:
         return whole_number(value)

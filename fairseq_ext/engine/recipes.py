@@ -1,4 +1,4 @@
-"""Recipes: how the arrays of a program are made of the named weights of a model (numpy only).
+"""Recipes to compute the arrays of a program from the named weights of a model (numpy only).
 
 A recipe is the name of a weight, or an operation of :data:`OPERATIONS` with its operands, which are
 recipes and whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. The compiler and the
@@ -19,13 +19,13 @@ Compact = tuple[np.ndarray, np.ndarray]
 """A matrix in int8, and the units of its rows."""
 
 DEEPEST = 8
-"""Operations inside each other; models have three."""
+"""Most operations nested in each other; models have three."""
 FASTEST = 1e6
-"""Radians by position, of a sine; fairseq's fastest has one."""
+"""Most radians per position of a sine; fairseq's fastest sine has one."""
 
 
 def rows(*parts: np.ndarray) -> np.ndarray:
-    """Matrices or vectors under each other."""
+    """Stack matrices or vectors on top of each other."""
     return np.concatenate(parts)
 
 
@@ -35,44 +35,44 @@ def beside(*parts: np.ndarray) -> np.ndarray:
 
 
 def columns(matrix: np.ndarray, begin: int, end: int) -> np.ndarray:
-    """Columns ``begin`` to ``end`` of a matrix."""
+    """Return columns ``begin`` to ``end`` of a matrix."""
     if not (matrix.ndim == 2 and 0 <= begin < end <= matrix.shape[1]):
         raise DataError("columns are outside of their weight")
     return np.ascontiguousarray(matrix[:, begin:end])
 
 
 def part(array: np.ndarray, index: int) -> np.ndarray:
-    """The matrix ``array[index]``."""
+    """Return the matrix ``array[index]``."""
     if not 0 <= index < len(array):
         raise DataError("a part is outside of its weight")
     return np.ascontiguousarray(array[index])
 
 
 def flat(array: np.ndarray) -> np.ndarray:
-    """All numbers in a vector."""
+    """Return all numbers as one vector."""
     return array.reshape(-1)
 
 
 def total(*vectors: np.ndarray) -> np.ndarray:
-    """The sum of vectors of the same size, or of the rows of a single matrix."""
+    """Return the sum of vectors of the same size, or of the rows of a single matrix."""
     return np.add.reduce(vectors[0] if len(vectors) == 1 else vectors, axis=0)
 
 
 def softmax(array: np.ndarray) -> np.ndarray:
-    """The softmax over the last axis."""
+    """Compute the softmax over the last axis."""
     powers = np.exp(array - array.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def taps(kernel: np.ndarray) -> np.ndarray:
-    """The weight of a convolution, ``[N, K, taps]``, for inputs that lie side by side by tap."""
+    """Flatten the weight ``[N, K, taps]`` of a convolution for inputs side by side, tap by tap."""
     return np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
 
 
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
-    """Sines and cosines of ``count`` positions, ``[count, width]``; that of ``padding`` is 0.
+    """Compute sines and cosines of ``count`` positions, ``[count, width]``; ``padding`` gets 0.
 
-    They equal those of fairseq's ``SinusoidalPositionalEmbedding``.
+    They equal fairseq's ``SinusoidalPositionalEmbedding``.
     """
     if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
         raise DataError("a table of positions has another size")
@@ -94,12 +94,12 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Evaluator:
-    """Compute arrays by their recipes.
+    """An evaluator that computes arrays by their recipes.
 
     Args:
         weight: returns the numbers of a named weight in fp32.
-        budget: bytes that all results may have together; a recipe of a few words could otherwise
-            ask for any amount of memory.
+        budget: most bytes of all results together; otherwise a short recipe could ask for any
+            amount of memory.
         compact: returns a named weight in int8 and the units of its rows, or None.
     """
 
@@ -112,10 +112,10 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return a matrix in int8 with its units, if it is stored so, or rows of such matrices.
+        """Return a matrix, or rows of matrices, in int8 with units if stored so, else None.
 
         Raises:
-            DataError: weights whose parts do not fit each other.
+            DataError: the parts of a weight do not fit together.
         """
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
@@ -132,8 +132,8 @@ class Evaluator:
         """Compute the array of a recipe, in fp32 and contiguous.
 
         Raises:
-            DataError: it is no recipe, or needs too much memory.
-            ValueError, TypeError, IndexError: weights that do not fit each other.
+            DataError: it is not a recipe, or needs too much memory.
+            ValueError, TypeError, IndexError: weights do not fit together.
         """
         if isinstance(recipe, str):
             array = self._weight(recipe)

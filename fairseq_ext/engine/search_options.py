@@ -14,10 +14,10 @@ INT32 = 2**31 - 1
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draws instead of a search.
+    """The options of sampling, which replaces the search.
 
-    A draw depends on the seed, the number of the sentence, the step and the place of the hypothesis
-    in its sentence, and on nothing else.
+    A draw depends only on the seed, the number of the sentence, the step, and the place of the
+    hypothesis in its sentence.
 
     Attributes:
         top_k: draw only among this many of the most probable tokens; 0: all.
@@ -34,21 +34,21 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rules:
-    """Options of a search; names and defaults are those of fairseq-generate's.
+    """The options of a search, with fairseq-generate's names and defaults.
 
     Attributes:
-        lenpen: None leaves scores as sums of log-probabilities.
+        lenpen: length penalty; None leaves scores as sums of log-probabilities.
         length_offset: scores are divided by ``((offset + length) / (offset + 1)) ** lenpen``; 5 for
             GNMT's penalty.
         match_source_len: a translation has as many tokens as the source, ``</s>`` included, and
             then its own ``</s>``, which costs nothing.
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
-        sampling: None searches.
-        attention: return it.
-        listed: search the tokens of the machine's shortlist alone, if it has one.
+        sampling: options of sampling; None searches.
+        attention: whether to return the attention.
+        listed: whether to search only the tokens of the machine's shortlist, if it has one.
 
     Raises:
-        ConfigError: ``max_len_a`` is infinite or no number.
+        ConfigError: ``max_len_a`` is infinite or not a number.
     """
 
     beam: int = 5
@@ -71,11 +71,11 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """The number of tokens that may be asked for after a hypothesis."""
+        """The most next tokens that the search may need for one hypothesis."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return the most tokens of a translation of ``source`` tokens, without ``</s>``."""
+        """Return the largest length of a translation of ``source`` tokens, without ``</s>``."""
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source if self.match_source_len else int(a * source + b)
         return min(limit, program.longest_target - 1)
@@ -89,7 +89,7 @@ class Rules:
     def settings(self, program: Program) -> ctypes.Structure:
         """Return these rules as the C structure that the engine reads."""
         drawn = self.sampling or Sampling()
-        # Larger numbers would not fit into the machine's types, and have the same effect.
+        # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)
         top_k = min(drawn.top_k, INT32)

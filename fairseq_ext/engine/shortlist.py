@@ -1,15 +1,15 @@
-"""The target tokens that translations of a sentence may have (numpy only).
+"""Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
-A shortlist has the most frequent target tokens and, for each source token, those that translate it
-most often. For a sentence they are joined, so that the output layer and the softmax are
-computed for some hundreds of tokens instead of tens of thousands. As a file it is UTF-8 text::
+A shortlist has the most frequent target tokens and, for each source token, the tokens that
+translate it most often. For a sentence they are joined, so that output layer and softmax are
+computed for some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
     the most frequent target symbols, separated by spaces
     source symbol<TAB>target symbols, separated by spaces
     ...
 
-`fairseq-ext shortlist` makes one of training data.
+`fairseq-ext shortlist` makes a shortlist from training data.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CURE = "Make it again with `fairseq-ext shortlist`."
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """Numbers of target tokens, int32.
+    """A shortlist of target token ids, int32.
 
     Attributes:
         frequent: tokens that every sentence may have.
         counts: for each source token, how many target tokens it lists.
-        tokens: the listed ones, one source token after another.
+        tokens: the listed target tokens, one source token after another.
     """
 
     frequent: np.ndarray
@@ -48,7 +48,7 @@ class Shortlist:
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def check(self, vocabulary: int) -> None:
-        """Refuse a shortlist of another target vocabulary.
+        """Refuse a shortlist for another target vocabulary.
 
         Raises:
             ConfigError: a token id outside the vocabulary, or counts that do not match its tokens.
@@ -74,12 +74,12 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return the tokens of a sentence and ``extra``, ascending, int32.
+        """Return the tokens for a sentence, and ``extra``, ascending, int32.
 
         Args:
-            sentence: numbers of source tokens; those without an entry have no tokens of their own.
-            extra: numbers of target tokens that are added.
-            vocabulary: size of the target's.
+            sentence: ids of source tokens; tokens without an entry add nothing.
+            extra: ids of target tokens to add.
+            vocabulary: size of the target vocabulary.
         """
         listed = np.zeros(vocabulary, bool)
         listed[self.frequent] = listed[np.asarray(extra, np.int64)] = True
@@ -100,7 +100,7 @@ def made(frequent: Iterable[int], lists: Sequence[Iterable[int]]) -> Shortlist:
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
-    """Write a shortlist of symbols, whole or not at all."""
+    """Write a shortlist of symbols atomically."""
     with files.atomic_write(path) as file:
         file.write(f"{FORMAT}\t{len(lists)}\n{' '.join(frequent)}\n")
         for symbol, targets in lists.items():
@@ -111,7 +111,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
     """Read a shortlist from its file.
 
     Args:
-        path: of `fairseq-ext shortlist`.
+        path: a file written by `fairseq-ext shortlist`.
         source, target: symbols of the dictionaries.
 
     Raises:
@@ -142,7 +142,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
 
 
 def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> list[int]:
-    """Return the numbers of the symbols in a line, at least one."""
+    """Return the ids of the symbols in a line; refuse a line without symbols."""
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:
@@ -157,7 +157,7 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 def coverage(
     shortlist: Shortlist, source: Side, target: Side, sentences: int = 1000
 ) -> tuple[float, float]:
-    """Measure a shortlist on sentences from all over a parallel text.
+    """Measure a shortlist on sentences spread over a parallel text.
 
     Returns:
         The share of target tokens that are listed for their sentence, and how many are listed for

@@ -1,6 +1,6 @@
-"""The named weights in a safetensors file, read one at a time (numpy only).
+"""Read the named weights of a safetensors file, one at a time (numpy only).
 
-Weights are fp32, bf16 or whole numbers under their names. Besides there are three compact forms:
+Weights are fp32, bf16 or whole numbers under their names. There are also three compact forms:
 
 =====================================  ===========================================================
 ``NAME.int8``, ``NAME.scale``          ``[N, K]`` in units ``[N]`` of its rows
@@ -42,20 +42,20 @@ DIGITS = (np.arange(3**5)[:, None] // TRIPLES % 3 - 1).astype(np.int8)
 
 
 LARGEST = 1e18
-"""Size of a weight; a product of two larger ones may not be a number any more."""
+"""Largest magnitude of a weight; products of larger weights could overflow."""
 
 
 class Tensors:
-    """The weights of a file, which stays open; each is read when it is asked for.
+    """The weights of a file, which stays open; each is read when it is requested.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Attributes:
-        size: of the file in bytes.
+        size: size of the file in bytes.
 
     Raises:
-        CheckpointError: it is missing, truncated, damaged or no safetensors file.
+        CheckpointError: the file is missing, truncated, damaged or not a safetensors file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -75,7 +75,7 @@ class Tensors:
             raise self.damaged(error) from None
 
     def damaged(self, error: Exception) -> CheckpointError:
-        """The error to raise for a file that cannot be used."""
+        """Return the error to raise for a file that cannot be used."""
         if isinstance(error, DataError) and str(self._path) in str(error):
             return CheckpointError(str(error))
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
@@ -88,7 +88,7 @@ class Tensors:
         return name in self._table
 
     def names(self) -> Iterator[str]:
-        """Names of all weights, those in a compact form included."""
+        """Yield the names of all weights, including those in a compact form."""
         for name in self._table:
             stem, dot, ending = name.rpartition(".")
             if dot + ending in (INT8, BITS, TRITS):
@@ -97,16 +97,16 @@ class Tensors:
                 yield name
 
     def all_names(self) -> Iterator[str]:
-        """Names of all tensors as they are stored."""
+        """Return the names of all tensors as they are stored."""
         yield from self._table
 
     def kind(self, name: str) -> str:
-        """The format of a tensor's numbers, such as ``fp32``."""
+        """Return the format of a tensor's numbers, such as ``fp32``."""
         kind = self._entry(name)["dtype"]
         return {"F32": "fp32", "BF16": "bf16"}.get(kind, kind.lower())
 
     def stored(self, name: str) -> np.ndarray:
-        """Read a tensor; bf16 as uint16.
+        """Read a tensor as it is stored, with bf16 as uint16.
 
         Raises:
             DataError: there is none of this name, or it cannot be read.
@@ -129,7 +129,7 @@ class Tensors:
         return entry
 
     def array(self, name: str) -> np.ndarray:
-        """A weight: fp32, or the whole numbers that it consists of.
+        """Read a weight, as fp32 or whole numbers.
 
         Raises:
             DataError: there is none of this name, its parts do not fit each other, or a number is
@@ -147,7 +147,7 @@ class Tensors:
             return _in_range(name, stored.astype(np.float32, copy=False))
 
     def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """A matrix in int8 and the units of its rows, as they are stored; None if it is not.
+        """Read a matrix stored in int8, and the units of its rows; None if stored otherwise.
 
         Raises:
             DataError: its parts do not fit each other.
@@ -162,7 +162,7 @@ class Tensors:
         return rounded, _in_range(name, scale)
 
     def signs(self, name: str, inputs: int) -> Signs | None:
-        """A weight of K ``inputs`` that is kept as bits or trits; None if it is not.
+        """Read a weight of K ``inputs`` stored as bits or trits; None if stored otherwise.
 
         Raises:
             DataError: its parts do not fit each other, or a byte stands for no signs.
@@ -184,17 +184,17 @@ class Tensors:
 
 
 def pack_trits(signs: np.ndarray) -> np.ndarray:
-    """Signs ``[N, K]`` of -1, 0 and 1 as bytes ``[N, K / 5]``."""
+    """Pack signs ``[N, K]`` of -1, 0 and 1 into bytes ``[N, K / 5]``."""
     padded = np.pad(signs, ((0, 0), (0, -signs.shape[1] % 5)))
     digits = padded.reshape(len(signs), -1, 5) + 1
     return (digits @ TRIPLES).astype(np.uint8)
 
 
 def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
-    """-1, 0 and 1 ``[N, K]`` in int8 of bytes that :func:`pack_trits` made.
+    """Unpack bytes of :func:`pack_trits` to -1, 0 and 1 ``[N, K]`` in int8.
 
     Raises:
-        DataError: a byte is larger than five digits can be.
+        DataError: a byte is too large for five digits.
     """
     if packed.size and packed.max() >= len(DIGITS):
         raise DataError(f"a byte of its ternary weights is above {len(DIGITS) - 1}")
@@ -202,7 +202,7 @@ def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _in_range(name: str, values: np.ndarray) -> np.ndarray:
-    """Return weights, all of which must be finite and of a size that can be computed with."""
+    """Return the values; refuse any that is not finite, or above :data:`LARGEST`."""
     if values.size and not (values.min() >= -LARGEST and values.max() <= LARGEST):
         raise DataError(f"the weight `{name:.60}` has numbers that are not finite or above 1e18")
     return values

@@ -1,7 +1,7 @@
 """Refuse models with code of their own, hooks, or weights that are not finite.
 
-A program is made of a model's weights and options alone. Anything else that changes its results,
-such as an adapter in a subclass of ``nn.Linear``, would be left out without a word.
+A program is made only from a model's weights and options. Anything else that changes its results,
+such as an adapter in a subclass of ``nn.Linear``, would be left out silently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DECODER = (
     *MODEL,
 )
 LAYER = ("forward", "residual_connection")
-"""Methods that compute, of a model and of its parts. Its own ``forward`` is the training's."""
+"""Methods in which a layer computes, like the tuples above for a model's other parts."""
 
 OURS = "fairseq_ext"
 LIBRARIES = ("torch", "fairseq", "apex", OURS)
@@ -43,10 +43,10 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str]) -> None:
-    """Refuse a module with methods that are neither those of ``base`` nor this package's.
+    """Refuse a module that overrides methods of ``base``, unless this package does so.
 
     Raises:
-        ConfigError: it has such a method.
+        ConfigError: the module has such a method.
     """
     for name in names:
         method = _method(module, name)
@@ -58,7 +58,7 @@ def require_no_additions(model: nn.Module) -> None:
     """Refuse a model with code, hooks or parametrizations from outside its libraries.
 
     Raises:
-        ConfigError: a part with code of its own, a hook or a parametrization.
+        ConfigError: a part has code of its own, a hook or a parametrization.
     """
     for module in model.modules():
         name = type(module).__name__
@@ -84,7 +84,7 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Refuse weights that are NaN or infinite: they would give plausible translations.
+    """Refuse weights that are NaN or infinite, because translations could look plausible.
 
     Args:
         matrices: the weights of a program.
@@ -109,6 +109,6 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def _finite(values: np.ndarray) -> bool:
-    """Whether all numbers are finite; the quick sum may overflow although they are."""
+    """Return whether all numbers are finite; a quick sum may overflow, so it is checked again."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()) or np.isfinite(values).all())

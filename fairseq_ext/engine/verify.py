@@ -1,9 +1,9 @@
 """Check that a program and its weights can be run (numpy only).
 
 ``native/machine.c`` reads and writes memory as the program says, and checks nothing. So everything
-it relies on is proven first: that an operation has its operands, that they lie within registers
-that were written before, that rows of registers stand for the same things, and that each weight
-has the size and the kind with which the operation reads it.
+it relies on is proven first: operations have their operands, operands lie within registers that
+were written before, rows of registers stand for the same things, and each weight has the size and
+kind that its operation needs.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ PANELS: dict[int, dict[str, tuple[str, Callable[[int], int]]]] = {
         "scales": _UNITS["scales"],
     },
 }
-"""By kind: the arrays of a weight, their types, and how many numbers of each a panel has."""
+"""The arrays of a weight by kind, with their types and the numbers in a panel."""
 
 EMBEDDINGS = {PLAIN, *map(NUMBERS.index, ("fp32", "bf16", "int8"))}
-"""Kinds of which a single output can be read."""
+"""Kinds of weights of which a single row can be read."""
 
 LONGEST_SUM = 1 << 16
-"""Products of two bytes that int32 has room for."""
+"""Number of products of two bytes whose sum fits into int32."""
 
 MOST = 1 << 24
-"""Numbers in a row, rows, numbers of operations: no model comes near it."""
+"""Most rows and columns, and the largest integer in an operation; no model comes near it."""
 
 MOST_COLUMNS = 16
-"""Columns of all registers, over the rows and columns of all weights; models have about half."""
+"""Most columns of all registers per row and column of all weights; models have about half."""
 
 MOST_NUMBERS = 1 << 22
-"""Numbers of all registers for a token; 48 layers that are 8,192 wide inside have a fifth."""
+"""Most numbers in all registers for a token; 48 layers, 8,192 wide inside, have a fifth."""
 
 MOST_SLOTS = 1 << 25
-"""Numbers of all registers for the slots of a sentence: 128 MiB."""
+"""Most numbers in all registers for the slots of a sentence: 128 MiB."""
 
 MOST_OPERATIONS = 1 << 13
-"""Operations of the encoder or of the decoder; 48 layers have some 500."""
+"""Most operations of the encoder or the decoder; 48 layers have some 500."""
 
 
 def is_whole(weight: Packed) -> bool:
-    """Whether a weight has the numbers that its kind and size need."""
+    """Return whether a weight has the numbers that its kind and size need."""
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -92,7 +92,7 @@ def is_whole(weight: Packed) -> bool:
 
 
 def _sums_fit(weight: Packed) -> bool:
-    """Whether no sum of products of bytes is out of int32's range."""
+    """Return whether all sums of products of bytes fit into int32."""
     if weight.sums is None:
         return True
     bound = weight.inputs * 128 * 128
@@ -102,7 +102,7 @@ def _sums_fit(weight: Packed) -> bool:
 
 
 def _can_be_read(weight: Packed) -> bool:
-    """Whether the reading of inputs is known and its numbers are finite."""
+    """Return whether the way of reading inputs is known and its numbers are finite."""
     how, bound, divisor = weight.reading
     with np.errstate(over="ignore"):
         return how in READINGS and bool(np.isfinite(np.float32([bound, divisor])).all())
@@ -118,8 +118,8 @@ def verify(program: Program, weights: Sequence[Packed]) -> None:
     """Refuse a program that would read or write outside its memory.
 
     Args:
-        program: its ``matrices`` are not looked at.
-        weights: the matrices as they are laid out.
+        program: the program; its ``matrices`` are ignored.
+        weights: the matrices, laid out.
 
     Raises:
         ConfigError: the first fault.
@@ -139,8 +139,8 @@ class _Verifier:
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
-        self.written: list[np.ndarray] = []  # of each register: which columns hold something
-        self.heads: dict[int, int] = {}  # of registers that hold transposed keys
+        self.written: list[np.ndarray] = []  # for each register, which columns were written
+        self.heads: dict[int, int] = {}  # number of heads by register of transposed keys
         self.caches: Counter[int] = Counter()
         self.decoding = False
 
@@ -158,7 +158,7 @@ class _Verifier:
                         f"operation {place} of the {side} ({Code(operation.code).name}): {error}"
                     ) from None
             for operation in operations:
-                if operation.code is Code.RECALL:  # by now it is written
+                if operation.code is Code.RECALL:  # its input may be written after it
                     self.read(operation.inputs[0], Phase.HYPOTHESES)
         vocabulary = self._vocabulary()
         for layer in program.outputs:
@@ -180,7 +180,7 @@ class _Verifier:
         return self.weights[layers[0].weight].outputs
 
     def _check_numbers(self) -> None:
-        """Check limits of length and registers, which belong to no single operation."""
+        """Check limits of lengths and registers that concern no single operation."""
         program = self.program
         for name in ("longest_source", "longest_target"):
             _require(1 <= getattr(program, name) < 1 << 31, f"its `{name}` is out of range")
@@ -191,7 +191,7 @@ class _Verifier:
             _require(rows == 0 or phase == Phase.SLOTS, "a register has a number of rows")
             _require(0 <= rows <= MOST, "a register has too many rows")
             _require(rows or phase != Phase.SLOTS, "a register has no rows")
-        models = max(1, len(program.outputs))  # of an ensemble
+        models = max(1, len(program.outputs))  # in an ensemble
         for operations in (program.encoder, program.decoder):
             _require(len(operations) <= MOST_OPERATIONS * models, "its operations are too many")
         columns = sum(shape.width for shape in program.shapes)
@@ -218,7 +218,7 @@ class _Verifier:
     # ---- operands --------------------------------------------------------------------------------
 
     def within(self, place: Columns) -> Shape:
-        """Return the shape of an operand's register, in which the operand must lie."""
+        """Check that an operand lies in its register; return the register's shape."""
         _require(0 <= place.register < len(self.program.shapes), "a register is missing")
         shape = self.program.shapes[place.register]
         inside = place.offset >= 0 and 1 <= place.width <= shape.width - place.offset
@@ -240,7 +240,7 @@ class _Verifier:
         _require(shape[1:] == rows[1:], "its rows are of other things")
 
     def weight(self, number: int) -> Packed:
-        """Return a weight, which must exist."""
+        """Check that a weight exists, and return it."""
         _require(0 <= number < len(self.weights), "a weight is missing")
         return self.weights[number]
 
@@ -251,7 +251,7 @@ class _Verifier:
         _require(fits, "its weight has another size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Return a table in fp32, ``[rows, columns]``, of at least this many rows."""
+        """Check a table in fp32, ``[at least rows, columns]``, and return it."""
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has another size or kind")
@@ -267,12 +267,12 @@ class _Verifier:
         _require(number in ACTIVATIONS.values(), "its activation is unknown")
 
     def cache(self, number: int) -> None:
-        """Count a memory of past steps, in the decoder."""
+        """Check the number of a memory of past steps, and count it."""
         if self.decoding:
             self.caches[number] += 1
 
     def divides(self, parts: int, *widths: int) -> None:
-        """Check that widths can be cut into this many heads or groups."""
+        """Check that widths can be cut into ``parts`` heads or groups."""
         equal = parts >= 1 and not any(width % parts for width in widths)
         _require(equal, "a width cannot be cut into equal parts")
 
@@ -376,7 +376,7 @@ def _attend_past(check: _Verifier, op: Operation) -> None:
 
 def _attend_source(check: _Verifier, op: Operation) -> None:
     check.memory(op)
-    shown = op.ints[1] != 0  # there is room for a weight of each token
+    shown = op.ints[1] != 0  # shown weights have room for one per token
     tokens = check.within(op.inputs[2]).phase == Phase.TOKENS
     _require(tokens or not shown, "its alignment is not with tokens")
 
@@ -397,7 +397,7 @@ def _convolve(check: _Verifier, op: Operation) -> None:
     sizes = check.plain(op.weights[0], 1, 2)[:, 0]
     within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
     _require(within.all(), "a kernel has no such size")
-    taps = int(sizes.astype(np.int64).sum())  # float32 loses ones beside 2^24
+    taps = int(sizes.astype(np.int64).sum())  # float32 is inexact above 2^24
     _require(logits.width == heads * taps, "its logits are not one for each tap")
     _window(check, op, cache)
 

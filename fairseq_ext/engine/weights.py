@@ -1,8 +1,8 @@
-"""Weights in the layout that the machine's products read (numpy only).
+"""Lay weights out for the machine's products (numpy only).
 
-Panels of 64 outputs, ``[panel][k][64]``; int8 ``[panel][k / 4][64][4]``. Signs are bits in int8's
-order or, ``[panel][k / 32][64][32]``, in that of the kernels of binary products. Ternary weights
-are the means of two binary ones: ``[panel][2][k / 32][64][32]``. engine.h reads this layout.
+Weights lie in panels of 64 outputs, ``[panel][k][64]``; int8 is ``[panel][k / 4][64][4]``. Signs
+are bits in int8's order or, for kernels of binary products, ``[panel][k / 32][64][32]``. A ternary
+weight is the mean of two binary ones: ``[panel][2][k / 32][64][32]``. engine.h reads this layout.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from fairseq_ext.utils.errors import ConfigError
 
 PANEL = 64
 PLAIN, SIGNS, BITS8, TERNARY = range(len(NUMBERS), len(NUMBERS) + 4)
-LINE = 64  # bytes that a processor reads at once
-PIECE = 1 << 25  # bytes of memory for many weights
+LINE = 64  # bytes of a cache line
+PIECE = 1 << 25  # bytes of a piece of memory for many weights
 
 
 class Packed(NamedTuple):
-    """A weight as the machine reads it.
+    """A weight in the machine's layout.
 
     Attributes:
-        kind: place in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` or
+        kind: index in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` or
             :data:`TERNARY` for signs times floats or signs, :data:`BITS8` for signs times inputs
             rounded to int8.
         outputs, inputs: N, K.
-        values: its numbers.
-        scales: of int8 the units of the outputs, of BITS8 and TERNARY their levels, of SIGNS twice
-            these.
-        sums: of int8 and BITS8: 128 times the sum of each output's weights.
-        reading: of SIGNS and TERNARY.
+        values: the numbers.
+        scales: for int8 the units of the outputs, for BITS8 and TERNARY their levels, for SIGNS
+            twice their levels.
+        sums: for int8 and BITS8, 128 times the sum of each output's weights.
+        reading: for SIGNS and TERNARY, the way in which inputs are read.
     """
 
     kind: int
@@ -51,18 +51,18 @@ class Packed(NamedTuple):
 class Pool:
     """Memory for weights, which lie one after another in large pieces.
 
-    Each step of a search reads all weights once. numpy asks for huge pages where a piece is large:
-    with pages of 4 KB a quarter of a step's time can go into finding them.
+    Each step of a search reads all weights once. numpy asks for huge pages if a piece is large;
+    with pages of 4 KB, a quarter of a step's time can go into looking them up.
 
     Args:
-        piece: bytes of a piece at least.
+        piece: least number of bytes in a piece.
     """
 
     def __init__(self, piece: int = PIECE) -> None:
         self._piece, self._free = piece, np.empty(0, np.uint8)
 
     def take(self, shape: Sequence[int], kind: DTypeLike) -> np.ndarray:
-        """Return an array without values, whose memory begins at a multiple of 64 bytes."""
+        """Return an uninitialized array that begins at a multiple of 64 bytes."""
         size = math.prod(shape) * np.dtype(kind).itemsize
         room = -(-size // LINE) * LINE
         if room > len(self._free):
@@ -77,14 +77,14 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     """Lay a weight out.
 
     Args:
-        matrix: ``[N, K]``; a plain one may have any shape.
+        matrix: ``[N, K]``; a plain matrix may have any shape.
         numbers: ``fp32``; ``bf16``, rounded to the nearest; or ``int8``, each output in units of
             its largest weight / 127. Signs remain signs; with ``int8`` they multiply rounded
-            inputs, unless they multiply signs; ternary ones are then int8 themselves.
-        pool: where it gets its memory; None: on its own.
+            inputs, unless they multiply signs; ternary weights are then int8 themselves.
+        pool: the pool for the memory; None: memory of its own.
 
     Raises:
-        ConfigError: other numbers.
+        ConfigError: ``numbers`` is unknown.
     """
     pool = pool or Pool(0)
     if numbers not in NUMBERS:
@@ -131,7 +131,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
     bits = _padded(matrix.values, inputs)
     if numbers != "int8" or matrix.reading != FLOATS:
         kind, scales = SIGNS, 2 * levels
-        if matrix.plus is not None:  # a zero is the mean of plus and minus
+        if matrix.plus is not None:  # zero is stored as the mean of plus and minus
             bits = np.concatenate([bits, _padded(matrix.plus, inputs)], axis=1)
             kind, scales = TERNARY, levels
         tiles = _panels(bits.view(np.int32), pool)
@@ -150,7 +150,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
-    """Bits ``[N, K / 8]`` in whole words of 64, those of inputs that are not there 0."""
+    """Pad bits ``[N, K / 8]`` to whole words of 64; bits beyond the inputs are 0."""
     size, rest = divmod(inputs, 8)
     padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
     padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]
@@ -160,26 +160,26 @@ def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _whole(values: np.ndarray) -> np.ndarray:
-    """Append zeros to the outputs' numbers up to a full panel."""
+    """Append zeros to the outputs' numbers to fill the last panel."""
     padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
     padded[: len(values)] = values
     return padded
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """The upper halves of fp32 numbers, rounded to the nearest, ties to even; ``uint16``."""
+    """Round fp32 to bf16 as ``uint16``, to the nearest, ties to even."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``[N, K]`` as whole numbers, and their units ``[N]``: each row's largest number is 127."""
+    """Round ``[N, K]`` to int8 and return the units ``[N]``; each row's largest number is 127."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 
 
 def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
-    """``[N, K]`` to ``[panel][K / together][64][together]``."""
+    """Reorder ``[N, K]`` to ``[panel][K / together][64][together]``."""
     outputs, inputs = values.shape
     count, groups = -(-outputs // PANEL), -(-inputs // together)
     panels = pool.take((count, groups, PANEL, together), values.dtype)
@@ -187,7 +187,7 @@ def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
     line = LINE // values.itemsize
     width = (-(-inputs // line) | 1) * line
     rows = np.zeros((PANEL, width), values.dtype)
-    unit = f"u{together * values.itemsize}"  # numpy moves words faster than groups of bytes
+    unit = f"u{together * values.itemsize}"  # because numpy moves words faster than groups of bytes
     transposed = rows[:, : groups * together].view(unit).T
     for panel, part in enumerate(range(0, outputs, PANEL)):
         filled = min(PANEL, outputs - part)

@@ -1,8 +1,8 @@
-"""A program while it is written: a method for each operation.
+"""Write a program with a method for each operation.
 
-Places are :class:`fairseq_ext.engine.program.Columns` of registers, ``x [rows, width]``; a method
-adds its operation to the encoder or the decoder, as the rows of its result say, and returns where
-the result is.
+Places are :class:`fairseq_ext.engine.program.Columns` of registers, ``x [rows, width]``. A method
+adds its operation to the encoder or the decoder, depending on the rows of its result, and returns
+the place of the result.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Writer(Program):
     """A program that is being written, with the parameters of a model.
 
     Args:
-        arguments: of :class:`Program`.
-        state: the model's state dict, which has the names of its weights.
+        arguments: arguments of :class:`Program`.
+        state: the model's state dict, with the names of the weights.
     """
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
@@ -52,15 +52,15 @@ class Writer(Program):
         self._recipes: dict[int, tuple[np.ndarray, Recipe]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
-        """The name of a parameter in the state; of tied ones the first."""
+        """Return a parameter's name in the state; the first name if it is tied."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """A parameter in fp32; one that is used twice gives the same array."""
+        """Return a parameter in fp32, always as the same array."""
         if parameter is None:
             return None
         key = parameter.data_ptr()
-        if key not in self._arrays:  # the tensor is kept, so that no other one gets its address
+        if key not in self._arrays:  # the tensor is kept, so that its address stays unique
             array = parameter.detach().float().cpu().numpy()
             self._arrays[key] = parameter, array
             name = self.name(parameter)
@@ -69,7 +69,7 @@ class Writer(Program):
         return self._arrays[key][1]
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
-        """An array made of others by one of :data:`fairseq_ext.engine.recipes.OPERATIONS`."""
+        """Compute an array from others by one of :data:`fairseq_ext.engine.recipes.OPERATIONS`."""
         key = (operation, *(x if isinstance(x, int) else id(x) for x in operands))
         if key not in self._derived:
             array = OPERATIONS[operation](*operands)
@@ -78,14 +78,14 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """How an array is made of the model's weights; a constant is itself."""
+        """Return the recipe of an array; a constant is its own recipe."""
         if id(array) in self._recipes:
             return self._recipes[id(array)][1]
-        self._recipes[id(array)] = array, array  # kept, as no other array may get its id
+        self._recipes[id(array)] = array, array  # kept, so that its id stays unique
         return array
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """The number of a weight; -1 for None. The same array gets the same number."""
+        """Return the number of a weight, -1 for None; an array always has the same number."""
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):
@@ -95,17 +95,17 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def signs(self, weight: Signs) -> int:
-        """The number of a new weight of signs."""
+        """Add a weight of signs, and return its number."""
         self.matrices.append(weight)
         return len(self.matrices) - 1
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
-        """A new register, as a whole."""
+        """Add a register, and return all of its columns."""
         self.shapes.append(Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
-        """The meaning of a row of these columns."""
+        """Return what a row of these columns stands for: a token, a sentence, a hypothesis …"""
         return self.shapes[place.register].phase
 
     def write(
@@ -117,7 +117,7 @@ class Writer(Program):
         ints: Sequence[int] = (),
         reals: Sequence[float] = (),
     ) -> Columns:
-        """Add an operation to the program that computes rows of this phase."""
+        """Add an operation to the encoder or, if it writes rows of hypotheses, to the decoder."""
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(
             Operation(code, out, tuple(inputs), tuple(weights), tuple(ints), tuple(reals))
@@ -125,7 +125,7 @@ class Writer(Program):
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """A new register with the rows of another one."""
+        """Add a register with the same rows as another, and return its columns."""
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 
@@ -138,7 +138,7 @@ class Writer(Program):
         first_position: int = 0,
         out: Columns | None = None,
     ) -> Columns:
-        """``scale · W[token] + P[position + first_position]``."""
+        """Compute ``scale · W[token] + P[position + first_position]``."""
         weights = (self.matrix(table), self.matrix(positions, plain=True))
         out = self.register(table.shape[1], phase) if out is None else out
         return self.write(Code.EMBED, out, weights=weights, ints=(first_position,), reals=(scale,))
@@ -152,10 +152,10 @@ class Writer(Program):
         added: Columns = NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """``f(x W^T + b) + added``; nothing can be added to an activation but relu's.
+        """Compute ``f(x W^T + b) + added``; of the activations, only relu allows ``added``.
 
         Raises:
-            ConfigError: an activation that the machine does not have.
+            ConfigError: the machine does not have the activation.
         """
         signs = isinstance(weight, Signs)
         out = self.like(x, len(weight.values if signs else weight)) if out is None else out
@@ -166,26 +166,26 @@ class Writer(Program):
     def norm(
         self, x: Columns, gain: np.ndarray, shift: np.ndarray, eps: float, groups: int = 1
     ) -> Columns:
-        """Layer norm of each of ``groups`` equal parts of a row, all with the same gain."""
+        """Normalize each of ``groups`` equal parts of a row, all with the same gain."""
         weights = (self.matrix(gain, plain=True), self.matrix(shift, plain=True))
         return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
 
     def binarize(self, x: Columns, groups: int) -> Columns:
-        """``sign(x) max|x| / 2`` of each of ``groups`` equal parts of a row."""
+        """Compute ``sign(x) max|x| / 2`` of each of ``groups`` equal parts of a row."""
         return self.write(Code.BINARIZE, self.like(x), (x,), ints=(groups,))
 
     def add(self, x: Columns, z: Columns, a: float = 1.0, b: float = 1.0) -> Columns:
-        """``a x + b z``."""
+        """Compute ``a x + b z``."""
         return self.write(Code.ADD, self.like(x), (x, z), reals=(a, b))
 
     def activate(self, x: Columns, activation: str, out: Columns | None = None) -> Columns:
-        """``f(x)``."""
+        """Compute ``f(x)``."""
         out = self.like(x) if out is None else out
         return self.write(Code.ACTIVATE, out, (x,), ints=(self.activation(activation),))
 
     @staticmethod
     def activation(name: str) -> int:
-        """The number of an activation function.
+        """Return the number of an activation function.
 
         Raises:
             ConfigError: the machine does not have it.
@@ -195,11 +195,11 @@ class Writer(Program):
         return ACTIVATIONS[name]
 
     def gate(self, x: Columns, gates: Columns) -> Columns:
-        """``x ⊙ σ(gates)``."""
+        """Compute ``x ⊙ σ(gates)``."""
         return self.write(Code.GATE, self.like(x), (x, gates))
 
     def transpose(self, keys: Columns, heads: int) -> Columns:
-        """Keys in the order in which :meth:`attend` and :meth:`attend_source` read them."""
+        """Reorder keys for :meth:`attend` and :meth:`attend_source`."""
         return self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
 
     def attend(
@@ -213,10 +213,10 @@ class Writer(Program):
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
+        """Compute ``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
 
-        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values that
-        :meth:`binarize` made, by head.
+        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values
+        from :meth:`binarize`, by head.
         """
         ints = (heads, 0, WEIGHTS[binary])
         return self._attend(Code.ATTEND, (q, keys, values), ints, scale, out)
@@ -247,7 +247,7 @@ class Writer(Program):
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """Attend over the sentence's source; ``shown``: these weights are the alignment."""
+        """Attend over the sentence's source; if ``shown``, the weights are the alignment."""
         ints = (heads, int(shown), WEIGHTS[binary])
         return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, scale, out)
 
@@ -274,17 +274,17 @@ class Writer(Program):
         out: Columns,
         shown: bool = False,
     ) -> Columns:
-        """``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over the sentence's source."""
+        """Compute ``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over the source."""
         weights, ints = (self.matrix(v, plain=True),), (1, int(shown))
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
 
     def cache(self) -> int:
-        """The number of a new memory of past steps."""
+        """Add a memory of past steps, and return its number."""
         self.caches += 1
         return self.caches - 1
 
     def mix(self, x: Columns, matrix: np.ndarray) -> Columns:
-        """``E x`` for each sentence: E ``[K, N]`` makes K slots of at most N tokens."""
+        """Compute ``E x`` for each sentence: E ``[K, N]`` makes K slots of at most N tokens."""
         out = self.register(x.width, Phase.SLOTS, len(matrix))
         return self.write(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),))
 
@@ -297,11 +297,11 @@ class Writer(Program):
         *,
         out: Columns | None = None,
     ) -> Columns:
-        """Dynamic convolution with a kernel for each position and head.
+        """Convolve with a dynamic kernel for each position and head.
 
         Args:
-            logits: of the taps, by head, kernel and tap; each kernel has its softmax.
-            values: what is convolved.
+            logits: logits of the taps, by head, kernel and tap; each kernel has its softmax.
+            values: the values to convolve.
             kernels: ``[n, 2]``, taps and share of each kernel.
             heads: H.
             out: columns to write to.
@@ -312,13 +312,13 @@ class Writer(Program):
         return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
 
     def taps(self, x: Columns, count: int) -> Columns:
-        """Each row with those around it that a kernel of ``count`` taps reads, side by side."""
+        """Put the rows that a kernel of ``count`` taps reads at each row side by side."""
         out = self.like(x, count * x.width)
         cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
         return self.write(Code.TAPS, out, (x,), ints=(1, cache, count))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve with a kernel for each head, whose taps are a vector, head by head."""
+        """Convolve with a kernel for each head; ``kernels`` has the taps head by head."""
         out = self.like(x)
         cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
         ints = (heads, cache, len(kernels) // heads)
@@ -334,7 +334,7 @@ class Writer(Program):
         *,
         cells: bool = False,
     ) -> Columns:
-        """The states of a GRU over each sentence, from its input gates.
+        """Compute the states of a GRU over each sentence, from its input gates.
 
         With ``cells`` it is an LSTM, and its rows are ``[state; cell]``.
         """
@@ -343,22 +343,22 @@ class Writer(Program):
         return self.write(Code.RECUR, out, (gates,), weights, (how,))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
-        """The first or the last row of each sentence."""
+        """Take the first or the last row of each sentence."""
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
     def recall(self, x: Columns, initial: Columns = NOTHING, out: Columns | None = None) -> Columns:
-        """``x`` as it was a step ago; at the first step ``initial`` of the sentence, or zeros."""
+        """Recall ``x`` of the step before; at the first step, ``initial`` or zeros."""
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
-        """The next state of a GRU from the two halves of its gates (r, z, n)."""
+        """Compute the next state of a GRU from the two halves of its gates (r, z, n)."""
         return self.write(Code.GRU, out, (inputs, hiddens, state))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
-        """The next ``[state; cell]`` of an LSTM from the two halves of its gates (i, f, g, o)."""
+        """Compute an LSTM's next ``[state; cell]`` from the two halves of the gates i, f, g, o."""
         return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
-        """``x W^T + b`` are the logits."""
+        """Add the output layer: the logits are ``x W^T + b``."""
         self.outputs = [Output(x, self.matrix(weight), self.matrix(bias, plain=True))]

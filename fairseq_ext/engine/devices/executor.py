@@ -1,4 +1,4 @@
-"""Translations of batches on any device of torch's, with the interface of the native workers."""
+"""Translate batches on any device of torch's, with the interface of the native workers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Step = Callable[[], None]
 
 
 def captured(step: Step, device: torch.device) -> Step:
-    """Capture a step as a CUDA graph; return it unchanged elsewhere, or if that fails.
+    """Capture a step as a CUDA graph; return it unchanged on other devices, or on failure.
 
     Args:
-        step: works in place on tensors that stay where they are, and asks the device nothing. It
-            runs a few times before it is captured.
-        device: where they are.
+        step: function that works in place on tensors with fixed addresses, without
+            synchronization. It runs a few times before it is captured.
+        device: device of the tensors.
     """
     if device.type != "cuda":
         return step
@@ -45,7 +45,7 @@ def _capture(step: Step) -> Step:
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        for _ in range(2):  # libraries make their workspaces when they are first called
+        for _ in range(2):  # libraries allocate their workspaces on the first calls
             step()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
@@ -58,8 +58,8 @@ def _capture(step: Step) -> Step:
 def _anchor(device: int) -> torch.cuda.CUDAGraph:
     """Capture a graph whose memory pool all graphs of the device share.
 
-    One graph runs at a time, and none reads what another wrote there. torch gives a pool up with
-    the last graph that uses it and then refuses its handle, so this graph stays.
+    One graph runs at a time, and none reads another's data in the pool. torch frees a pool with
+    the last graph that uses it and then refuses its handle, so this graph is kept.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -68,16 +68,16 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
 
 
 LEAST_STEPS, LEAST_SOURCE = 16, 16
-KEPT = 1 << 32  # bytes of memory with graphs that is kept for later batches
+KEPT = 1 << 32  # bytes of memory with graphs to keep for later batches
 
 
 class Stage:
-    """Memory of some sizes, and the step that works in it.
+    """Memory of given sizes, and the step that works in it.
 
     Args:
         model: a program on a device.
-        rules: of the search.
-        sizes: of the memory.
+        rules: options of the search.
+        sizes: sizes of the memory.
     """
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
@@ -95,16 +95,15 @@ class Stage:
 
 
 class Executor:
-    """Runs a program on a device.
+    """A runner of a program on a device.
 
     Args:
-        program: of a model.
-        device: any.
-        dtype: of the model's weights.
-        capture: turns a step that works in place into one that is launched at once. It takes
-            long, so it is called when memory of equal sizes is needed for the second time.
-        every: steps between two synchronizations with the device, which tell whether sentences
-            are finished.
+        program: the program of a model.
+        device: any device of torch's.
+        dtype: type of the model's weights.
+        capture: turns a step that works in place into a single launch. It is slow, so it is
+            called only when memory of the same sizes is needed for the second time.
+        every: number of steps after which the device is asked whether sentences are finished.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Executor:
     ) -> list[list[Found]]:
         """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, without sampling.
 
-        Nothing depends on the numbers of the sentences.
+        The result does not depend on ``numbers``.
         """
         if not sentences:
             return []
@@ -179,9 +178,9 @@ class Executor:
         if stage is None:
             stage = Stage(self._model, rules, sizes)
         elif not stage.captured:
-            empty(stage.state)  # capturing runs the step a few times, from the first on
+            empty(stage.state)  # because capturing runs the step a few times, from the first on
             stage.run, stage.captured = self._capture(stage.run, self._model.device), True
-        self._stages[key] = stage  # the newest is the last
+        self._stages[key] = stage  # the most recently used stage is last
         while (
             len(self._stages) > 1 and sum(cached.bytes for cached in self._stages.values()) > KEPT
         ):
@@ -224,13 +223,13 @@ class Executor:
         fill(state, {name: part for name, part in initial.items() if name in state})
         tokens = torch.full((sizes.sentences, rules.beam), program.symbols.begin, device=device)
         totals = torch.full(tokens.shape, search.NEVER, device=device)
-        totals[:, 0] = 0  # the first step goes on from one row
+        totals[:, 0] = 0  # the first step continues only one row
         search.begin(state, tokens, totals)
         return stage
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
-    """Pad rows at the right to ``[B, longest]``."""
+    """Pad rows on the right to ``[B, longest]``."""
     matrix = torch.full((len(rows), max(map(len, rows))), pad)
     for row, numbers in zip(matrix, rows, strict=True):
         row[: len(numbers)] = torch.as_tensor(numbers)
@@ -247,11 +246,11 @@ def collect(
     """Return the finished hypotheses of some sentences, best first.
 
     Args:
-        program: the model's.
-        rules: of the search.
-        state: of the search.
-        rows: places of the sentences in it.
-        lengths: of their sources.
+        program: the model's program.
+        rules: options of the search.
+        state: state of the search.
+        rows: places of the sentences in the state.
+        lengths: lengths of the sources.
     """
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
     names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")

@@ -1,4 +1,4 @@
-"""The state of a search from step to step, as tensors of fixed places and sizes."""
+"""The state of a search from step to step, as tensors with fixed addresses and sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq_ext.engine.program import Code, Phase, Program
 
 Dimensions = tuple["str | int", ...]
-"""Numbers, and names of sizes: B, S, T, W and W+1."""
+"""A shape: numbers, and names of sizes, which are B, S, T, W and W+1."""
 
 
 class Sizes(NamedTuple):
@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, …, so that each size can have its graph."""
+    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a graph."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
@@ -36,8 +36,8 @@ def rounded(count: int) -> int:
 def layout(program: Program, attention: bool) -> dict[str, tuple[Dimensions, torch.dtype | None]]:
     """Return the tensors' names, shapes and types; None is the model's type.
 
-    ``line [b, w, t]`` is the row at step t that hypothesis w descends from; what hypotheses had at
-    each step stays as it was, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
+    ``line [b, w, t]`` is the row at step t that hypothesis w descends from; the data of each
+    step stays unchanged, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
     more place is never read. A sentence whose numbers are all 0 is empty.
     """
     integer, number = torch.int64, torch.float32
@@ -92,13 +92,13 @@ def allocate(
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Clear the state: no sentences, the first step."""
+    """Clear the state: no sentences, and the first step."""
     for tensor in state.values():
         tensor.zero_()
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy smaller tensors into the first places of the state's tensors of that name."""
+    """Copy smaller tensors into the first places of the state's tensors with their names."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 

@@ -1,7 +1,7 @@
 """The operations of a program in torch; machine.h names them and their operands.
 
 Rows of registers lie in padded batches: tokens ``[B, S]``, sentences ``[B]``, slots ``[B, K]``,
-hypotheses ``[B, W]``. Nothing here asks the device for a number, so that steps can be captured.
+hypotheses ``[B, W]``. Nothing here synchronizes with the device, so steps can be captured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairseq_ext.engine.program import (
 
 
 class BinaryWeight(NamedTuple):
-    """``levels[:, None] * signs``, ``[N, K]``; ``reading`` is how it reads its inputs."""
+    """A weight ``levels[:, None] * signs``, ``[N, K]``, and the way it reads inputs."""
 
     signs: Tensor
     levels: Tensor
@@ -43,9 +43,9 @@ class Model:
     """A program with its weights on a device.
 
     Args:
-        program: of a model.
+        program: the program of a model.
         device: where to compute.
-        dtype: of weights and registers; the search is in fp32, whatever this is.
+        dtype: type of weights and registers; the search is always in fp32.
     """
 
     def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
@@ -66,12 +66,12 @@ class Frame:
 
     Attributes:
         model: the weights.
-        tokens: ``[B, S]`` of the source, or the newest ``[B, W]``.
-        positions: of these, ``[S]`` or ``[1]``.
-        real: which source tokens are no pads, ``[B, S]``.
-        state: of the decoder, as :mod:`fairseq_ext.engine.devices.memory` lays it out.
-        registers: by number.
-        shown: weights over the source ``[B, W, S]``, of each model those of the alignment.
+        tokens: tokens of the source ``[B, S]``, or the newest tokens ``[B, W]``.
+        positions: positions of these tokens, ``[S]`` or ``[1]``.
+        real: true for source tokens that are not pads, ``[B, S]``.
+        state: the decoder's state, laid out by :mod:`fairseq_ext.engine.devices.memory`.
+        registers: registers by number.
+        shown: each model's attention weights for the alignment, ``[B, W, S]``.
     """
 
     model: Model
@@ -115,10 +115,10 @@ class Frame:
 
     @cached_property
     def own_past(self) -> Tensor:
-        """The hypotheses of all steps that each one descends from, or is: ``[B, W, T W]``.
+        """A mask of each hypothesis and its ancestors at all steps: ``[B, W, T W]``.
 
-        The engine's lines of ancestors as a mask. Attention of a sentence's hypotheses over all
-        that it ever had is one product that reads each key once, and nothing is ever reordered.
+        With this mask, a sentence's hypotheses attend over all rows it ever had in one product
+        that reads each key once, and nothing is ever reordered.
         """
         line = self.state["line"]
         rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
@@ -142,7 +142,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """``x W^T + b``. Sums of signs are exact, so that a 0 is a 0 for the next binarization."""
+    """Compute ``x W^T + b``. Sums of signs are exact, so the next binarization sees exact zeros."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading
@@ -160,19 +160,19 @@ def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Te
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """1, or -1 where ``x`` is negative."""
+    """Return 1, or -1 where ``x`` is negative."""
     return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
 
 
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
-    """``(1 - z) n + z s`` from the two halves of the gates r, z, n."""
+    """Compute the state ``(1 - z) n + z s`` from the two halves of the gates r, z, n."""
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
     return torch.lerp(torch.tanh(of_inputs[2] + r * of_hiddens[2]), state, z)
 
 
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
-    """``[h; c]`` from the two halves of the gates i, f, g, o, and the cell before."""
+    """Compute ``[h; c]`` from the two halves of the gates i, f, g, o, and the last cell."""
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     return torch.cat((torch.sigmoid(o) * torch.tanh(cell), cell), -1)
@@ -235,9 +235,9 @@ def gate(op: Operation, frame: Frame) -> Tensor:
 def attention(
     op: Operation, frame: Frame, keys: Tensor, values: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]``, and the mean of its weights.
+    """Compute ``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]`` is true.
 
-    The weights are None if nothing needs them.
+    Also return the mean of the heads' weights; None if nothing needs them.
     """
     heads, shown, binary = op.ints
     q, k, v = (
@@ -262,7 +262,7 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
-    """``Σ_j weights_j values_j`` where both become signs times levels; ``mix`` in machine.c."""
+    """Compute ``Σ_j weights_j values_j`` with both binarized; ``mix`` in machine.c."""
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
     unsigned = how == WEIGHTS["unsigned"]
@@ -274,7 +274,7 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 
 def source_mask(frame: Frame, place: Columns) -> Tensor | None:
-    """Return the mask of keys that are no pads, ``[B, 1, N]``; None for slots."""
+    """Return the mask of keys that are not pads, ``[B, 1, N]``; None for slots."""
     slots = frame.model.program.shapes[place.register].rows
     return None if slots else frame.real.unsqueeze(1)
 
@@ -315,7 +315,7 @@ def mix(op: Operation, frame: Frame) -> Tensor:
 
 
 def window(op: Operation, frame: Frame, place: Columns, cache: int, taps: int) -> Tensor:
-    """The rows that a kernel of width ``taps`` reads, 0 outside the sentence: ``[…, taps, D]``."""
+    """Return the rows that a kernel of ``taps`` taps reads, 0 outside the sentence."""
     x = frame.read(place)
     if frame.state is None:
         left = left_of(frame, taps)
@@ -328,7 +328,7 @@ def window(op: Operation, frame: Frame, place: Columns, cache: int, taps: int) -
 
 
 def left_of(frame: Frame, taps: int) -> int:
-    """Return how many positions to the left of its own a kernel reads."""
+    """Return how many positions to the left a kernel reads."""
     return (taps + 2) // 2 - 1 if frame.state is None else taps - 1
 
 
@@ -373,7 +373,7 @@ def recur(op: Operation, frame: Frame) -> Tensor:
             after = lstm_state(gates[t], hiddens, state.narrow(1, width, width))
         else:
             after = gru_state(gates[t], hiddens, state)
-        states[t] = state = after * real[t]  # backwards, pads come first
+        states[t] = state = after * real[t]  # a pad leaves it 0: backwards, pads come first
     return torch.stack([states[t] for t in range(len(gates))], 1)
 
 
@@ -431,7 +431,7 @@ def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
     Args:
         model: the weights.
         tokens: ``[B, S]``, with pads at the right.
-        real: true where a token is no pad.
+        real: true where a token is not a pad.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)

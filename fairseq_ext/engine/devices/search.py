@@ -17,13 +17,13 @@ NEVER = -torch.inf
 def advance(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
 ) -> None:
-    """Go one step on; the equations are those of ``native/search.c``.
+    """Take one step of the search, by the equations of ``native/search.c``.
 
     Args:
-        rules: of the search; nothing is drawn.
-        symbols: of the target.
-        state: changed in place.
-        logits: ``[B, W, V]`` of the tokens that may follow, of each model.
+        rules: options of the search; sampling is not supported.
+        symbols: the target's special symbols.
+        state: the state, changed in place.
+        logits: each model's logits ``[B, W, V]`` of the next tokens.
     """
     step, beam, line = state["step"], rules.beam, state["line"]
     totals = state["totals"].index_select(1, step).squeeze(1)
@@ -60,7 +60,7 @@ def lines_of(line: Tensor, rows: Tensor) -> Tensor:
 
 
 def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
-    """Return a model's logits, or the logarithm of the mean of several models' probabilities."""
+    """Return the logits of one model, or the log of several models' mean probabilities."""
     if rules.temperature != 1:
         logits = [model_logits / rules.temperature for model_logits in logits]
     if len(logits) == 1:
@@ -72,7 +72,7 @@ def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the tokens that may follow ``[B, W, 2 W]``, after their log-probabilities."""
+    """Return the log-probabilities of the best next tokens and these tokens, ``[B, W, 2 W]``."""
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
     logits.select(2, symbols.unknown).sub_(rules.unkpen)
@@ -96,9 +96,9 @@ def ranked(
 
 
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
-    """Forbid tokens that would complete ``size`` tokens once more; the start symbol is none."""
+    """Forbid tokens that would repeat ``size`` tokens in order; the start symbol does not count."""
     step, line = state["step"], state["line"]
-    words = state["tokens"].transpose(1, 2).gather(1, line)  # of each hypothesis [B, W, T]
+    words = state["tokens"].transpose(1, 2).gather(1, line)  # each hypothesis's words [B, W, T]
     ends = torch.arange(words.size(2), device=words.device)
     repeats = (ends.ge(size) & ends.le(step)).expand_as(words)
     for back in range(1, size):
@@ -108,7 +108,7 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 
 
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
-    """Keep hypotheses ``[B, W]`` that end, the best first, while there are places."""
+    """Store hypotheses ``[B, W]`` that end, the best first, while there are places."""
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
     ends = ends & places.lt(beam)
