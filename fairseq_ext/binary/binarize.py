@@ -49,7 +49,7 @@ class _Quantized(torch.autograd.Function):
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """The signs of ``x``, ±1, without gradient; zeros have +1."""
+    """Return the signs of ``x``, ±1, without gradient; zeros have +1."""
     # torch vectorizes these operations; `torch.where` and bool masks take up to 100 times as long.
     return torch.lt(x.detach(), 0, out=torch.empty_like(x)).mul_(-2).add_(1)
 
@@ -146,7 +146,7 @@ class Binarizer:
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Signs ±1 like ``x``, and their level with size 1 along ``dim``; their product is ``x_b``.
+        """Factor ``x_b`` into signs ±1, shaped like ``x``, and a level of size 1 along ``dim``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
         below the normal numbers of fp32), the product's gradient is 0 or next to it, while that of

@@ -1,4 +1,4 @@
-"""Binary and ternary weights as a bundle keeps them: their signs, and a level for each row."""
+"""Store binary and ternary weights in a bundle: their signs, and a level for each row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_ext.utils.errors import CheckpointError
 
 @torch.no_grad()
 def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """The weights that are binary or ternary in a model's stage.
+    """Return the weights that are binary or ternary in a model's current stage.
 
     Returns:
         What their readers must know: ``binarizer``, ``granularity`` and the ``inputs`` K of each;

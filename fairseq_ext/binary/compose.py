@@ -75,7 +75,7 @@ def _bound(option: str, text: str) -> float:
 
 
 def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
-    """Return the options of :class:`BinaryAttention` for its two products."""
+    """Return the options of :class:`BinaryAttention` for Q K^T and the weighted sum of values."""
     score_v = str(cfg.binary_score_v) if "score-v" in selection.activations else None
     return {"qk": "qk" in selection.activations, "score_v": score_v}
 

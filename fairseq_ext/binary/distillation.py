@@ -46,7 +46,7 @@ class DistillationConfig(FairseqDataclass):
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """``-τ² Σ_v p_v log q_v``, where p and q are the softmax of teacher's and student's logits / τ.
+    """Compute ``-τ² Σ_v p_v log q_v``; p and q are the softmax of teacher's, student's logits / τ.
 
     Args:
         student, teacher: logits ``[..., V]``.

@@ -83,7 +83,7 @@ class BmtConfig(configuration.TransformerModelConfig):
 
 
 def switches_of(cfg: BmtConfig | TransformerConfig) -> switches.Switches:
-    """The preset's switches after command-line overrides.
+    """Return the preset's switches after command-line overrides.
 
     Raises:
         ConfigError: a product is unknown, or an option would have no effect.
@@ -109,7 +109,7 @@ class Layers:
         self.cfg, self.switches = cfg, switches_of(cfg)
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """A layer for one of ``switches.LAYERS``, initialized with Xavier-uniform."""
+        """Build the layer of a product in ``switches.LAYERS``, initialized with Xavier-uniform."""
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
             inputs,

@@ -35,7 +35,7 @@ class StagedCosineConfig(FairseqDataclass):
 
 
 def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:
-    """The learning rate of update number ``update``, counted from 0.
+    """Compute the learning rate of update number ``update``, counted from 0.
 
     In a stage of ``n`` updates, update ``t`` has ``peak · min(1, t / warmup) · (1 + cos πx) / 2``
     with ``x = (t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. The last update of a stage has

@@ -1,7 +1,7 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
 The stage is stored in the model's state, not only in its schedule. So a checkpoint always computes
-the function as which it was trained, wherever it is loaded.
+the function that was trained, wherever it is loaded.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def _check_design(x: Array, y: Array, target: Array, label: str) -> None:
 
 
 def _rank(matrix: Array) -> int:
-    """Rank of a matrix whose columns may have very different lengths."""
+    """Return the rank of a matrix whose columns may have very different lengths."""
     lengths = np.linalg.norm(matrix, axis=0)
     singular = np.linalg.svd(matrix / np.where(lengths > 0, lengths, 1), compute_uv=False)
     return int(np.sum(singular > _RANK_TOLERANCE * singular[0]))
@@ -244,7 +244,7 @@ def _search(x: Array, y: Array, target: Array, starts: Sequence[Array]) -> Optim
 def _jacobian_intervals(
     theta: Array, jacobian: Array, deviation: float, freedom: int
 ) -> dict[str, Interval]:
-    """Return ``θ ± t s √diag((JᵀJ)⁻¹)``; α's interval is transformed from that of ``log α``."""
+    """Return the intervals ``θ ± t s √diag((JᵀJ)⁻¹)``; α's comes from the interval of ``log α``."""
     inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
     return _named(theta - half, theta + half)
@@ -282,7 +282,7 @@ def _percentiles(refits: Array) -> dict[str, Interval]:
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
-    """Intervals of θ as intervals of ``PARAMETERS``."""
+    """Turn intervals of θ into intervals of ``PARAMETERS``."""
     low, high = low.copy(), high.copy()
     with np.errstate(over="ignore"):
         low[0], high[0] = np.exp(low[0]), np.exp(high[0])

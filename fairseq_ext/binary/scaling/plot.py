@@ -1,7 +1,7 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-Losses over parameters with the fitted law, for encoder- and decoder-scaling models of each family;
-and those losses over that of training. As picture and JSON of its numbers.
+One picture draws losses and the fitted law over parameters, for encoder- and decoder-scaling models
+of each family; the other draws these losses over the training loss. JSON has the numbers.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _pairs(group: Group) -> list[tuple[float, float]]:
 
 
 def _panels(groups: Sequence[Group]) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with one panel for each dataset."""
+    """Make a figure with one panel for each dataset."""
     from matplotlib.figure import Figure
 
     datasets = list(dict.fromkeys(group.dataset for group in groups))
@@ -146,7 +146,7 @@ def _colours(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) -> None:
-    """Models as markers, the law as lines; exponents stand in the legend."""
+    """Draw models as markers and the law as lines, with the exponents in the legend."""
     law = group.fit.law
     for arm, members in arms(group.models, base).items():
         xs, ys = [m.parameters for m in members], [m.loss for m in members]
