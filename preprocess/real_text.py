@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Prepare one English–German corpus out of the public texts that lie in a folder.
+"""Prepare one English–German corpus from the public texts in a folder.
 
     python preprocess/real_text.py --from texts --out runs/data/real_en_de
 
-Read, as far as they are there, also in folders inside, plain or ``.gz``:
+Texts are read if they are there, plain or ``.gz``, also from subfolders:
 
 - LibreOffice's help: Debian's packages libreoffice-help-de and -en-us (``.deb``), or their folders
   ``help/de`` and ``help/en-US``. Whole pages are held out to test.
@@ -47,7 +47,7 @@ from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 LANGUAGES = ("en", "de")
-HELD_OUT_PAGES = 20  # one page of help of so many is held out
+HELD_OUT_PAGES = 20  # one in so many pages of help is held out
 YEARS = {2008: "news-test2008", **{year: f"newstest{year}" for year in range(2009, 2021)}}
 TRAINED, VALID, TESTED, UNSEEN = range(2008, 2013), 2013, range(2014, 2019), (2019, 2020)
 CAPTIONS = "test_2016_flickr"
@@ -139,7 +139,7 @@ def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
 
 
 def help_parts(folder: Path) -> Iterator[Part]:
-    """Yield the training and test pairs of LibreOffice's help, apart by page."""
+    """Yield the training and test pairs of LibreOffice's help, separated by page."""
     with tempfile.TemporaryDirectory() as unpacked:
         for package in sorted(folder.rglob("libreoffice-help-*.deb")):
             if shutil.which("dpkg-deb") is None:
@@ -164,7 +164,7 @@ def help_parts(folder: Path) -> Iterator[Part]:
 
 
 def parts(folder: Path) -> dict[str, Part]:
-    """Read all that is there, by name."""
+    """Read all texts that are there, by name."""
     texts = [aligned(folder, name, "news", WMT_LICENCE) for name in YEARS.values()]
     for name in ("train", CAPTIONS, "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"):
         texts.append(aligned(folder, name, "captions", MULTI30K_LICENCE))
@@ -210,7 +210,7 @@ def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
 
 
 def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Part]:
-    """Leave out the training pairs of which a side is in a held-out pair."""
+    """Leave out training pairs with a side that is in a held-out pair."""
     texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
     return [
         Part(
@@ -228,7 +228,7 @@ def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Pa
 
 
 def without_trained(part: Part, train: Sequence[Part]) -> Part:
-    """Leave out the pairs of a test set of which a side is nearly in the training text."""
+    """Leave out test pairs with a side that is nearly equal to a sentence of the training text."""
     overlap: set[int] = set()
     for side in (0, 1):
         training = (pair[side] for other in train for pair in other.pairs)
@@ -239,7 +239,7 @@ def without_trained(part: Part, train: Sequence[Part]) -> Part:
 
 
 def prepare(folder: Path, out: Path, merges: int) -> str:
-    """Write the corpus; returns its summary.
+    """Write the corpus; return its summary.
 
     Raises:
         DataError: a text that is damaged, unknown or missing.

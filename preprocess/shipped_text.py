@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make the text that the models which come with the plugin learn from, out of ``spa-eng.zip``.
+"""Make the training text of the models that come with the plugin from ``spa-eng.zip``.
 
     python preprocess/shipped_text.py --archive spa-eng.zip --out text
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Small stand-ins for a corpus's official archives: the same names, members and forms of text.
+"""Make small stand-ins for a corpus's official archives, with their names, members and forms.
 
 python preprocess/smoke_archives.py --corpus iwslt14_de_en --pairs pairs --out mirror
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The closing tables of the recipes: scores, speed, size and times, and sample translations.
+"""Write the recipes' final tables: scores, speed, size and times, and sample translations.
 
     python recipes/report.py run --dir runs/… --src en --tgt de --title TEXT
     python recipes/report.py compare --dir runs/…

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Keep of a checkpoint what translating needs, in bf16.
+"""Reduce a checkpoint to the weights and options that translation needs, in bf16.
 
 python recipes/shipped_weights.py checkpoint_last.pt model.pt
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Tables and pictures of ``ablations.sh`` and ``table1.sh``: Figures 5a, 5b and Table 1 of BMT.
+"""Write tables and pictures of ``ablations.sh`` and ``table1.sh``: BMT's Figures 5a, 5b, Table 1.
 
     python recipes/bmt/ablations.py scale --dir runs/ablations-…     # losses over s
     python recipes/bmt/ablations.py output --dir runs/ablations-…    # learning curves

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Sizes and losses of trained models, as ``fairseq-ext scaling-fit`` wants them.
+"""Measure sizes and losses of trained models for ``fairseq-ext scaling-fit``.
 
     python recipes/bmt/scaling_losses.py float=float.pt binary=binary.pt … --data bin \
         --split valid --split sample=test1 --train sample -o table.json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Losses that the BMT paper's Table 3 would give, as a table for ``fairseq-ext scaling-fit``.
+"""Simulate losses by the BMT paper's Table 3, as a table for ``fairseq-ext scaling-fit``.
 
     python recipes/bmt/scaling_paper.py -o table.json
     fairseq-ext scaling-fit table.json --json fits.json -o scaling.png

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Sentences and their classes, checked and copied into a run's folder.
+"""Check sentences and their classes, and copy them into a run's folder.
 
     python recipes/linformer/classify_data.py --data DIR --out text
     python recipes/linformer/classify_data.py --data DIR --marks es --out text

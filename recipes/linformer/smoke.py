@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Small stand-ins for the Kaggle files and for GPT-2's encoding, made of sentence pairs.
+"""Make small stand-ins for the Kaggle files and GPT-2's encoding from sentence pairs.
 
 python recipes/linformer/smoke.py --pairs pairs --src en --tgt de --out csv --encoding encoding
 """

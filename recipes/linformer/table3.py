@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Test perplexity and BLEU as in Table 3 of the Linformer paper, beside the paper's figures.
+"""Compare test perplexity and BLEU with Table 3 of the Linformer paper.
 
 python recipes/linformer/table3.py perplexity validate.log -o perplexity.json
 python recipes/linformer/table3.py table RUN… --out RUN
