@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train a trained model on with a user's own text, and say what it has gained.
+# Fine-tune a trained model on a user's own text, and report what it has gained.
 # shellcheck disable=SC2329  # the functions are handed to `stage`
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The first look at a user's own text, before a recipe installs, trains or moves anything. Sourced
-# behind lib.sh.
+# Check a user's own text, before a recipe installs, trains or moves anything. Source this after
+# lib.sh.
 
 # own_text OPTION FOLDER SRC TGT: prints the folder's path from the root; dies unless it holds train,
 # valid and test text in both languages. A dry run prints the path of a folder that need not exist.

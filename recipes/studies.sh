@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One question, the systems that answer it, one table and its pictures: which part of an architecture
-# makes the difference, all else equal.
+# Train the systems that answer one question, and make a table and pictures: which part of an
+# architecture makes the difference, all else equal?
 #
 #   bmt              what its norms and shortcuts, the rate, and the dropout of its paper cost or gain
 #                    in float; how much dropout 1-bit weights bear (bmt-1-… go on from bmt, their teacher)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Training on translations that a model has written: what back_translation.sh and
+# Train on translations that a model has written: the code that back_translation.sh and
 # sequence_distillation.sh share. A script sources this file, which takes its options and stages from
 # official.sh, and calls `begin "$@"`.
 #

@@ -7,8 +7,8 @@ tiny="--share-all-embeddings --encoder-layers 4 --decoder-layers 4 \
 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \
 --encoder-attention-heads 4 --decoder-attention-heads 4"
 
-# Convolutions of fairseq, with the kernels of their paper; they are in the plugin's tables because
-# MUSE's paper compares itself with them.
+# fairseq's convolutions, with the kernels of their paper; they are in the plugin's tables because
+# the MUSE paper compares with them.
 convolutions="lightconv ${tiny//-ffn-embed-dim 256/-ffn-embed-dim FFN} \
 --encoder-kernel-size-list 3,7,15,31 --decoder-kernel-size-list 3,7,15,31"
 

@@ -1,4 +1,4 @@
-# What table1.sh and ablations.sh share: models trained by recipes/compare.sh, and the smoke mode.
+# Code that table1.sh and ablations.sh share: models trained by recipes/compare.sh, and smoke mode.
 # Sourced behind lib.sh. Both have the options below as variables, and DATA_DIR, SRC and TGT in `words`.
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the script that sources this
 
