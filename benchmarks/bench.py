@@ -16,7 +16,6 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-import tables
 import torch
 
 from fairseq_ext.utils import files
@@ -137,6 +136,8 @@ def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, 
 
 def report(title: str, rows: list[dict[str, object]], destination: Path | None) -> None:
     """Print a table of :func:`compare` rows (with ``what`` and ``peer``), and write it as JSON."""
+    import tables  # beside this script; tests/soak imports this module from elsewhere
+
     print(tables.markdown({"title": title, "rows": rows}))
     if destination is not None:
         save(destination, title=title, rows=rows)

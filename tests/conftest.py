@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import zlib
 from pathlib import Path
 
@@ -21,6 +22,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )  # commands of the tests start sooner
 register()  # for the tests that use fairseq and our models in this process
 torch.set_num_threads(1)  # some tests fork, and a child without OpenMP's threads waits for them
+
+# A background job of a shell ignores Ctrl-C, and the commands that tests interrupt would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
     "repeatable",

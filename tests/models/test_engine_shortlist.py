@@ -20,7 +20,7 @@ from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
 from fairseq_ext.generation.on_engine import with_engine
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.models.test_engine import ALL, LENGTHS, TIE, sharpened
+from tests.models.test_engine import ALL, LENGTHS, TIE, WITH_FULL_FORWARD, sharpened
 from tests.support import models
 
 SIZE = 40
@@ -139,7 +139,7 @@ def naive(
     return sorted(ended[:beam], reverse=True)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", WITH_FULL_FORWARD)
 def test_against_a_search_without_caches(name: str) -> None:
     model, task = sharpened(name)
     sentences, lists = models.random_sentences([7, 2, 4], size=SIZE, seed=8), some_lists()
