@@ -40,6 +40,15 @@ def test_every_training_has_the_same_updates_and_ends_flat(tmp_path: Path) -> No
     assert value(models["models/gru@2/rate-0.004"], "--max-update") == "3000"
 
 
+def test_each_system_tries_rates_on_the_real_corpus(tmp_path: Path) -> None:
+    folders = list(trainings(dry_run(tmp_path, "transformer", "transformer@2", "gru")))
+    assert sorted(set(folders)) == [
+        *(f"models/gru/rate-{rate}" for rate in ("0.001", "0.002", "0.004")),
+        *(f"models/transformer/rate-{rate}" for rate in ("0.0005", "0.001", "0.002")),
+        "models/transformer@2/rate-0.0005",  # in a dry run, the first
+    ]
+
+
 def test_the_groups_are_seeds(tmp_path: Path) -> None:
     models = trainings(dry_run(tmp_path))
     seeds: dict[str, set[str]] = {}
