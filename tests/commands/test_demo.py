@@ -417,7 +417,9 @@ def loaded(trained: Path, *names: str):
         [f"{name}={trained}/{name}.pt" for name in names], trained / "bin"
     )
     search = Search(attention=True)
-    return [systems.load(system, search, lambda *_: TextCodec(str, str)) for system in named]
+    return [
+        systems.load(system, lambda _: search, lambda *_: TextCodec(str, str)) for system in named
+    ]
 
 
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
