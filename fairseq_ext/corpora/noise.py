@@ -1,4 +1,4 @@
-"""Noise in a test set: typing errors, another case, or no punctuation, the same for every run."""
+"""Add noise to a test set: typing errors, another case, or no punctuation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def add_noise(
     """Yield each sentence with noise; a sentence's noise depends on its number and the seed.
 
     Args:
-        sentences: plain text.
+        sentences: sentences of plain text.
         kind: a key of :data:`KINDS`.
-        share: of the words of at least three letters, with a typing error.
-        seed: of the typing errors.
+        share: share of the words with at least three letters that get a typing error.
+        seed: seed of the typing errors.
     """
     for number, sentence in enumerate(sentences):
         yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"))

@@ -1,4 +1,4 @@
-"""Scores by kind of sentence, faults of translations, and the sentences that tell systems apart."""
+"""Score kinds of sentences, count faults, and find the sentences where two systems differ most."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Kind:
     """The test sentences of one kind.
 
     Attributes:
-        name: of the kind.
-        sentences: how many they are.
-        scores: chrF2 of each system on them, the mean of its runs.
+        name: the kind, such as "11 to 20 words".
+        sentences: number of test sentences of this kind.
+        scores: chrF2 on these sentences by system, the mean of its runs.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Breakdown:
     """Scores by kind of sentence, and how often translations have a fault.
 
     Attributes:
-        kinds: some of which share sentences; those without a sentence are left out.
-        faults: by fault and system, the per cent of translations that have it.
+        kinds: kinds that have sentences; a sentence may belong to several.
+        faults: percentage of translations with the fault, by fault and system.
     """
 
     kinds: Sequence[Kind]
@@ -57,10 +57,11 @@ def break_down(
     """Score the sentences of each kind, and count the faults of translations.
 
     Args:
-        references: of the test set.
-        texts: by system, the translations of each run.
-        sources: for names and copies; without them names are found in the reference alone.
-        training: lines of the training text, for the kinds by rarity.
+        references: references of the test set.
+        texts: translations of each run, by system.
+        sources: source sentences, to find names and copies; None finds names in the references
+            only, and no copies.
+        training: lines of the training text, to count words; None leaves out kinds by rarity.
     """
     kinds = kinds_of(references, sources, training)
     scorer = load_sacrebleu().CHRF(references=[list(references)])
@@ -94,7 +95,7 @@ def kinds_of(
     sources: Sequence[str] | None = None,
     training: Iterable[str] | None = None,
 ) -> dict[str, list[int]]:
-    """Return the numbers of the sentences of each kind; see :func:`break_down`."""
+    """Return the sentence numbers of each kind; the arguments are those of :func:`break_down`."""
     spaceless = is_spaceless(references)
     unit, factor = ("characters", 2) if spaceless else ("words", 1)
     lengths = count_units(references)
@@ -116,7 +117,7 @@ def _names(sentence: str) -> set[str]:
 
 
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
-    """Sort the numbers of sentences by their values into ranges that end at the bounds."""
+    """Group sentence numbers by value, into ranges that end at the bounds."""
     kinds, first = {}, 0
     for last in (*bounds, None):
         if last is None:
@@ -133,7 +134,7 @@ def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[
 
 
 def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
-    """Count how often the training text has the rarest word of each reference, case ignored."""
+    """Count how often the rarest word of each reference occurs in training, ignoring case."""
     words = [set(re.findall(r"\w+", line.lower())) for line in references]
     vocabulary = set().union(*words)
     counts: Counter[str] = Counter()
@@ -185,7 +186,7 @@ def most_different(
     """Find the sentences whose chrF2 differs most between two translations, the largest first.
 
     Returns:
-        the number of each sentence and its two scores; equal translations are left out.
+        Each sentence's number and its two scores; sentences translated equally are left out.
     """
     scorer: Any = load_sacrebleu().CHRF()
     scores = [

@@ -1,8 +1,8 @@
 """Make a bundle smaller: keep the rows of its vocabulary that some texts need.
 
-Embeddings and output projections have a row for each symbol of a dictionary, and of a model of many
-languages they are most of its bytes. Rows that stay are the same numbers, so that the logits of
-their tokens are the same; the softmax runs over fewer of them.
+Embeddings and output projections have a row for each symbol of a dictionary. In a model of many
+languages these rows are most of its bytes. The remaining rows do not change, so their tokens keep
+their logits; only the softmax runs over fewer tokens.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Trimmed(NamedTuple):
     """The sizes of a bundle before and after it was trimmed.
 
     Attributes:
-        symbols: of the source and of the target dictionary, before and after.
-        weights: bytes of the file of the weights, before and after.
-        is_joint: whether both dictionaries are one.
+        symbols: numbers of symbols before and after, of the source and of the target dictionary.
+        weights: bytes of the weight file, before and after.
+        is_joint: whether both languages share one dictionary.
     """
 
     symbols: tuple[tuple[int, int], tuple[int, int]]
@@ -45,21 +45,21 @@ class Trimmed(NamedTuple):
 
 
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
-    """Write a bundle with the symbols that texts need, whole or not at all.
+    """Write a bundle that has only the symbols that texts need; a failure leaves no bundle.
 
-    These are fairseq's own and the model's language tokens, the tokens of the texts in the
-    dictionary of their language, every token that is a single character, and the frequent tokens
-    of the bundle's shortlist. One dictionary for both languages stays one.
+    The bundle keeps fairseq's own symbols, the model's language tokens, the tokens of each text in
+    the dictionary of its language, every token of a single character, and the frequent tokens of
+    its shortlist. A dictionary that both languages share stays shared.
 
     Args:
-        source: the bundle.
-        texts: raw text in both languages, their files named by them as ``train.es``.
-        output: as for :func:`fairseq_ext.model.write.write`.
+        source: the bundle to trim.
+        texts: files of raw text in both languages, named after them, such as ``train.es``.
+        output: path of the new bundle; see :func:`fairseq_ext.model.write.write`.
 
     Raises:
         CheckpointError: the bundle is damaged.
-        ConfigError: nothing would be left out, a text's language is unclear, or the model depends
-            on its vocabulary in another way than by rows.
+        ConfigError: no symbol can be removed, a text's language is unclear, or a weight depends on
+            the vocabulary but does not have a row per symbol.
         DataError: a text cannot be read, or has no token of the model.
         EnvironmentProblem: the bundle cannot be written.
     """
@@ -111,11 +111,11 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return the tokens of texts that the dictionary of their side has.
+    """Return the tokens of the texts that are in the dictionary of their language, by side.
 
     Raises:
-        ConfigError: a text of no language of the model, or no text of one.
-        DataError: a text that cannot be read, or has no token of the model.
+        ConfigError: a text is in neither language of the model, or a language has no text.
+        DataError: a text cannot be read, or has no token of the model.
     """
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
@@ -127,10 +127,8 @@ def _tokens(
                 f"such as {path.stem}.{text.src}."
             )
         side = languages.index(endings[-1])
-        encode, dictionary = (
-            text.encoder(endings[-1]),
-            {*symbols[side]}.difference(dictionaries.SPECIAL),
-        )
+        encode = text.encoder(endings[-1])
+        dictionary = {*symbols[side]}.difference(dictionaries.SPECIAL)
         needed = {token for _, line in lines(path) for token in encode(line).split()} & dictionary
         if not needed:
             raise DataError(f"{path} has no token of the model's dictionary for {endings[-1]}.")
@@ -156,7 +154,7 @@ def _write_shortlist(
     before: Sequence[Sequence[str]],
     after: Sequence[Collection[str]],
 ) -> None:
-    """Write the part of a shortlist whose symbols stay."""
+    """Write a shortlist of the remaining symbols only."""
     sides = [set(symbols) for symbols in after]
     ends = listed.counts.cumsum()
     lists = {}
@@ -172,20 +170,20 @@ def _write_shortlist(
 def with_symbols(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, symbols: Sequence[Collection[str]]
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Build a model of fewer symbols, with the rows that a model has for them.
+    """Build a smaller model that has a model's rows for some of its symbols.
 
     Args:
-        model: with weights in rows of its vocabularies: those of the encoder in rows of the
-            source's, all others in rows of the target's.
-        cfg: its configuration.
-        task: its task.
-        symbols: that stay in the source and in the target dictionary.
+        model: the model; the encoder's tables have a row for each source symbol, all other tables
+            a row for each target symbol.
+        cfg: the model's configuration.
+        task: the model's task.
+        symbols: remaining symbols of the source and of the target dictionary.
 
     Returns:
         The new model and its task.
 
     Raises:
-        ConfigError: the model depends on a vocabulary in another way.
+        ConfigError: a weight depends on a vocabulary but does not have a row per symbol.
     """
     words = (task.source_dictionary, task.target_dictionary)
     rows = [
@@ -210,7 +208,7 @@ def with_symbols(
 
 
 def _dictionary(words: Dictionary, rows: torch.Tensor) -> Dictionary:
-    """Return the dictionary of some rows, in their order; fairseq's own symbols are the first."""
+    """Return a dictionary of the symbols in some rows; fairseq's own symbols come first."""
     smaller = Dictionary()
     for number in rows.tolist()[smaller.nspecial :]:
         smaller.add_symbol(words.symbols[number], n=words.count[number])

@@ -1,8 +1,8 @@
 """Keep spans of a line unchanged in translations, such as variables, paths and tags.
 
-A number that looks like a year replaces each span, because models copy years best. If a translation
-does not have every number exactly once, the caller translates the text between the spans instead,
-part by part. So every translation has each span exactly once.
+A number that looks like a year replaces each span, because models copy years best. If a number is
+missing from a translation or repeated, the caller translates the text between the spans instead,
+part by part, so that every translation has each span exactly once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class MaskedLine:
     """A line, separated into its spans and the text between them.
 
     Attributes:
-        parts: the text before, between and after the spans, one part more than spans.
+        parts: text before, between and after the spans, one part more than there are spans.
         spans: spans to keep unchanged.
-        markup: whether the parts are text of XML, so that spans must stay in order.
-        years: numbers that stand for the spans; too few if there are very many spans.
-        ends: text at the beginning and end of the line that is not translated.
+        markup: whether the parts are XML text, whose spans must stay in order.
+        years: numbers that replace the spans; fewer than spans if a line has very many.
+        ends: untranslated text at the start and at the end of the line.
     """
 
     parts: Sequence[str]
@@ -109,11 +109,11 @@ def _has_word(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Keeper:
-    """A finder of the spans in a line.
+    """Find the spans of a line that must stay unchanged.
 
     Attributes:
-        patterns: expressions whose matches are spans; matches that touch are one span.
-        markup: whether tags are spans, too, and the rest is text of XML or HTML.
+        patterns: regular expressions of the spans; matches that touch become one span.
+        markup: whether tags are spans, too, and all other text is XML or HTML text.
     """
 
     patterns: Sequence[re.Pattern[str]]
@@ -143,7 +143,7 @@ class Keeper:
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
     def _places(self, line: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each span; spans with at most a blank between them are joined."""
+        """Yield start and end of each span; spans separated only by white space are joined."""
         patterns = [*self.patterns, *([TAG] if self.markup else [])]
         places = sorted(
             match.span() for pattern in patterns for match in pattern.finditer(line) if match[0]
