@@ -169,7 +169,8 @@ class _Verifier:
             all(0 <= symbol < vocabulary for symbol in program.symbols), "a symbol is no token"
         )
         caches = sorted(self.caches.elements())
-        _require(caches == list(range(program.caches)), "its caches are not one for each operation")
+        counted = len(caches) == program.caches and caches == list(range(len(caches)))
+        _require(counted, "its caches are not one for each operation")
         embeds = any(operation.code is Code.EMBED for operation in program.encoder)
         _require(embeds, "its encoder reads no tokens")
 

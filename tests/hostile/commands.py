@@ -92,6 +92,8 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+BUNDLES_ALONE = {"fairseq-ext export", "fairseq-ext describe"}
+"""Commands that refuse every checkpoint without reading it."""
 PAUSES = {
     "fairseq-generate": "fairseq.checkpoint_utils:load_model_ensemble",
     "fairseq-interactive": "fairseq.checkpoint_utils:load_model_ensemble",
@@ -132,7 +134,7 @@ def _load_for_demo(path: str, data: str) -> None:
 
     (named,) = systems.parse_systems([f"X={path}"], Path(data))
     search = Search(cpu=True, attention=True)
-    systems.load(named, search, lambda named, translator: None)  # no text is translated
+    systems.load(named, lambda _: search, lambda *_: None)  # no text is translated
 
 
 def _load_from_hub(path: str, data: str) -> None:

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
-from tests.hostile.commands import COMMANDS, MODULES, PAUSES, run
+from tests.hostile.commands import BUNDLES_ALONE, COMMANDS, MODULES, PAUSES, run
 from tests.support.harness import REPO
 
 CPU_SECONDS = 20
@@ -142,7 +142,7 @@ def runs(
     The command runs up to where it reads the file, which is most of its time, once; there it forks
     for each file, and each fork goes on to the command's end. With ``new`` it starts for each.
     """
-    for ending in (".pt", ".safetensors"):
+    for ending in (".zip",) if command in BUNDLES_ALONE else (".pt", ".zip"):
         inputs = {name: path for name, path in files.items() if path.suffix == ending}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"model{ending}")
