@@ -492,7 +492,7 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
     ("arguments", "message"),
     [
         (["=b"], "A system must be [NAME=]MODEL[,data=DIR][,bpe-codes=FILE], but is `=b`"),
-        (["no/such"], "no/such"),
+        (["no/such/model"], "no/such/model"),  # two parts would be a name on the Hub
         (["a=b,data="], "but is `a=b,data=` instead"),
         (["a=b,data=c,data=d"], "but is `a=b,data=c,data=d` instead"),
         (["a=b,data=c", "a=d,data=c"], "a name of its own, but `a` is there twice."),

@@ -49,9 +49,8 @@ def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> 
 
 
 def test_settings_are_the_literatures(tmp_path: Path) -> None:
-    word_lists = dry_run(
-        tmp_path, *GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary"
-    )
+    names = (*GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary")
+    word_lists = dry_run(tmp_path, *names, "--rates", "0.002")
     for folder, words in trainings(word_lists).items():
         cfg = configuration(words[words.index("--arch") :])
         assert cfg.model.share_all_embeddings
