@@ -328,14 +328,6 @@ def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(
     }
 
 
-@pytest.mark.system
-def test_preprocess_into_an_unwritable_folder(tmp_path: Path, copy_data: Path):
-    (tmp_path / "file").write_text("mine")
-    destination = tmp_path / "file" / "bin"
-    refused(preprocess(copy_data.parent / "text", destination), destination, "Not a directory")
-    assert contents(tmp_path) == {"file": b"mine"}
-
-
 def on_full_disk(kilobytes: int, name: str, *arguments: object) -> CompletedProcess[str]:
     """Run a command that can write no file beyond that size."""
     limited = f'ulimit -f {kilobytes} && exec "$@"'

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import fairseq_ext
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.evaluation import outputs
 from fairseq_ext.model import find_model, program_file
 from tests.support.harness import fairseq, refused, run, write_lines
-from tests.support.serving import serving
 
 LINES = "1 2 3\n4 5\n9 9 9 9\n0 8\n"
 
@@ -150,19 +148,6 @@ def test_a_training_starts_from_it(
     done = fairseq("train", copy_data, *flags, *options, *start, *taught)
     assert "loading pretrained model from" in done.stdout + done.stderr
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
-
-
-@pytest.mark.system
-def test_it_is_served(bundled: Path, archive: Path, tmp_path: Path):
-    for library in ("starlette", "uvicorn", "prometheus_client"):
-        pytest.importorskip(library)
-    expected = [
-        translation.text for translation in fairseq_ext.load(bundled).translate(LINES.splitlines())
-    ]
-    with serving(tmp_path, archive) as server:
-        reply = server.translate(LINES.splitlines())
-        assert reply.body["translatedText"] == expected
-        server.end()
 
 
 def test_a_comparison_takes_it(copy_model: Path, bundled: Path, archive: Path, tmp_path: Path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
-import pickle
 import re
 import sys
 from pathlib import Path
@@ -177,18 +176,6 @@ def test_meters_of_eval_bleu_can_be_loaded(tmp_path):
     assert "UnpicklingError" in run(sys.executable, "-c", code, ok=False).stderr
 
 
-class Malice:
-    def __reduce__(self):
-        return (print, ("code has run",))
-
-
-def test_other_classes_are_still_refused(tmp_path, capsys):
-    torch.save({"args": Malice()}, tmp_path / "evil.pt")
-    with pytest.raises(pickle.UnpicklingError):
-        torch.load(tmp_path / "evil.pt")
-    assert "code has run" not in capsys.readouterr().out
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("trained", ["lstm"], indirect=True)
 def test_torch_loads_a_checkpoint_only_with_the_allowed_classes(trained, copy_data):
@@ -300,14 +287,6 @@ def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, mon
     assert len(built) == 1
     with pytest.raises(ConfigError, match=f"`--{option}` trains on a CUDA device only"):
         build(None, SimpleNamespace(common=SimpleNamespace(**{**options, option: True})))
-
-
-@pytest.mark.system
-def test_refusals_are_one_line(copy_data, tmp_path):
-    options = (*ARCHITECTURES["lstm"], "--fp16", "--max-update", 2)
-    done = train(copy_data, tmp_path, *options, ok=False)
-    assert "`--fp16` trains on a CUDA device only" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def distributed_options(**options: object) -> SimpleNamespace:

@@ -234,28 +234,6 @@ def test_temporary_files_of_killed_runs_are_removed(uninterrupted, tmp_path):
     assert [path.name for path in folder.iterdir()] == [LAST]
 
 
-def test_copies_are_whole_or_absent(tmp_path, monkeypatch):
-    """A failing copy leaves the old file and no temporary."""
-    from fairseq.file_io import PathManager
-
-    source, destination = tmp_path / "new.pt", tmp_path / "last.pt"
-    source.write_bytes(b"new")
-    destination.write_bytes(b"old")
-
-    def fail(_: str, folder: str) -> None:
-        Path(folder).write_bytes(b"n")
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfile", fail)
-    with pytest.raises(OSError, match="No space"):
-        PathManager.copy(str(source), str(destination), overwrite=True)
-    assert destination.read_bytes() == b"old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "new.pt"]
-    monkeypatch.undo()
-    assert PathManager.copy(str(source), str(destination), overwrite=True)
-    assert destination.read_bytes() == b"new"
-
-
 def test_curriculum_ends():
     """Batches are shuffled after the epochs of ``--curriculum``; fairseq forgot to."""
     from fairseq.data import ListDataset

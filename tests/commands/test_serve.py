@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import struct
-import sys
 import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -319,12 +318,3 @@ def test_what_cannot_be_served(model: Path, tmp_path: Path, words: tuple, messag
     (line,) = done.stderr.splitlines()
     assert line.startswith("fairseq-ext: error: ")
     assert message in line
-
-
-def test_neither_torch_nor_fairseq_is_imported(model: Path, tmp_path: Path):
-    code = (
-        "import sys; from pathlib import Path; from fairseq_ext.serving import server\n"
-        "server.application(server.Settings([Path(sys.argv[1])]))\n"
-        "print({'torch', 'fairseq'} & {*sys.modules})"
-    )
-    assert run(sys.executable, "-c", code, model).stdout == "set()\n"

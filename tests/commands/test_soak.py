@@ -61,12 +61,6 @@ def test_an_unknown_part_is_refused():
     assert re.search(r"`kill` is no part; there are kills commands disk flips", done.stderr)
 
 
-def test_every_part_of_the_script_exists():
-    named = re.search(r"^PARTS=\((.*)\)", (REPO / "tests/soak.sh").read_text(), re.MULTILINE)
-    for part in named[1].split():
-        assert (REPO / "tests" / "soak" / f"{part}.py").exists(), part
-
-
 def test_the_document_says_what_was_measured():
     """Its rows are those of ``python -m tests.soak.table``, all of each report that it shows."""
     text = DOCUMENT.read_text(encoding="utf-8")

@@ -63,12 +63,6 @@ def ours(hidden: dict[str, str], folder: Path, *words: object) -> str:
     return done.stdout
 
 
-def test_the_libraries_are_hidden(hidden: dict[str, str]):
-    for library in ("torch", "fairseq"):
-        done = run(sys.executable, "-c", f"import {library}", ok=False, **hidden)
-        assert f"No module named '{library}'" in done.stderr
-
-
 def test_translating_scoring_and_comparing(hidden: dict[str, str], text: Path):
     model = ("--model", "tatoeba-es-en")
     ours(hidden, text, "translate", *model, "--input", "in.es", "-o", "out.en")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import random
-import threading
 import unicodedata
 from pathlib import Path
 
@@ -14,11 +11,10 @@ import pytest
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
-from fairseq_ext.corpora.downloads import RECORD, fetch
 from fairseq_ext.text.byte_level import FILES, ByteBPE, train
 from fairseq_ext.text.writing import staged, writers
-from fairseq_ext.utils.files import sha256
 from tests.support.harness import run, write_lines
+from tests.support.troubled_server import serving
 from tests.unit.test_wmt14_csv import COMMAND, flat, write_files
 
 
@@ -118,52 +114,11 @@ def test_training_again_gives_the_same_files(tmp_path: Path, files: Path) -> Non
         train([files / "text"], 256, tmp_path)
 
 
-# ---- downloads and folders -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def address(files: Path):
-    """A web server with the encoding; a name with ``broken`` in it breaks off."""
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None: ...
-
-        def do_GET(self) -> None:
-            if "broken" not in self.path:
-                return super().do_GET()
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b"short")
-
-    handler = functools.partial(Handler, directory=str(files))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_the_first_download_is_recorded_and_another_file_refused(tmp_path, files, address) -> None:
-    path = fetch(f"{address}/{FILES[1]}", tmp_path / "gpt2")
-    assert path.read_bytes() == (files / FILES[1]).read_bytes()
-    record = json.loads((tmp_path / "gpt2" / RECORD).read_text())
-    assert record == {FILES[1]: sha256(path)}
-    assert fetch("http://127.0.0.1:9/" + FILES[1], tmp_path / "gpt2") == path  # no network needed
-    path.write_text("other")
-    with pytest.raises(ValueError, match="when it was first downloaded"):
-        fetch(f"{address}/{FILES[1]}", tmp_path / "gpt2")
-
-
-@pytest.mark.parametrize("name", ["broken.bpe", "absent.bpe"])
-def test_a_failed_download_leaves_nothing(tmp_path: Path, address: str, name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        fetch(f"{address}/{name}", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_downloads(tmp_path: Path, files: Path, address: str) -> None:
-    words = (*COMMAND, "--data", files, "--out", tmp_path / "out", "--url", address)
-    run(*words, "--download", tmp_path / "gpt2")
+def test_the_command_downloads(tmp_path: Path, files: Path) -> None:
+    words = (*COMMAND, "--data", files, "--out", tmp_path / "out")
+    with serving() as server:
+        server.files.update({name: (files / name).read_bytes() for name in FILES})
+        run(*words, "--url", server.address, "--download", tmp_path / "gpt2")
     for folder in ("gpt2", "out/bpe"):
         for name in FILES:
             assert (tmp_path / folder / name).read_bytes() == (files / name).read_bytes()

@@ -18,7 +18,7 @@ from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
-from tests.support.harness import fairseq, hypotheses, run, write_lines
+from tests.support.harness import run, write_lines
 
 GENERATED = """\
 2026-01-01 00:00:00 | INFO | fairseq_cli.generate | H-9 is not a hypothesis here
@@ -636,48 +636,3 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
 
 
 # The whole way, with the real commands
-
-
-@pytest.mark.system
-def test_train_average_generate_score_plot(copy_data, tmp_path):
-    """A stock tied Transformer and its attention: what comes out belongs to what went in."""
-    run_dir, mean = tmp_path / "run", tmp_path / "mean.pt"
-    small = [f"--{side}-{size}" for side in ("encoder", "decoder") for size in ("layers=1",)]
-    small += ["--encoder-embed-dim=16", "--decoder-embed-dim=16", "--encoder-ffn-embed-dim=32"]
-    small += ["--decoder-ffn-embed-dim=32", "--encoder-attention-heads=2"]
-    done = fairseq(
-        "train",
-        *(copy_data, "--arch", "transformer", "--share-decoder-input-output-embed", *small),
-        *("--decoder-attention-heads=2", "--cpu", "--optimizer", "adam", "--lr", "0.005"),
-        *("--max-tokens", "400", "--max-epoch", "3", "--save-dir", run_dir, "--seed", "1"),
-        *("--log-format", "json", "--log-interval", "2", "--log-file", tmp_path / "log"),
-    )
-    (tmp_path / "captured").write_text(done.stdout + done.stderr, encoding="utf-8")
-    run("fairseq-ext", "average", "--dir", run_dir, "--last-epochs", "2", "-o", mean)
-    assert mean.stat().st_size < (run_dir / "checkpoint3.pt").stat().st_size / 2
-
-    user_dir = run("fairseq-ext", "user-dir").stdout.strip()
-    options = ("--beam", "2", "--nbest", "2", "--print-alignment", "soft", "--cpu")
-    done = run(
-        *("fairseq-generate", copy_data, "--path", mean, "--user-dir", user_dir, *options),
-        *("--max-len-b", "10"),
-    )
-    generated = tmp_path / "generated"
-    generated.write_text(done.stdout, encoding="utf-8")
-    sentences = outputs.read_generated(generated, expected=50)
-    assert outputs.best_hypotheses(sentences) == hypotheses(done.stdout)
-    assert all(len(sentence.hypotheses) == 2 for sentence in sentences)
-    text = copy_data.parent / "text"
-    assert [sentence.source for sentence in sentences] == outputs.read_lines(text / "test.src")
-    for sentence in sentences:  # every row sums to 1 over exactly the printed source
-        plots.alignment(sentence)
-
-    done = run("fairseq-ext", "score", "--generated", generated, "--ref", text / "test.tgt")
-    assert "BLEU-tok (multi-bleu style, not comparable)" in done.stdout
-    run("fairseq-ext", "plot", "alignment", generated, "--index", "0", "7", "-o", tmp_path / "a")
-    logs = [f"--log={name}={tmp_path / name}" for name in ("log", "captured")]
-    run("fairseq-ext", "plot", "curves", *logs, "-o", tmp_path / "c.png")
-    data = json.loads((tmp_path / "c.json").read_text())["runs"]
-    assert data["log"] == data["captured"]
-    assert len(data["log"]["valid"]["loss"]) == 3
-    check_picture([tmp_path / "a.png"])

@@ -33,35 +33,6 @@ def test_documented_errors_only(name: str) -> None:
     assert by_seed.refused.total() >= 40
 
 
-def test_the_harness_notices_what_it_should(tmp_path: Path) -> None:
-    """An exception, a vague message, a write outside, a process, and an endless loop."""
-
-    def reader(read) -> fuzzing.Reader:
-        return fuzzing.Reader("x", lambda draw: {"a.txt": draw.randbytes(2)}, read)
-
-    def refuse(folder: Path) -> None:
-        raise DataError("something is wrong")
-
-    def write(folder: Path) -> None:
-        (tmp_path / "outside").write_text("x")
-
-    def link(folder: Path) -> None:
-        (folder / "link").symlink_to(tmp_path)
-        (folder / "link" / "through").write_text("x")
-
-    for read, complaint in (
-        (lambda folder: {}[0], "KeyError"),
-        (refuse, "without the file's name"),
-        (write, "outside: open of"),
-        (link, "outside: open of"),
-        (lambda folder: __import__("os").system("true"), "outside: os.system"),
-    ):
-        outcomes = fuzzing.fuzz(reader(read), 3, first=1)
-        assert outcomes.failed >= 3
-        assert complaint in outcomes.failures[0]
-    assert not fuzzing.fuzz(reader(lambda folder: (folder / "new").mkdir()), 3, first=1).failed
-
-
 # ---- one by one ----------------------------------------------------------------------------------
 
 

@@ -137,28 +137,6 @@ def test_options_that_need_tokens():
         Pipeline("en", "de", escape=True)
 
 
-@pytest.mark.parametrize("kind", [*SIZES, "none"])
-def test_text_comes_back_from_every_kind_of_subwords(kind: str, tmp_path: Path):
-    if kind != "none" and kind.startswith("sentencepiece"):
-        pytest.importorskip("sentencepiece")
-    text = write_corpus(tmp_path / "text")
-    size = SIZES.get(kind, 1)
-    counts = corpus.split_into_subwords(text, tmp_path / "bpe", "en", "de", kind=kind, size=size)
-    assert counts == {
-        f"{name}.{side}": n
-        for name, n in (("train", 200), ("valid", 10), ("test", 12))
-        for side in ("en", "de")
-    }
-    saved = pipeline.load(tmp_path / "bpe")
-    encode, decode = saved.encoder(), saved.decoder()
-    for name in ("train", "test"):
-        words, pieces = (lines_of(tmp_path / f / f"{name}.en") for f in ("text", "bpe"))
-        assert [encode(line) for line in words] == pieces
-        assert [decode(line) for line in pieces] == words
-    if kind != "none":
-        assert sum(map(len, map(str.split, pieces))) > sum(map(len, map(str.split, words)))
-
-
 def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
     """Pieces of single bytes let a model write any character, line feeds among them."""
     sentencepiece = pytest.importorskip("sentencepiece")

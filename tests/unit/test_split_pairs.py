@@ -156,12 +156,6 @@ def test_a_sentence_keeps_its_split_whatever_its_company(tmp_path):
     assert set(first["test"]) < set(larger["test"])
 
 
-@pytest.mark.parametrize("swap", [False, True])
-def test_the_side_that_repeats_is_the_key(swap, tmp_path):
-    pairs = [pair[::-1] for pair in corpus()] if swap else corpus()
-    assert split(pairs, tmp_path, valid=20, test=30)[1].key == int(not swap)
-
-
 def near_duplicates_of(rng: random.Random) -> Pairs:
     """Return pairs in families, in which each sentence is a word away from the next."""
     names = ["Tom", "Mary", "John", "Ana"]
