@@ -15,7 +15,7 @@ from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.plugin.checks.commands import refuse_colon
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,9 @@ TASK = "fairseq.tasks.fairseq_task:FairseqTask"
 @around("fairseq.tasks:setup_task")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     refuse_colon("data", str(getattr(cfg, "data", None) or ""))
+    requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
     try:
-        return original(cfg, **options)
+        task = original(cfg, **options)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(
             f"{error.filename or error} does not exist; give the folder that "
@@ -39,6 +40,13 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
             f"{cfg.data} has no file like train.de-en.de.idx, so the languages are unknown. "
             "Give the folder that fairseq-preprocess wrote."
         ) from error
+    for name, language in requested.items():
+        # fairseq takes both from the folder where one of the two is not given.
+        if language and getattr(task.cfg, name, language) != language:
+            option = f"--{name.replace('_', '-')} {language}"
+            pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
+            raise ConfigError(f"{cfg.data} is of {pair}, so `{option}` is wrong; leave it out.")
+    return task
 
 
 @around("fairseq.data:Dictionary.add_from_file")
