@@ -12,10 +12,17 @@ from pathlib import Path
 import fairseq
 import fairseq_cli
 import pytest
-from fairseq import options
+from fairseq import options, tasks
+from fairseq.tasks.translation import TranslationConfig
 
 import fairseq_ext
-from fairseq_ext.plugin.checks.ignored_options import IGNORED, ONLY_WITH, name_ignored
+from fairseq_ext.plugin.checks.ignored_options import (
+    IGNORED,
+    ONLY_TASKS,
+    ONLY_WITH,
+    name_ignored,
+)
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import run, write_lines
 
 FAIRSEQ = Path(fairseq.__file__).parent
@@ -44,12 +51,22 @@ MODULES = {
 }
 """Where each command's options are read, besides its own module and the plugin."""
 OTHERWISE = {
-    "train": {"task", "tokenizer", "bpe", "shard_id", "num_shards"},  # saved, or refused
+    "train": {"task", "tokenizer", "bpe", "num_shards"},  # saved, or refused
     "generate": {"engine", "shortlist", "num_shards", "shard_id", "no_progress_bar"},
     "interactive": {"engine", "shortlist", "num_shards", "shard_id"},
     "preprocess": set(),
 }
 """Options that the plugin makes work or refuses, or that are stored with the model."""
+
+
+@cache
+def parser(command: str) -> ArgumentParser:
+    """The parser of a command, with the options of the task that it has by default."""
+    fairseq_ext.register()
+    full = PARSERS[command]()
+    if command in ("generate", "interactive"):
+        options.parse_args_and_arch(full, ["bin", "--path", "model.pt"])
+    return full
 
 
 @cache
@@ -70,8 +87,7 @@ def stored(parser: ArgumentParser) -> Iterator[str]:
 
 @pytest.mark.parametrize("command", PARSERS)
 def test_every_option_is_read_or_named(command: str) -> None:
-    fairseq_ext.register()
-    names = set(stored(PARSERS[command]()))
+    names = set(stored(parser(command)))
     assert names >= set(IGNORED[command])
     unread = {name for name in names if not is_read(command, name)}
     assert unread - OTHERWISE[command] <= set(IGNORED[command])
@@ -88,9 +104,19 @@ def test_what_is_named_is_not_read(command: str) -> None:
 
 
 def test_what_needs_another_option_names_one_that_is_there() -> None:
-    names = {name for make in PARSERS.values() for name in stored(make())}
+    names = {name for command in PARSERS for name in stored(parser(command))}
     for name, others in ONLY_WITH.items():
         assert {name, *others} <= names
+    assert names >= ONLY_TASKS.keys()
+
+
+@pytest.mark.parametrize("name", ONLY_TASKS)
+def test_an_option_of_a_task_is_read_by_it(name: str) -> None:
+    module = FAIRSEQ / "tasks" / f"{ONLY_TASKS[name]}.py"
+    translation = FAIRSEQ / "tasks" / "translation.py"
+    if name != "plasma_path":
+        assert re.search(rf"\.{name}\b|[\"']{name}[\"']", module.read_text("utf-8"))
+    assert name not in translation.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +134,11 @@ def test_what_needs_another_option_names_one_that_is_there() -> None:
             ["bin", "--fp16-init", "4", "--patience", "2"],
             ["`--fp16-init` has no effect without `--fp16` or `--memory-efficient-fp16`."],
         ),
+        (
+            "generate",
+            ["bin", "--iter-decode-max-iter", "4"],
+            ["`--iter-decode-max-iter` has no effect in this task."],
+        ),
         ("train", ["bin", "--gen-subset", "test"], ["`--gen-subset` has no effect here."]),
         ("preprocess", ["--seed", "3", "--fp16"], ["`--fp16` has no effect here."]),
         ("pytest", ["--seed", "3"], []),
@@ -121,11 +152,29 @@ def test_an_option_without_effect_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"/bin/fairseq-{command}", *words])
-    name_ignored(PARSERS.get(command, PARSERS["train"])())
+    name_ignored(parser(command if command in PARSERS else "train"))
     printed = capsys.readouterr().err.splitlines()
     assert [f"fairseq-{command}: {line}" for line in lines] == [
         line for line in printed if "--seed" not in line
     ]
+
+
+def test_an_option_of_another_task_that_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["/bin/fairseq-generate", "bin", "--retain-iter-history"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(ConfigError, match="`--retain-iter-history` is an option of `--task trans"):
+        name_ignored(parser("generate"))
+    name_ignored(parser("generate"), "translation_lev")
+
+
+def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path) -> None:
+    """fairseq would take both languages from the folder's files if only one is given."""
+    (tmp_path / "train.src-tgt.src.idx").touch()
+    for side in ("src", "tgt"):
+        write_lines(tmp_path / f"dict.{side}.txt", ["a 3", "b 2"])
+    assert tasks.setup_task(TranslationConfig(data=str(tmp_path), source_lang="src"))
+    with pytest.raises(ConfigError, match="is of src-tgt, so `--target-lang de` is wrong"):
+        tasks.setup_task(TranslationConfig(data=str(tmp_path), target_lang="de"))
 
 
 @pytest.mark.system

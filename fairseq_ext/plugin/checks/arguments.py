@@ -43,9 +43,10 @@ def _parse_args_and_arch(
             "`--arch` is missing; give for example `--arch gru_attention`, or one of those "
             "that `--help` lists."
         ) from error
+    args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not rest and "input_args" not in options:
-        name_ignored(parser)
-    refuse_misfit(parsed[0] if isinstance(parsed, tuple) else parsed)
+        name_ignored(parser, args.task or "")
+    refuse_misfit(args)
     return parsed
 
 

@@ -1,9 +1,11 @@
 """Name options of fairseq's commands that are given and not read.
 
 fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
-fairseq-preprocess `--fp16`. Other options are read only beside another one. :data:`IGNORED` and
-:data:`ONLY_WITH` list both kinds; ``tests/unit/test_ignored_options.py`` compares them with the
-parsers and with fairseq's code, so that an option of another fairseq cannot be missed.
+fairseq-preprocess `--fp16`. Other options are read only beside another one, or by some tasks.
+:data:`IGNORED`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` list the three kinds.
+``tests/unit/test_ignored_options.py`` compares them with the parsers and with fairseq's code, so
+that an option of another fairseq cannot be missed; ``tests/commands/test_option_effects.py``
+compares runs with and without each option.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
+
+from fairseq_ext.utils.errors import ConfigError
 
 PRECISION = (
     *("fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "min_loss_scale"),
@@ -45,16 +49,33 @@ TRAINING = (
     *("no_epoch_checkpoints", "no_last_checkpoints", "no_save_optimizer_state"),
     *("best_checkpoint_metric", "maximize_best_checkpoint_metric", "patience"),
     *("load_checkpoint_on_all_dp_ranks", "write_checkpoints_asynchronously", "save_dir"),
+    *("train_subset", "batch_size_valid", "upsample_primary", "load_alignments"),
+    *("eval_bleu", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
+    *("eval_tokenized_bleu", "eval_bleu_remove_bpe", "eval_bleu_print_samples"),
+    *("force_anneal", "lr_shrink", "warmup_updates"),
+    *("tpu", "lenpen_mt", "pipeline_balance", "pipeline_devices"),
+    *("pipeline_encoder_balance", "pipeline_encoder_devices"),
+    *("pipeline_decoder_balance", "pipeline_decoder_devices"),
 )
 IGNORED: dict[str, tuple[str, ...]] = {
     "train": (
         *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
-        "checkpoint_shard_count",
+        *("checkpoint_shard_count", "shard_id"),
     ),
-    "generate": (*TRAINING, "no_early_stop", "tensorboard_logdir"),
+    "generate": (
+        *TRAINING,
+        *("no_early_stop", "no_beamable_mm", "sacrebleu", "tensorboard_logdir"),
+    ),
     "interactive": (
         *TRAINING,
-        *("no_early_stop", "no_progress_bar", "log_interval", "log_format", "tensorboard_logdir"),
+        *(
+            "no_early_stop",
+            "no_beamable_mm",
+            "no_progress_bar",
+            "log_interval",
+            "log_format",
+            "tensorboard_logdir",
+        ),
         *("scoring", "num_workers", "required_batch_size_multiple", "gen_subset", "quiet"),
         *("results_path", "sacrebleu", "print_step", "lm_path", "data_buffer_size"),
     ),
@@ -96,13 +117,31 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
     "retain_dropout_modules": ("retain_dropout",),
 }
 """Options that are read only beside one of their prerequisites."""
+ONLY_TASKS: dict[str, str] = {
+    **dict.fromkeys(("beam_mt", "max_len_a_mt", "max_len_b_mt"), "speech_to_speech"),
+    "eos_token": "speech_to_speech",
+    **dict.fromkeys(
+        (
+            *("iter_decode_eos_penalty", "iter_decode_max_iter", "iter_decode_force_max_iter"),
+            *("iter_decode_with_beam", "iter_decode_with_external_reranker"),
+            *("retain_iter_history", "decoding_format"),
+        ),
+        "translation_lev",
+    ),
+    **dict.fromkeys(("use_plasma_view", "plasma_path"), "language_modeling"),
+}
+"""Options that a task of translation never reads, and a task that reads each."""
 
 
-def name_ignored(parser: ArgumentParser) -> None:
+def name_ignored(parser: ArgumentParser, task: str = "translation") -> None:
     """Print one line for each option of this process' command line that has no effect.
 
     Args:
         parser: of the command, with all its options.
+        task: of the command, whose options those of :data:`ONLY_TASKS` may not be.
+
+    Raises:
+        ConfigError: an option with which this task would end in an error of Python.
     """
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
     if command not in IGNORED or os.environ.get("RANK", "0") != "0":
@@ -112,6 +151,12 @@ def name_ignored(parser: ArgumentParser) -> None:
         prerequisites = ONLY_WITH.get(name, ())
         if name in IGNORED[command]:
             print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
+        elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
+            if name == "retain_iter_history":
+                raise ConfigError(
+                    f"`{option}` is an option of `--task translation_lev`; leave it out."
+                )
+            print(f"fairseq-{command}: `{option}` has no effect in this task.", file=sys.stderr)
         elif prerequisites and options.keys().isdisjoint(prerequisites):
             needed = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
             line = f"fairseq-{command}: `{option}` has no effect without {needed}."
