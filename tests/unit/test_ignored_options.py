@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,6 @@ import fairseq
 import fairseq_cli
 import pytest
 from fairseq import options, tasks
-from fairseq.tasks.translation import TranslationConfig
 
 import fairseq_ext
 from fairseq_ext.plugin.checks.ignored_options import (
@@ -172,9 +171,9 @@ def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path
     (tmp_path / "train.src-tgt.src.idx").touch()
     for side in ("src", "tgt"):
         write_lines(tmp_path / f"dict.{side}.txt", ["a 3", "b 2"])
-    assert tasks.setup_task(TranslationConfig(data=str(tmp_path), source_lang="src"))
+    assert tasks.setup_task(Namespace(task="translation", data=str(tmp_path), source_lang="src"))
     with pytest.raises(ConfigError, match="is of src-tgt, so `--target-lang de` is wrong"):
-        tasks.setup_task(TranslationConfig(data=str(tmp_path), target_lang="de"))
+        tasks.setup_task(Namespace(task="translation", data=str(tmp_path), target_lang="de"))
 
 
 @pytest.mark.system
