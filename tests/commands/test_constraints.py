@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.model import write
-from tests.models.test_loaded import saved
+from tests.support.bundles import saved
 from tests.support.harness import command, fairseq, hypotheses
 
 LEFT = "fairseq's generator translates instead of the engine: the engine has no constraints"

@@ -25,6 +25,7 @@ from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.commands import demo
+from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.demo import systems
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
@@ -34,9 +35,9 @@ from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
 from fairseq_ext.utils import files, option_fields
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
-from tests.models.test_loaded import LINES, saved
+from tests.models.test_loaded import LINES
 from tests.soak import dying
-from tests.support.bundles import sign_again
+from tests.support.bundles import edit, saved, sign_again
 
 ARCHIVES = ("b.zip", "b.tar.zst")
 NAMES = ("transformer", "gru-shared", "linformer", "muse", "bmt-1")
@@ -59,6 +60,10 @@ def bundled(run: Path) -> Path:
 @pytest.fixture
 def copy(bundled: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(bundled, tmp_path / "copy"))
+
+
+def texts(model: Model, **search: int) -> list[list[str]]:
+    return [translation.texts for translation in model.translate(LINES, **SHORT, **search)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,11 +92,8 @@ def test_an_exported_checkpoint_has_the_weights(run: Path, tmp_path: Path, numbe
     for name, tensor in checkpoint.items():
         expected = tensor.bfloat16().float() if numbers == "bf16" else tensor
         assert torch.equal(back[name], expected.to(tensor.dtype)), name
-    models = fairseq_ext.load(tmp_path / "b"), fairseq_ext.load(tmp_path / "back.pt", run)
-    translations, expected = (model.translate(LINES, **SHORT) for model in models)
-    assert [translation.texts for translation in translations] == [
-        sentence.texts for sentence in expected
-    ]
+    expected = texts(fairseq_ext.load(tmp_path / "back.pt", run))
+    assert texts(fairseq_ext.load(tmp_path / "b")) == expected
 
 
 @pytest.mark.parametrize("numbers", ["bf16", "int8"])
@@ -139,9 +141,7 @@ def test_bits(name: str, tmp_path: Path):
     write.write(tmp_path / "b", tmp_path / "b", tmp_path / "fp32")  # as a checkpoint
     latent = fairseq_ext.load(tmp_path / "fp32")
     assert latent.translate(LINES, **SHORT) == translations
-    fairseqs = fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)
-    ours = [translation.texts for translation in fairseqs.translate(LINES, **SHORT)]
-    assert ours == [translation.texts for translation in translations]
+    assert texts(fairseq_ext.load(tmp_path / "b", engine="fairseq", cpu=True)) == texts(latent)
 
 
 @pytest.mark.parametrize("granularity", ["channel", "tensor"])
@@ -195,18 +195,16 @@ def test_bits_and_embeddings_in_int8(tmp_path: Path):
 
 
 def test_bits_of_the_first_version_name_the_cure(copy: Path):
-    content = json.loads((copy / "bundle.json").read_text())
-    (copy / "bundle.json").write_text(json.dumps({**content, "version": 1, "numbers": "bits"}))
+    edit(copy, "bundle.json", lambda content: content.update(version=1, numbers="bits"))
     with pytest.raises(CheckpointError, match="make it again of its checkpoint: `fairseq-ext bun"):
         storage.load(copy)
 
 
 def test_a_bundle_without_a_program_is_left_to_fairseq(run: Path, copy: Path):
     """Such as one of the first version."""
-    content = json.loads((copy / "bundle.json").read_text())
-    del content["files"]["program.json"]
     (copy / "program.json").unlink()
-    (copy / "bundle.json").write_text(json.dumps({**content, "version": 1}))
+    edit(copy, "bundle.json", lambda content: content["files"].pop("program.json"))
+    edit(copy, "bundle.json", lambda content: content.update(version=1))
     model, expected = fairseq_ext.load(copy), fairseq_ext.load(run)
     assert type(model._translator).__name__ == "Translator"
     assert model.translate(LINES, beam=5, **SHORT) == expected.translate(LINES, **SHORT)
@@ -266,15 +264,11 @@ def test_what_is_in_it(run: Path, bundled: Path):
 def test_other_numbers_than_its_own(run: Path, bundled: Path, tmp_path: Path):
     """Weights are laid out as asked when the bundle is opened; fairseq reads them, too."""
     write.write(run / "checkpoint_best.pt", run, tmp_path / "b", numbers="int8")
-    expected = fairseq_ext.load(tmp_path / "b").translate(LINES, beam=5, **SHORT)
-    rounded = fairseq_ext.load(bundled, engine="native-int8").translate(LINES, beam=5, **SHORT)
-    assert [translation.texts for translation in rounded] == [
-        sentence.texts for sentence in expected
-    ]
+    expected = texts(fairseq_ext.load(tmp_path / "b"), beam=5)
+    assert texts(fairseq_ext.load(bundled, engine="native-int8"), beam=5) == expected
     other = fairseq_ext.load(bundled, engine="fairseq", cpu=True)
     source = fairseq_ext.load(run / "checkpoint_best.pt", run, engine="fairseq", cpu=True)
-    translations = other.translate(LINES, beam=5, **SHORT)
-    assert translations == source.translate(LINES, beam=5, **SHORT)
+    assert other.translate(LINES, beam=5, **SHORT) == source.translate(LINES, beam=5, **SHORT)
 
 
 def test_weights_that_are_one_are_stored_once(tmp_path: Path):
@@ -450,38 +444,30 @@ def test_an_archive_replaced_while_it_is_read_fills_no_cache(
 
 
 def test_a_bundle_replaced_while_it_is_read_is_refused(
-    bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    folder = tmp_path / "b"
-    shutil.copytree(bundled, folder)
     check = bundle.Bundle.check
 
     def check_and_replace(manifest: bundle.Bundle) -> None:
         check(manifest)
-        shutil.copy(folder / "model.safetensors", tmp_path / "new")
-        (tmp_path / "new").replace(folder / "model.safetensors")
+        shutil.copy(copy / "model.safetensors", tmp_path / "new")
+        (tmp_path / "new").replace(copy / "model.safetensors")
 
     monkeypatch.setattr(bundle.Bundle, "check", check_and_replace)
     for load in (fairseq_ext.load, storage.load):
         with pytest.raises((CheckpointError, DataError), match="has changed since"):
-            load(folder)
+            load(copy)
 
 
-def test_weights_that_change_after_opening_change_no_translation(bundled: Path, tmp_path: Path):
-    folder = tmp_path / "b"
-    shutil.copytree(bundled, folder)
-    weights, model = folder / "model.safetensors", fairseq_ext.load(folder)
+def test_weights_that_change_after_opening_change_no_translation(copy: Path):
+    weights, model = copy / "model.safetensors", fairseq_ext.load(copy)
     expected = model.translate(LINES, **SHORT)
     weights.write_bytes(b"")
     assert model.translate(LINES, **SHORT) == expected
 
 
-def test_weights_that_are_cut_off_while_they_are_read(
-    bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder = tmp_path / "b"
-    shutil.copytree(bundled, folder)
-    weights, check = folder / "model.safetensors", agreement.require
+def test_weights_that_are_cut_off_while_they_are_read(copy: Path, monkeypatch: pytest.MonkeyPatch):
+    weights, check = copy / "model.safetensors", agreement.require
 
     def cut_off_and_check(*arguments: Any) -> None:
         os.truncate(weights, weights.stat().st_size // 2)
@@ -489,7 +475,7 @@ def test_weights_that_are_cut_off_while_they_are_read(
 
     monkeypatch.setattr(agreement, "require", cut_off_and_check)
     with pytest.raises(CheckpointError, match="it ends within the weight"):
-        fairseq_ext.load(folder)
+        fairseq_ext.load(copy)
 
 
 def test_an_archive_that_is_cut_off(archive: Path):
@@ -593,8 +579,7 @@ NEEDED = ["config.json", "model.safetensors", "dict.de.txt", "dict.en.txt"]
     ],
 )
 def test_a_manifest_that_cannot_be(copy: Path, change: dict):
-    content = {**json.loads((copy / "bundle.json").read_text()), **change}
-    (copy / "bundle.json").write_text(json.dumps(content))
+    edit(copy, "bundle.json", lambda content: content.update(change))
     with pytest.raises(CheckpointError, match=r"bundle\.json is"):
         storage.load(copy)
 
@@ -642,9 +627,7 @@ def test_a_table_in_int8_that_cannot_be(copy: Path, table: torch.Tensor, scale: 
 
 
 def test_a_configuration_of_another_size(copy: Path):
-    content = json.loads((copy / "config.json").read_text())
-    content["cfg"]["model"]["encoder_layers"] = 1_000_000
-    (copy / "config.json").write_text(json.dumps(content))
-    sign_again(copy)
+    layers = {"encoder_layers": 1_000_000}
+    edit(copy, "config.json", lambda content: content["cfg"]["model"].update(layers))
     with pytest.raises(CheckpointError, match="far larger model"):
         fairseq_ext.load(copy, engine="fairseq")

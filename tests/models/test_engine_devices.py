@@ -6,7 +6,6 @@ import copy
 import functools
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from fairseq.models import BaseFairseqModel
@@ -18,20 +17,27 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.engine import NUMBERS, TORCH
-from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor, Stage, padded
 from fairseq_ext.engine.devices.memory import Sizes, rounded
 from fairseq_ext.engine.devices.operations import Model, encode
-from fairseq_ext.engine.library import Found, Machine, available_paths
+from fairseq_ext.engine.library import available_paths
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation import on_engine as engine
 from fairseq_ext.utils.errors import DataError
-from tests.models import test_engine
-from tests.models.test_engine import ALL, assert_same, fairseqs
 from tests.support import models
+from tests.support.engine import (
+    ALL,
+    SIZE,
+    as_found,
+    assert_same,
+    fairseqs,
+    program_of,
+    worker_of,
+)
+from tests.support.engine import sharpened as new_sharpened
 
-LENGTHS = [9, 3, 17, 2, 6]
-sharpened = functools.cache(test_engine.sharpened)
+SENTENCES = models.random_sentences([9, 3, 17, 2, 6], size=SIZE)
+sharpened = functools.cache(new_sharpened)
 needs_native = pytest.mark.skipif(not available_paths(), reason="the engine was not compiled")
 SOME = ["transformer", "gru", "gru-luong", "linformer", "muse-growing", "muse-ordinary", "bmt-1"]
 SOME += ["lightconv", "dynamicconv", "lstm-bidirectional"]
@@ -48,22 +54,7 @@ def executor_of(
 ) -> Executor:
     require(device)
     dtype = next(model.parameters()).dtype
-    program = compile_model(model, task.target_dictionary)
-    return Executor(program, torch.device(device), dtype, **how)
-
-
-def assert_equal(ours: list[list[Found]], theirs: list[list[Found]]) -> None:
-    """As near as sums in other orders are."""
-    for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True):
-        assert [hypothesis.tokens.tolist() for hypothesis in our_hypotheses] == [
-            hypothesis.tokens.tolist() for hypothesis in their_hypotheses
-        ]
-        for our, their in zip(our_hypotheses, their_hypotheses, strict=True):
-            assert our.score == pytest.approx(their.score, abs=1e-4)
-            np.testing.assert_allclose(our.scores, their.scores, atol=1e-4)
-            assert (our.attention is None) == (their.attention is None)
-            if our.attention is not None:
-                np.testing.assert_allclose(our.attention, their.attention, atol=1e-4)
+    return Executor(program_of(model, task), torch.device(device), dtype, **how)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -71,10 +62,9 @@ def assert_equal(ours: list[list[Found]], theirs: list[list[Found]]) -> None:
 def test_like_fairseqs_generator(name: str, device: str):
     """All hypotheses, of sentences together in a batch, with scores and alignments."""
     model, task = sharpened(name)
-    sentences = models.random_sentences(LENGTHS, size=40)
     rules = Rules(beam=3, max_len_b=18, attention=True)
-    ours = executor_of(model, task, device, every=3).translate(sentences, rules)
-    theirs = fairseqs(model, task, sentences, beam_size=3, max_len_b=18)
+    ours = executor_of(model, task, device, every=3).translate(SENTENCES, rules)
+    theirs = fairseqs(model, task, SENTENCES, beam_size=3, max_len_b=18)
     assert_same(ours, theirs, attention=True)
 
 
@@ -97,13 +87,11 @@ RULES = [
 def test_like_the_native_engine(name: str, prefixes: list[list[int]] | None):
     """Every rule, also with prefixes of several lengths and of a whole translation."""
     model, task = sharpened(name)
-    sentences = models.random_sentences(LENGTHS, size=40, seed=5)
-    executor = executor_of(model, task, every=2)
-    worker = Machine(compile_model(model, task.target_dictionary)).worker()
+    executor, worker = executor_of(model, task, every=2), worker_of(model, task)
     for rules in RULES:
         if prefixes is None or rules.max_len_b != 40:
-            translations = executor.translate(sentences, rules, prefixes)
-            assert_equal(translations, worker.translate(sentences, rules, prefixes))
+            translations = executor.translate(SENTENCES, rules, prefixes)
+            assert_same(translations, worker.translate(SENTENCES, rules, prefixes))
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse-growing"])
@@ -111,15 +99,14 @@ def test_batches_and_earlier_batches_change_nothing(name: str):
     """Memory is used again, whatever was in it."""
     model, task = sharpened(name)
     executor, rules = executor_of(model, task), Rules(beam=3, max_len_b=25)
-    sentences = models.random_sentences(LENGTHS, size=40)
-    together = executor.translate(sentences, rules)
-    alone = [executor.translate([sentence], rules)[0] for sentence in sentences]
-    assert_equal(alone, together)
-    assert_equal(executor.translate(sentences[::-1], rules)[::-1], together)
+    together = executor.translate(SENTENCES, rules)
+    alone = [executor.translate([sentence], rules)[0] for sentence in SENTENCES]
+    assert_same(alone, together)
+    assert_same(executor.translate(SENTENCES[::-1], rules)[::-1], together)
     for stage in executor._stages.values():
         for tensor in stage.state.values():
             tensor.fill_(1 if tensor.dtype in (torch.bool, torch.int64) else torch.nan)
-    assert_equal(executor.translate(sentences, rules), together)
+    assert_same(executor.translate(SENTENCES, rules), together)
 
 
 class Recorded(TorchDispatchMode):
@@ -171,7 +158,6 @@ def test_every_architecture_in_steps_that_can_be_captured(name: str):
     So replaying what one step launched is any other step; and none asks the device anything.
     """
     model, task = sharpened(name)
-    sentences = models.random_sentences(LENGTHS[:3], size=40)
     rules = Rules(beam=2, min_len=15, max_len_b=18, no_repeat_ngram_size=2, attention=True)
     captures: list[Replayed] = []
 
@@ -181,12 +167,12 @@ def test_every_architecture_in_steps_that_can_be_captured(name: str):
         return captures[-1]
 
     executor = executor_of(model, task, capture=capture)
-    executor.translate(sentences[:2], rules)
+    executor.translate(SENTENCES[:2], rules)
     assert not captures  # nothing is captured that is needed once
-    executor.translate(sentences, rules)
-    ours = executor.translate(sentences, rules)
-    worker = Machine(compile_model(model, task.target_dictionary)).worker()
-    assert_equal(ours, worker.translate(sentences, rules))
+    executor.translate(SENTENCES[:3], rules)
+    ours = executor.translate(SENTENCES[:3], rules)
+    expected = worker_of(model, task).translate(SENTENCES[:3], rules)
+    assert_same(ours, expected, attention=True)
     assert len(captures) > 1  # memory grew
 
 
@@ -202,14 +188,12 @@ class Imagined(TorchFunctionMode):
 @pytest.mark.parametrize("name", [*SOME, "linformer-convolution", "bmt-8-unsigned", "xnor-base"])
 def test_all_tensors_are_on_the_device(name: str):
     """On a CUDA device that torch only imagines: tensors without numbers, but with devices."""
-    model, task = sharpened(name)
-    program, rules = compile_model(model, task.target_dictionary), Rules(beam=2, attention=True)
-    sentences = models.random_sentences(LENGTHS, size=40)
+    program, rules = program_of(*sharpened(name)), Rules(beam=2, attention=True)
     device = torch.device("cuda", 0)
 
     with FakeTensorMode(), Imagined(), torch.no_grad():
         imagined_model = Model(program, device, torch.float16)
-        words = padded(sentences, 1).to(device)
+        words = padded(SENTENCES, 1).to(device)
         registers = encode(imagined_model, words, words.ne(1))
         stage = Stage(imagined_model, rules, Sizes(6, 17, 16, 2))
         stage.run()
@@ -227,31 +211,16 @@ def generator_of(model: BaseFairseqModel, task: object, **how: object) -> object
     return engine.with_engine(generator, [model], task.target_dictionary, numbers)
 
 
-def sample_of(sentences: list[list[int]]) -> dict:
-    pads = max(map(len, sentences))
-    tokens = torch.tensor([[1] * (pads - len(sentence)) + sentence for sentence in sentences])
-    lengths = torch.tensor([len(sentence) for sentence in sentences])
-    net_input = {"src_tokens": tokens, "src_lengths": lengths}
-    return {"id": torch.arange(len(sentences)), "net_input": net_input}
-
-
 def test_engine_torch_is_the_executors():
     model, task = sharpened("transformer")
-    sample = sample_of(models.random_sentences(LENGTHS, size=40))
+    sample, prefixes = models.sample_of(SENTENCES), torch.tensor([[7]] * len(SENTENCES))
     ours = generator_of(model, task, numbers=TORCH)
     assert isinstance(ours, engine.NativeGenerator)
-    hypotheses_of_sentences = ours.generate(
-        [model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS))
-    )
+    hypotheses = ours.generate([model], sample, prefix_tokens=prefixes)
     assert isinstance(ours._teams[0], Executor)
     theirs = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=15)
-    expected = theirs.generate([model], sample, prefix_tokens=torch.tensor([[7]] * len(LENGTHS)))
-    for our_hypotheses, their_hypotheses in zip(hypotheses_of_sentences, expected, strict=True):
-        assert [hypothesis["tokens"].tolist() for hypothesis in our_hypotheses] == [
-            hypothesis["tokens"].tolist() for hypothesis in their_hypotheses
-        ]
-        for our, their in zip(our_hypotheses, their_hypotheses, strict=True):
-            torch.testing.assert_close(our["score"], their["score"], atol=1e-4, rtol=0)
+    expected = theirs.generate([model], sample, prefix_tokens=prefixes)
+    assert_same([*map(as_found, hypotheses)], [*map(as_found, expected)])
 
 
 def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
@@ -285,13 +254,13 @@ def test_commands_on_cuda(name: str, half: bool):
     model, task = sharpened(name)
     cuda_model = copy.deepcopy(model).cuda()
     cuda_model = cuda_model.half() if half else cuda_model
-    sample = sample_of(models.random_sentences(LENGTHS, size=40))
+    sample = models.sample_of(SENTENCES)
     expected = generator_of(model, task).generate([model], sample)
     sample["net_input"] = {name: tensor.cuda() for name, tensor in sample["net_input"].items()}
     ours = generator_of(cuda_model, task, numbers=TORCH)
-    hypotheses_of_sentences = ours.generate([cuda_model], sample)
+    translations = ours.generate([cuda_model], sample)
     assert isinstance(ours._teams[0], Executor)
-    for our_hypotheses, their_hypotheses in zip(hypotheses_of_sentences, expected, strict=True):
+    for our_hypotheses, their_hypotheses in zip(translations, expected, strict=True):
         if not half:
             assert our_hypotheses[0]["tokens"].tolist() == their_hypotheses[0]["tokens"].tolist()
         assert float(our_hypotheses[0]["score"]) == pytest.approx(
@@ -309,7 +278,7 @@ def test_sizes_are_few():
 def test_half_precision(name: str):
     """The model's own type, with sums and probabilities in fp32: as near as fairseq's half is."""
     model, task = sharpened(name)
-    sentences, rules = models.random_sentences([6, 6], size=40), Rules(beam=2, max_len_b=8)
+    sentences, rules = models.random_sentences([6, 6], size=SIZE), Rules(beam=2, max_len_b=8)
     exact = executor_of(model, task).translate(sentences, rules)
     halved = executor_of(copy.deepcopy(model).half(), task).translate(sentences, rules)
     for exact_hypotheses, halved_hypotheses in zip(exact, halved, strict=True):
@@ -319,7 +288,7 @@ def test_half_precision(name: str):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sentences_that_cannot_be_read(device: str):
-    model, task = models.build(ALL["transformer"], size=40)
+    model, task = models.build(ALL["transformer"], size=SIZE)
     executor = executor_of(model, task, device)
     for sentence in ([], [2] * 2000, [4, 40, 2], [-1, 2]):
         with pytest.raises(DataError):

@@ -24,7 +24,7 @@ from fairseq_ext.engine import recipes
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import EngineModel, voting
 from fairseq_ext.engine.library import Machine
-from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Shape, merged
+from fairseq_ext.engine.program import NOTHING, Code, Columns, Operation, Phase, Program, Shape
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PLAIN, Packed
@@ -32,10 +32,9 @@ from fairseq_ext.model import program_file, write
 from fairseq_ext.model.describe import as_table, describe
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from tests.models.test_engine import ALL, LENGTHS, sharpened
-from tests.models.test_loaded import saved
 from tests.support import damages, fuzz_engine, models
-from tests.support.bundles import engine_model, sign_again
+from tests.support.bundles import bundled, edit, engine_model, saved, sign_again
+from tests.support.engine import ALL, LENGTHS, program_of, sharpened
 
 RUN = (
     "transformer-learned",
@@ -57,13 +56,6 @@ def compiled(name: str, numbers: str = "fp32") -> tuple[EngineModel, BaseFairseq
     return engine_model(model, task, numbers, name), model
 
 
-def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
-    """A bundle of a small model."""
-    run = saved(folder / "run", name)
-    write.write(run / "checkpoint_best.pt", run, folder / numbers, numbers=numbers)
-    return folder / numbers
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a small Transformer with text."""
@@ -81,33 +73,30 @@ def copy(small: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(small, tmp_path / "copy"))
 
 
+def assert_equal_weights(model: EngineModel, other: EngineModel) -> None:
+    for weight, expected in zip(model.weights, other.weights, strict=True):
+        for part, of_expected in zip(weight, expected, strict=True):
+            np.testing.assert_array_equal(part, of_expected)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_bundle_translates_as_its_model(name: str, tmp_path: Path):
     """To the last bit: the arrays that recipes make are those that the compiler had."""
     model, _ = compiled(name)
     sentences = models.random_sentences(LENGTHS, size=40)
     machine = Machine(model.program, packed=model.weights)
-    translations = machine.worker().translate(
-        sentences, Rules(beam=3, max_len_b=20, attention=True)
-    )
+    rules = Rules(beam=3, max_len_b=20, attention=True)
+    translations = machine.worker().translate(sentences, rules)
     search = Search(beam=3, nbest=3, max_len_b=20, attention=True)
     read = program_file.read(bundled(tmp_path, name))
-    assert len(read.weights) == len(model.weights)
-    for weight, attention in zip(read.weights, model.weights, strict=True):
-        for part, other in zip(weight, attention, strict=True):
-            np.testing.assert_array_equal(part, other)
+    assert_equal_weights(read, model)
     translator = EngineTranslator(read, search)
     lines = [" ".join(model.source[token] for token in sentence[:-1]) for sentence in sentences]
     for ours, theirs in zip(translator.translate(lines), translations, strict=True):
-        assert [candidate.score for candidate in ours] == [
-            hypothesis.score / math.log(2) for hypothesis in theirs
-        ]
-        words = [
-            " ".join(model.target[t] for t in hypothesis.tokens[:-1] if t) for hypothesis in theirs
-        ]
-        assert [candidate.tokens for candidate in ours] == words
-        for candidate, other in zip(ours, theirs, strict=True):
-            attention = () if other.attention is None else other.attention.tolist()
+        for candidate, found in zip(ours, theirs, strict=True):
+            assert candidate.score == found.score / math.log(2)
+            assert candidate.tokens == " ".join(model.target[t] for t in found.tokens[:-1] if t)
+            attention = () if found.attention is None else found.attention.tolist()
             assert [list(row) for row in candidate.attention] == list(attention)
     assert translator.counts.source == sum(LENGTHS) - len(LENGTHS)
 
@@ -127,30 +116,22 @@ def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_pa
 
 def test_files_vote():
     """As their models do, in the numbers of each."""
-    (first, first_trained), (second, second_trained) = (
-        compiled("transformer"),
-        compiled("gru", "int8"),
-    )
+    first, first_trained = compiled("transformer")
+    second, second_trained = compiled("gru", "int8")
     sentences = models.random_sentences([6, 2, 9], size=40)
-    rules = Rules(beam=3, max_len_b=12)
+
+    def scores(program: Program, packed: list[Packed] | None) -> list[float]:
+        worker = Machine(program, packed=packed).worker()
+        translations = worker.translate(sentences, Rules(beam=3, max_len_b=12))
+        return [hypotheses[0].score for hypotheses in translations]
+
     ensemble = voting([first, second])
-    translations = (
-        Machine(ensemble.program, packed=ensemble.weights).worker().translate(sentences, rules)
-    )
     task = models.build(ALL["transformer"], size=40)[1]
-    program = merged(
-        [compile_model(model, task.target_dictionary) for model in (first_trained, second_trained)]
-    )
-    exact = Machine(program).worker().translate(sentences, rules)
-    near = [abs(a[0].score - b[0].score) < 0.05 for a, b in zip(translations, exact, strict=True)]
-    assert sum(near) >= 2
+    exact = scores(program_of([first_trained, second_trained], task), None)
+    rounded = scores(ensemble.program, ensemble.weights)
+    assert sum(abs(a - b) < 0.05 for a, b in zip(rounded, exact, strict=True)) >= 2
     unrounded = voting([first, replace(second, weights=compiled("gru")[0].weights)])
-    unrounded_translations = (
-        Machine(unrounded.program, packed=unrounded.weights).worker().translate(sentences, rules)
-    )
-    assert [hypotheses[0].score for hypotheses in unrounded_translations] == [
-        hypotheses[0].score for hypotheses in exact
-    ]
+    assert scores(unrounded.program, unrounded.weights) == exact
     assert voting([first]).program is first.program
     for spoiled in (
         replace(second, target=[*second.target[:-1], "x"]),
@@ -164,9 +145,7 @@ def test_bits_are_the_bits_of_the_checkpoint(tmp_path: Path):
     """The same translations as of the model that was binarized, with inputs in int8."""
     model, _ = compiled("bmt-1", "int8")
     read = program_file.read(bundled(tmp_path, "bmt-1", "bits"), "int8")
-    for weight, compiled_weight in zip(read.weights, model.weights, strict=True):
-        for part, other in zip(weight, compiled_weight, strict=True):
-            np.testing.assert_array_equal(part, other)
+    assert_equal_weights(read, model)
 
 
 def test_text_is_part_of_it(small: Path):
@@ -469,32 +448,30 @@ READERS = (program_file.read, bundle.load)
 """For the engine, and for fairseq."""
 
 
-def stored(path: Path, shift: int) -> None:
-    """Write a file of weights again, with a header of a length that misaligns the numbers."""
+def change_header(copy: Path, change: Callable[[bytes], bytes], shift: int = 0) -> None:
+    """Write the weights again with another header, of a length that shifts the numbers."""
+    path = copy / "model.safetensors"
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
-    text = data[8:end].rstrip()
+    text = change(data[8:end].rstrip())
     text += b" " * (-len(text) % 8 + shift)
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    sign_again(copy)
 
 
 def test_numbers_that_lie_anywhere_are_read(copy: Path):
     translations = fairseq_ext.load(copy).translate(["w1 w2 w3"])
     for shift in (1, 3):
-        stored(copy / "model.safetensors", shift)
-        sign_again(copy)
+        change_header(copy, lambda text: text, shift)
         assert fairseq_ext.load(copy).translate(["w1 w2 w3"]) == translations
 
 
 def test_a_name_twice_in_the_weights_is_refused(copy: Path):
-    path = copy / "model.safetensors"
-    data = path.read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    name, entry = next((n, e) for n, e in json.loads(data[8:end]).items() if n != "__metadata__")
-    text = data[8:end].rstrip()[:-1] + f", {json.dumps(name)}: {json.dumps(entry)}}}".encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
-    sign_again(copy)
+    def repeat_a_name(text: bytes) -> bytes:
+        name, entry = next((n, e) for n, e in json.loads(text).items() if n != "__metadata__")
+        return text[:-1] + f", {json.dumps(name)}: {json.dumps(entry)}}}".encode()
+
+    change_header(copy, repeat_a_name)
     for read in READERS:
         with pytest.raises(CheckpointError, match=r"model\.safetensors is .* twice in one object"):
             read(copy)
@@ -525,20 +502,15 @@ CONTRADICTIONS: dict[str, tuple[str, str, object]] = {
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_descriptions_of_two_models_are_refused(name: str, copy: Path):
     part, option, value = CONTRADICTIONS[name]
-    content = json.loads((copy / "config.json").read_text())
     if name == "architecture":
-        content["cfg"][part].pop("arch", None)
-    content["cfg"][part][option] = value
-    (copy / "config.json").write_text(json.dumps(content))
-    sign_again(copy)
+        edit(copy, "config.json", lambda content: content["cfg"][part].pop("arch", None))
+    edit(copy, "config.json", lambda content: content["cfg"][part].update({option: value}))
     with pytest.raises(CheckpointError, match="are of two models"):
         program_file.read(copy)
 
 
 def test_a_bundle_does_not_choose_a_wide_beam(copy: Path):
-    content = json.loads((copy / "bundle.json").read_text())
-    content["search"]["beam"] = 2000
-    (copy / "bundle.json").write_text(json.dumps(content))
+    edit(copy, "bundle.json", lambda content: content["search"].update(beam=2000))
     with pytest.raises(CheckpointError, match="a beam of 2,000 by default, but may ask for 100"):
         fairseq_ext.load(copy)
 
@@ -565,11 +537,7 @@ def grown(recipe: list) -> list:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_made_up_program_is_refused(name: str, copy: Path):
-    path = copy / "program.json"
-    content = json.loads(path.read_text())
-    HOSTILE[name](content)
-    path.write_text(json.dumps(content))
-    sign_again(copy)
+    edit(copy, "program.json", HOSTILE[name])
     with pytest.raises(CheckpointError, match=r"program\.json"):
         program_file.read(copy)
 

@@ -8,23 +8,31 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_ext.engine import library, shortlist
-from fairseq_ext.engine.compilers import compile_model
-from fairseq_ext.engine.library import Found, Machine, Team, available_paths
+from fairseq_ext.engine.library import Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import Program, Signs
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
 from fairseq_ext.generation.on_engine import with_engine
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.models.test_engine import ALL, LENGTHS, TIE, WITH_FULL_FORWARD, sharpened
 from tests.support import models
+from tests.support.engine import (
+    ALL,
+    END,
+    LENGTHS,
+    SIZE,
+    WITH_FULL_FORWARD,
+    assert_same,
+    bits,
+    naive,
+    program_of,
+    sharpened,
+    worker_of,
+)
 
-SIZE = 40
-END = 2
 WHOLE = shortlist.made(range(SIZE), [[]] * SIZE)
 SENTENCES = models.random_sentences(LENGTHS, size=SIZE)
 OPTIONS = {
@@ -45,21 +53,14 @@ def some_lists(frequent: int = 12, per_token: int = 3) -> Shortlist:
     )
 
 
-def bits(translations: list[list[Found]]) -> list:
-    return [
-        [
-            (hypothesis.tokens.tolist(), hypothesis.score, hypothesis.scores.tobytes())
-            for hypothesis in hypotheses
-        ]
-        for hypotheses in translations
-    ]
+def small_worker(lists: Shortlist | None) -> Worker:
+    return worker_of(*sharpened("transformer"), shortlist=lists)
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("name", ALL)
 def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
-    model, task = sharpened(name)
-    program = compile_model(model, task.target_dictionary)
+    program = program_of(*sharpened(name))
     with_it, without = (
         Machine(program, numbers, shortlist=lists).worker() for lists in (WHOLE, None)
     )
@@ -75,8 +76,7 @@ def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
 def test_neither_batches_nor_threads_change_a_bit(
     how: str, numbers: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, task = sharpened("transformer")
-    program = compile_model(model, task.target_dictionary)
+    program = program_of(*sharpened("transformer"))
     machine = Machine(program, numbers, path, shortlist=some_lists())
     together = bits(machine.worker().translate(SENTENCES, OPTIONS[how]))
     alone = [
@@ -92,12 +92,10 @@ def test_neither_batches_nor_threads_change_a_bit(
 
 
 def test_no_list_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, task = sharpened("transformer")
-    machine = Machine(compile_model(model, task.target_dictionary), shortlist=some_lists())
-    expected = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
-    monkeypatch.setattr(machine.shortlist.__class__, "of", None)
-    translations = machine.worker().translate(SENTENCES, Rules(beam=2, max_len_b=5, listed=False))
-    assert bits(translations) == bits(expected)
+    worker, rules = small_worker(some_lists()), Rules(beam=2, max_len_b=5, listed=False)
+    expected = worker.translate(SENTENCES, rules)
+    monkeypatch.setattr(Shortlist, "of", None)
+    assert bits(worker.translate(SENTENCES, rules)) == bits(expected)
 
 
 def test_numbers_in_a_row_are_32_bits() -> None:
@@ -109,59 +107,21 @@ def test_numbers_in_a_row_are_32_bits() -> None:
     assert library.joined([])[0].dtype == library.joined([[]])[0].dtype == np.int32
 
 
-def naive(
-    model: BaseFairseqModel, sentence: list[int], tokens: list[int], beam: int, longest: int
-) -> list | None:
-    """Beam search among some tokens without caches, batches or padding; None where it is tied."""
-    source, lengths = torch.tensor([sentence]), torch.tensor([len(sentence)])
-    going, ended = [(0.0, [END])], []
-    for step in range(longest + 1):
-        candidates = []
-        for total, before in going:
-            with torch.no_grad():
-                logits = model(source, lengths, torch.tensor([before]))[0][0, -1]
-            scores = torch.log_softmax(logits[tokens].float(), 0).tolist()
-            for token, score in zip(tokens, scores, strict=True):
-                if token == END if step == longest else step or token != END:
-                    candidates.append((total + score, [*before, token]))
-        best = sorted(candidates, reverse=True)[: 2 * beam + 1]
-        if any(candidate[0] - next_[0] < TIE for candidate, next_ in itertools.pairwise(best)):
-            return None
-        best = best[: 2 * beam]
-        ended += [
-            (total / (step + 1), sequence[1:])
-            for total, sequence in best[:beam]
-            if sequence[-1] == END
-        ]
-        going = [candidate for candidate in best if candidate[1][-1] != END][:beam]
-        if len(ended) >= beam:
-            break
-    return sorted(ended[:beam], reverse=True)
-
-
 @pytest.mark.parametrize("name", WITH_FULL_FORWARD)
 def test_against_a_search_without_caches(name: str) -> None:
     model, task = sharpened(name)
     sentences, lists = models.random_sentences([7, 2, 4], size=SIZE, seed=8), some_lists()
-    machine = Machine(compile_model(model, task.target_dictionary), shortlist=lists)
-    listed = machine.worker().translate(sentences, Rules(beam=2, max_len_b=7))
-    unlisted = Machine(machine.program).worker().translate(sentences, Rules(beam=2, max_len_b=7))
-    checked = 0
-    for sentence, ours in zip(sentences, listed, strict=True):
+    program, rules = program_of(model, task), Rules(beam=2, max_len_b=7)
+    listed = Machine(program, shortlist=lists).worker().translate(sentences, rules)
+    searched = []
+    for sentence in sentences:
         listed_tokens = [lists.tokens[3 * token : 3 * token + 3].tolist() for token in sentence]
         tokens = sorted({END, *lists.frequent.tolist(), *itertools.chain(*listed_tokens)})
         assert len(tokens) < 35
-        reference = naive(model, sentence, tokens, beam=2, longest=7)
-        if reference is None:
-            continue
-        checked += 1
-        assert [hypothesis.tokens.tolist() for hypothesis in ours] == [
-            tokens for _, tokens in reference
-        ]
-        expected = pytest.approx([score for score, _ in reference], abs=1e-4)
-        assert [hypothesis.score for hypothesis in ours] == expected
-    assert checked > 1
-    assert bits(listed) != bits(unlisted)
+        searched.append(naive(model, sentence, beam=2, longest=7, tokens=tokens))
+    assert searched.count(None) < 2
+    assert_same(listed, searched)
+    assert bits(listed) != bits(Machine(program).worker().translate(sentences, rules))
 
 
 def make_signs(program: Program, ternary: bool) -> None:
@@ -179,8 +139,7 @@ def make_signs(program: Program, ternary: bool) -> None:
 @pytest.mark.parametrize("numbers", [*NUMBERS, "signs", "signs int8", "ternary"])
 def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -> None:
     """Each token's log-probability, less that of all that are listed; whatever weights are."""
-    model, task = sharpened("transformer")
-    program = compile_model(model, task.target_dictionary)
+    program = program_of(*sharpened("transformer"))
     if numbers not in NUMBERS:
         make_signs(program, numbers == "ternary")
         numbers = "int8" if numbers == "signs int8" else "fp32"
@@ -203,9 +162,7 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
 
 
 def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
-    model, task = sharpened("transformer")
-    lists = shortlist.made(range(4, 20), [[]] * SIZE)
-    worker = Machine(compile_model(model, task.target_dictionary), shortlist=lists).worker()
+    worker = small_worker(shortlist.made(range(4, 20), [[]] * SIZE))
     translations = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
     assert {tuple(hypothesis.tokens[:2]) for hypothesis in translations[0]} == {(30, 31)}
     assert all(np.isfinite(hypothesis.scores).all() for hypothesis in translations[0])
@@ -219,27 +176,20 @@ def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
         for token in hypothesis.tokens.tolist()
     }
     assert tokens - {30, 31, END} <= set(range(4, 20))
-    assert (
-        bits(translations)[1]
-        == bits(worker.translate([SENTENCES[0]], Rules(beam=3, max_len_b=9)))[0]
-    )
+    assert bits(translations[1:]) == bits(worker.translate(SENTENCES[:1], Rules(3, max_len_b=9)))
 
 
 def test_references_are_scored_among_all_tokens() -> None:
-    model, task = sharpened("transformer")
-    program = compile_model(model, task.target_dictionary)
     rules, targets = Rules(beam=1, max_len_b=9, listed=False), [[30, 31, END]]
     listed, unlisted = (
-        Machine(program, shortlist=lists).worker().translate(SENTENCES[:1], rules, targets)
+        small_worker(lists).translate(SENTENCES[:1], rules, targets)
         for lists in (some_lists(), None)
     )
     assert bits(listed) == bits(unlisted)
 
 
 def test_too_few_tokens_are_refused() -> None:
-    model, task = sharpened("transformer")
-    lists = shortlist.made(range(4, 13), [[]] * SIZE)
-    worker = Machine(compile_model(model, task.target_dictionary), shortlist=lists).worker()
+    worker = small_worker(shortlist.made(range(4, 13), [[]] * SIZE))
     assert worker.translate(SENTENCES, Rules(beam=3))
     with pytest.raises(ConfigError, match="has 9 frequent tokens, but this search needs 10"):
         worker.translate(SENTENCES, Rules(beam=4))
@@ -258,18 +208,15 @@ def test_too_few_tokens_are_refused() -> None:
     ],
 )
 def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
-    model, task = sharpened("transformer")
     with pytest.raises(ConfigError, match="the shortlist is of another vocabulary"):
-        Machine(compile_model(model, task.target_dictionary), shortlist=lists)
+        small_worker(lists)
 
 
 def test_a_batch_that_is_left_to_fairseq_is_refused_with_a_list_and_told_without(caplog) -> None:
     """A prefix with ``</s>`` is that of a target shorter than ``--prefix-size``."""
     model, task = sharpened("transformer")
     dictionary = task.target_dictionary
-    source = models.padded(models.random_sentences([5, 7], size=SIZE), left=True)
-    net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
-    batch = {"id": torch.tensor([0, 1]), "net_input": net_input}
+    batch = models.sample_of(models.random_sentences([5, 7], size=SIZE))
     prefixes = torch.tensor([[5, END], [7, 8]])
 
     def generator(numbers: str, lists: Shortlist | None) -> SequenceGenerator:

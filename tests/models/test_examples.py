@@ -14,17 +14,16 @@ import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
 from fairseq.tasks.translation import TranslationTask
-from omegaconf import OmegaConf
 
-from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.decoding import text_model
 from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support import models
+from tests.support.bundles import save_run
 from tests.support.harness import BIN, REPO, run
 
 PAIRS = {"Ein Mann schläft .": "A man sleeps .", "Zwei Hunde spielen .": "Two dogs play ."}
-FLAGS = ["--arch", "gru_tiny", "--source-lang", "de", "--target-lang", "en", "--dropout", "0"]
+FLAGS = ["--arch", "gru_tiny", "--dropout", "0"]
 
 
 def encoded(words: Dictionary, lines: list[str]) -> torch.Tensor:
@@ -36,8 +35,6 @@ def encoded(words: Dictionary, lines: list[str]) -> torch.Tensor:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the bundle `de-en` of a model that has learnt :data:`PAIRS` by heart."""
     home = tmp_path_factory.mktemp("examples")
-    run = home / "run"
-    run.mkdir()
     source, target = Dictionary(), Dictionary()
     tokens = encoded(source, [*PAIRS]), encoded(target, [*PAIRS.values()])
     for words in (source, target):  # a beam of 5 needs a dozen symbols
@@ -45,7 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             words.add_symbol(f"filler{number}")
     cfg = models.configuration(FLAGS)
     torch.manual_seed(1)
-    model = TranslationTask(cfg.task, source, target).build_model(cfg.model)
+    task = TranslationTask(cfg.task, source, target)
+    model = task.build_model(cfg.model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     lengths = torch.tensor([tokens[0].size(1)] * 2)
     for _ in range(80):
@@ -53,12 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         logits, _ = model(tokens[0], lengths, models.previous(tokens[1]))
         F.cross_entropy(logits.flatten(0, 1), tokens[1].flatten()).backward()
         optimizer.step()
-    for language, words in (("de", source), ("en", target)):
-        words.save(str(run / f"dict.{language}.txt"))
-    Pipeline("de", "en", tokenize=True).save(run)
-    state = {**layout.before_training(), "model": model.state_dict()}
-    state["cfg"] = OmegaConf.to_container(OmegaConf.create(cfg))
-    storage.save(state, run / "checkpoint_best.pt")
+    run = save_run(home / "run", FLAGS, model, task, Pipeline("de", "en", tokenize=True))
     write.write(run / "checkpoint_best.pt", run, home / "de-en")
     return home
 

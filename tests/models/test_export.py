@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 import fairseq_ext
-from fairseq_ext.checkpoints import layout, storage
+from fairseq_ext.checkpoints import storage
 from fairseq_ext.model.export import export_to
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError
-from tests.models.test_engine import ALL
 from tests.support import models
+from tests.support.bundles import save_run
+from tests.support.engine import ALL
 
 SHARED = "--share-all-embeddings"
 LEARNED = ("--encoder-learned-pos", "--decoder-learned-pos")
@@ -60,15 +60,7 @@ def saved(folder: Path, flags: list[str]) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5) if parameter.dim() > 1 else parameter.add_(0.1)
-    cfg = models.configuration([*flags, "--source-lang", "de", "--target-lang", "en"])
-    folder.mkdir()
-    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
-        words.save(str(folder / f"dict.{language}.txt"))
-    Pipeline("de", "en").save(folder)
-    content = OmegaConf.to_container(OmegaConf.create(cfg))
-    state = {**layout.before_training(), "cfg": content, "model": model.state_dict()}
-    storage.save(state, folder / "checkpoint_best.pt")
-    return folder
+    return save_run(folder, flags, model, task, Pipeline("de", "en"))
 
 
 def exported(tmp_path: Path, tool: str, flags: list[str]) -> tuple[Path, Path]:

@@ -14,9 +14,10 @@ import pytest
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.demo import systems
-from fairseq_ext.model import hub, write
+from fairseq_ext.model import hub
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
-from tests.models.test_loaded import LINES, saved
+from tests.models.test_loaded import LINES
+from tests.support import bundles
 from tests.support.harness import run as command
 from tests.support.hub import TOKEN, Hub, running
 
@@ -29,10 +30,7 @@ REPO = "some-org/de-en"
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a program for the engine, so that translating needs no fairseq."""
-    folder = tmp_path_factory.mktemp("hub")
-    run = saved(folder / "run", "transformer")
-    write.write(run / "checkpoint_best.pt", run, folder / "b")
-    return folder / "b"
+    return bundles.bundled(tmp_path_factory.mktemp("hub"), "transformer")
 
 
 @pytest.fixture

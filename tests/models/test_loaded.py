@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,38 +15,22 @@ import numpy as np
 import pytest
 import torch
 from fairseq.sequence_scorer import SequenceScorer
-from omegaconf import OmegaConf
 
 import fairseq_ext
-from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.decoding.translator import Translator
 from fairseq_ext.model import write
-from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from tests.models.test_engine import ALL, sharpened
 from tests.support import models
+from tests.support.bundles import edit, saved
+from tests.support.engine import sharpened
 from tests.support.forks import in_a_fork
 
 LINES = ["W1 w2 w3", "", "w7", "w30 W5 w5 w9 w11 w2", "w4 unknown"]
 TARGETS = ["w3 w3", "w8", "", "w1 w2 w3 w4 w5 w6 unknown", "w9"]
 KINDS = ("native", "fairseq", "bundle")
-
-
-def saved(folder: Path, name: str) -> Path:
-    """A run's folder with its dictionaries, and a text.json that lower-cases."""
-    model, task = sharpened(name)
-    flags = [*ALL[name], "--source-lang", "de", "--target-lang", "en"]
-    cfg = OmegaConf.to_container(OmegaConf.create(models.configuration(flags)))
-    folder.mkdir()
-    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
-        words.save(str(folder / f"dict.{language}.txt"))
-    Pipeline("de", "en", lowercase=True).save(folder)
-    state = {**layout.before_training(), "cfg": cfg, "model": model.state_dict()}
-    storage.save(state, folder / "checkpoint_best.pt")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +52,7 @@ def loaded(run: Path) -> dict[str, Model]:
 
 def test_an_impossible_default_names_its_file(run: Path, tmp_path: Path):
     path = Path(shutil.copytree(run / "bundle", tmp_path / "bundle"))
-    content = json.loads((path / "bundle.json").read_text())
-    (path / "bundle.json").write_text(json.dumps({**content, "search": {"lenpen": 1e9}}))
+    edit(path, "bundle.json", lambda content: content.update(search={"lenpen": 1e9}))
     with pytest.raises(CheckpointError) as caught:
         fairseq_ext.load(path)
     assert f"{path} has defaults for a search that is not possible: `--lenpen`" in str(caught.value)
@@ -94,16 +76,12 @@ def test_a_model_knows_itself(loaded: dict[str, Model], kind: str):
 def test_all_ways_translate_alike(loaded: dict[str, Model], options: dict):
     """Whatever was asked of them before."""
     translations = [loaded[kind].translate(LINES, **options) for kind in KINDS]
-    pairs = [
-        pair for other in translations[1:] for pair in zip(translations[0], other, strict=True)
-    ]
-    for translation, other in pairs:
-        assert translation.texts == other.texts
-        for mine, its in zip(translation.candidates, other.candidates, strict=True):
-            assert mine.score == pytest.approx(its.score, abs=1e-4)
-            assert len(mine.attention) == len(its.attention)
-            for row, its_row in zip(mine.attention, its.attention, strict=True):
-                assert row == pytest.approx(its_row, abs=1e-4)
+    for ways in zip(*translations, strict=True):
+        for other in ways[1:]:
+            assert ways[0].texts == other.texts
+            for mine, its in zip(ways[0].candidates, other.candidates, strict=True):
+                assert mine.score == pytest.approx(its.score, abs=1e-4)
+                np.testing.assert_allclose(mine.attention, its.attention, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{}, {"engine": "fairseq", "sampling": True}], ids=str)
@@ -167,14 +145,7 @@ def by_fairseq(run: Path, source: str, target: str) -> float:
     model, task = sharpened("transformer")
     read = task.source_dictionary.encode_line(source, add_if_not_exist=False).long()[None]
     tokens = task.target_dictionary.encode_line(target, add_if_not_exist=False).long()[None]
-    sample = {
-        "net_input": {
-            "src_tokens": read,
-            "src_lengths": torch.tensor([read.size(1)]),
-            "prev_output_tokens": models.previous(tokens),
-        },
-        "target": tokens,
-    }
+    sample = {"net_input": models.net_input(read, tokens), "target": tokens}
     ((scored,),) = SequenceScorer(task.target_dictionary).generate([model], sample)
     return float(scored["positional_scores"].sum())
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from fairseq_ext import cli
-from fairseq_ext.checkpoints import bundle, dictionaries, layout, storage
+from fairseq_ext.checkpoints import bundle, dictionaries, storage
 from fairseq_ext.decoding.loading import model_of, opened
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import shortlist
 from fairseq_ext.model import write
 from fairseq_ext.model.trim import trim
-from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.models.test_engine import ALL
 from tests.models.test_published import M2M
 from tests.support import models
+from tests.support.bundles import save_run
+from tests.support.engine import ALL
+from tests.support.harness import command
 from tests.support.published import LINES, publish, publish_many
 
 TEXTS = {"de": "W1 w2 w3\nw7 w5 w9 x\n", "en": "w0 w4 w8\nw11 w12 w13 w14 w15\nw16 w17 w18\n"}
@@ -29,17 +29,9 @@ def bundled(
     folder: Path, name: str, numbers: str = "fp32", target_size: int | None = None
 ) -> bundle.Bundle:
     """A bundle of a random model, made of a run in the same folder."""
-    run = folder / "run"
-    run.mkdir()
     model, task = models.build(ALL[name], size=40, target_size=target_size)
-    flags = [*ALL[name], "--source-lang", "de", "--target-lang", "en"]
-    cfg = OmegaConf.to_container(OmegaConf.create(models.configuration(flags)))
-    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
-        words.save(str(run / f"dict.{language}.txt"))
-    Pipeline("de", "en", lowercase=True).save(run)
-    state = {**layout.before_training(), "cfg": cfg, "model": model.state_dict()}
-    storage.save(state, run / "model.pt")
-    return write.write(run / "model.pt", run, folder / "bundle", numbers=numbers)
+    run = save_run(folder / "run", ALL[name], model, task)
+    return write.write(run / "checkpoint_best.pt", run, folder / "bundle", numbers=numbers)
 
 
 def written(folder: Path, texts: dict[str, str] = TEXTS) -> list[Path]:
@@ -162,13 +154,10 @@ def test_an_adaptive_softmax_is_refused(tmp_path: Path, monkeypatch):
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source = bundled(tmp_path, "transformer", target_size=30)
-    texts = [str(path) for path in written(tmp_path)]
-    words = ["trim", str(source.folder), "--for", *texts, "-o", str(tmp_path / "small.zip")]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(words)
-    assert stopped.value.code == 0
+    texts, checkpoint = written(tmp_path), tmp_path / "run" / "checkpoint_best.pt"
+    command("trim", source.folder, "--for", *texts, "-o", tmp_path / "small.zip")
     output = capsys.readouterr().out
     assert "10 of 40 source symbols, 15 of 30 target symbols; weights of " in output
     with pytest.raises(SystemExit):
-        cli.main(["trim", str(tmp_path / "run" / "model.pt"), *words[2:-1], str(tmp_path / "new")])
-    assert "model.pt is no bundle; only these are trimmed." in capsys.readouterr().err
+        cli.main(["trim", str(checkpoint), "--for", *map(str, texts), "-o", str(tmp_path / "new")])
+    assert "checkpoint_best.pt is no bundle; only these are trimmed." in capsys.readouterr().err

@@ -1,24 +1,62 @@
-"""Models for the engine, made of small models in memory."""
+"""Runs, bundles and models for the engine, made of small models in memory."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
+from omegaconf import OmegaConf
 
+from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.engine.engine_model import EngineModel, Settings
 from fairseq_ext.engine.weights import pack
-from fairseq_ext.model.write import compiled
+from fairseq_ext.model import write
+from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
+from tests.support import models
+from tests.support.engine import ALL, sharpened
+
+
+def save_run(
+    folder: Path,
+    flags: list[str],
+    model: BaseFairseqModel,
+    task: TranslationTask,
+    text: Pipeline | None = None,
+) -> Path:
+    """A run's folder with a checkpoint, dictionaries, and a text.json that lower-cases."""
+    cfg = models.configuration([*flags, "--source-lang", "de", "--target-lang", "en"])
+    folder.mkdir()
+    for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
+        words.save(str(folder / f"dict.{language}.txt"))
+    (text or Pipeline("de", "en", lowercase=True)).save(folder)
+    content = OmegaConf.to_container(OmegaConf.create(cfg))
+    state = {**layout.before_training(), "cfg": content, "model": model.state_dict()}
+    storage.save(state, folder / "checkpoint_best.pt")
+    return folder
+
+
+def saved(folder: Path, name: str) -> Path:
+    """The run of a small model of an architecture."""
+    return save_run(folder, ALL[name], *sharpened(name))
+
+
+def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
+    """A bundle of a small model, made of a run in the same folder."""
+    run = saved(folder / "run", name)
+    write.write(run / "checkpoint_best.pt", run, folder / numbers, numbers=numbers)
+    return folder / numbers
 
 
 def engine_model(
     model: BaseFairseqModel, task: TranslationTask, numbers: str, name: str
 ) -> EngineModel:
     """A trained model, laid out, without text and defaults."""
-    program, begins, cut = compiled(model, task)
+    program, begins, cut = write.compiled(model, task)
     return EngineModel(
         program,
         [pack(matrix, numbers) for matrix in program.matrices],
@@ -33,3 +71,12 @@ def sign_again(folder: Path) -> None:
     content = json.loads((folder / "bundle.json").read_text())
     content["files"] = {name: files.sha256(folder / name) for name in content["files"]}
     (folder / "bundle.json").write_text(json.dumps(content))
+
+
+def edit(folder: Path, name: str, change: Callable[[Any], object]) -> None:
+    """Change the JSON of a bundle's file in place; other files than the manifest are signed."""
+    content = json.loads((folder / name).read_text())
+    change(content)
+    (folder / name).write_text(json.dumps(content))
+    if name != "bundle.json":
+        sign_again(folder)

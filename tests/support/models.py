@@ -236,10 +236,32 @@ def previous(target: Tensor, eos: int = 2, pad: int = 1) -> Tensor:
     return shifted.masked_fill(target.eq(pad), pad)
 
 
+def net_input(source: Tensor, target: Tensor | None = None) -> dict[str, Tensor]:
+    """A model's arguments for padded sources, and for the teacher-forcing of padded targets."""
+    words = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+    return words if target is None else {**words, "prev_output_tokens": previous(target)}
+
+
+def sample_of(sentences: list[list[int]]) -> dict[str, Any]:
+    """A batch of sources padded on the left, as generators take it."""
+    rows = padded(sentences, left=True)
+    return {"id": torch.arange(len(rows)), "net_input": net_input(rows)}
+
+
+def sharpen(model: BaseFairseqModel, factor: float) -> None:
+    """Multiply a model's matrices, so that its predictions and attention are not uniform."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
+
+
 def batch() -> dict[str, Any]:
     """Four pairs of unequal length, the longest source first, as fairseq's LSTM wants them."""
     source = padded(random_sentences([7, 5, 3, 1]), left=True)
     target = padded(random_sentences([4, 6, 3, 2], seed=4), left=False)
-    words = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
-    words["prev_output_tokens"] = previous(target)
-    return {"net_input": words, "target": target, "ntokens": int(target.ne(1).sum())}
+    return {
+        "net_input": net_input(source, target),
+        "target": target,
+        "ntokens": int(target.ne(1).sum()),
+    }
