@@ -19,6 +19,7 @@ from fairseq_ext.plugin.checks.ignored_options import (
     IGNORED,
     ONLY_TASKS,
     ONLY_WITH,
+    REFUSED,
     name_ignored,
 )
 from fairseq_ext.utils.errors import ConfigError
@@ -113,7 +114,9 @@ def test_what_needs_another_option_names_one_that_is_there() -> None:
 def test_an_option_of_a_task_is_read_by_it(name: str) -> None:
     module = FAIRSEQ / "tasks" / f"{ONLY_TASKS[name]}.py"
     translation = FAIRSEQ / "tasks" / "translation.py"
-    if name != "plasma_path":
+    if name == "plasma_path":
+        assert "use_plasma_view" in module.read_text("utf-8")
+    else:
         assert re.search(rf"\.{name}\b|[\"']{name}[\"']", module.read_text("utf-8"))
     assert name not in translation.read_text("utf-8")
 
@@ -158,12 +161,16 @@ def test_an_option_without_effect_is_named(
     ]
 
 
-def test_an_option_of_another_task_that_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["/bin/fairseq-generate", "bin", "--retain-iter-history"]
+@pytest.mark.parametrize(
+    ("command", "name"), [(command, name) for command in REFUSED for name in REFUSED[command]]
+)
+def test_an_option_that_fails_is_refused(
+    command: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"/bin/fairseq-{command}", "bin", f"--{name.replace('_', '-')}"]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(ConfigError, match="`--retain-iter-history` is an option of `--task trans"):
-        name_ignored(parser("generate"))
-    name_ignored(parser("generate"), "translation_lev")
+    with pytest.raises(ConfigError, match=f"`{words[2]}` cannot be used here; leave it out"):
+        name_ignored(parser(command))
 
 
 def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ LOGS = (
 TRAINING = (
     *PRECISION,
     *LOGS,
-    *("criterion", "optimizer", "lr_scheduler"),
+    *("criterion", "optimizer"),
     *("valid_subset", "combine_valid_subsets", "ignore_unused_valid_subsets"),
     *("validate_interval", "validate_interval_updates", "validate_after_updates"),
     *("fixed_validation_seed", "disable_validation", "max_tokens_valid", "max_valid_steps"),
@@ -88,6 +88,12 @@ IGNORED: dict[str, tuple[str, ...]] = {
     ),
 }
 """Options that each command accepts and never reads, by the names of their values."""
+REFUSED: dict[str, tuple[str, ...]] = {
+    "train": ("use_plasma_view",),  # of a pyarrow that no longer exists
+    "generate": ("lr_scheduler", "retain_iter_history"),
+    "interactive": ("lr_scheduler", "retain_iter_history", "score_reference"),
+}
+"""Options with which each command ends in an error of Python."""
 ONLY_WITH: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "threshold_loss_scale"),
@@ -128,7 +134,7 @@ ONLY_TASKS: dict[str, str] = {
         ),
         "translation_lev",
     ),
-    **dict.fromkeys(("use_plasma_view", "plasma_path"), "language_modeling"),
+    "plasma_path": "language_modeling",
 }
 """Options that a task of translation never reads, and a task that reads each."""
 
@@ -138,10 +144,10 @@ def name_ignored(parser: ArgumentParser, task: str = "translation") -> None:
 
     Args:
         parser: of the command, with all its options.
-        task: of the command, whose options those of :data:`ONLY_TASKS` may not be.
+        task: name of the command's task.
 
     Raises:
-        ConfigError: an option with which this task would end in an error of Python.
+        ConfigError: an option of :data:`REFUSED`.
     """
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
     if command not in IGNORED or os.environ.get("RANK", "0") != "0":
@@ -149,13 +155,11 @@ def name_ignored(parser: ArgumentParser, task: str = "translation") -> None:
     options = _options_given(parser, sys.argv[1:])
     for name, option in options.items():
         prerequisites = ONLY_WITH.get(name, ())
+        if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
+            raise ConfigError(f"`{option}` cannot be used here; leave it out.")
         if name in IGNORED[command]:
             print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
         elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
-            if name == "retain_iter_history":
-                raise ConfigError(
-                    f"`{option}` is an option of `--task translation_lev`; leave it out."
-                )
             print(f"fairseq-{command}: `{option}` has no effect in this task.", file=sys.stderr)
         elif prerequisites and options.keys().isdisjoint(prerequisites):
             needed = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
