@@ -82,7 +82,7 @@ def _bundle(args: argparse.Namespace) -> int:
 
     archived.require_kind(args.output)
     register()
-    from fairseq_ext.evaluation.saved_scores import read_scores
+    from fairseq_ext.evaluation.score import read_scores
     from fairseq_ext.model import write
     from fairseq_ext.model.card import Card
     from fairseq_ext.utils.error_messages import one_message

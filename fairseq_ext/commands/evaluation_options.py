@@ -75,7 +75,7 @@ class TokenizerOptions:
             references: the reference text, or other text of the target language.
             path: of the reference.
         """
-        from fairseq_ext.evaluation.tokenizers import choose_tokenizer
+        from fairseq_ext.evaluation.score import choose_tokenizer
 
         languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]
         languages += [undo.made.tgt for undo in undoing]

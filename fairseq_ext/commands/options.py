@@ -125,9 +125,7 @@ def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
         return [path]
     from fairseq_ext.evaluation import plots
 
-    stem, kind = plots.stem(path), plots.picture_path(path).suffix
-    endings = (ending.replace(".png", kind) for ending in args.endings)
-    return [stem.parent / f"{stem.name}{ending}" for ending in endings]
+    return [plots.with_ending(path, ending) for ending in args.endings]
 
 
 def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:

@@ -160,7 +160,10 @@ def _plot_lengths(args: argparse.Namespace) -> int:
         raise ConfigError("`--detokenize` goes with `--ref`; `--tokenized-ref` compares tokens.")
     from fairseq_ext.evaluation import lengths, score, tables
 
-    lengths.check_baseline(args.relative_to, systems)
+    if args.relative_to not in (None, *systems):
+        raise ConfigError(
+            f"`--relative-to {args.relative_to}` must be one of the systems: {', '.join(systems)}."
+        )
     texts = from_args(UndoingOptions, args)
     undoing = {name: texts.undoing([path]) for name, path in systems.items()}
     tokenizer = None

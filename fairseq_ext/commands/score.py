@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.commands.evaluation_options import (
@@ -18,10 +18,6 @@ from fairseq_ext.commands.evaluation_options import (
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option
-
-if TYPE_CHECKING:
-    from fairseq_ext.evaluation.score import Score
-    from fairseq_ext.text.generated import Undoing
 
 
 @dataclass(frozen=True)
@@ -49,25 +45,20 @@ class Request:
     json: Path | None = None
 
     def check(self) -> None:
-        """Refuse an option that another one makes useless.
-
-        Raises:
-            ConfigError: the message names the first.
-        """
+        """Refuse an option that another one makes useless."""
+        fault = None
         if self.generated and self.tokenized_hyp:
-            raise ConfigError("`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens.")
-        if self.hyp and self.texts.detokenize:
-            raise ConfigError(
-                "`--detokenize` goes with `--generated`; `--hyp` is detokenized text."
-            )
-        if self.hyp and self.texts.keep_tokens:
-            raise ConfigError(
-                "`--keep-tokens` goes with `--generated`; `--hyp` is scored as it is."
-            )
-        if self.hyp and (self.tokenized_ref is None) != (self.tokenized_hyp is None):
-            raise ConfigError("Give both `--tokenized-ref` and `--tokenized-hyp`, or neither.")
-        if self.split_compounds and self.tokenized_ref is None:
-            raise ConfigError("`--split-compounds` compares tokens; give `--tokenized-ref` too.")
+            fault = "`--tokenized-hyp` goes with `--hyp`; `--generated` has the tokens."
+        elif self.hyp and self.texts.detokenize:
+            fault = "`--detokenize` goes with `--generated`; `--hyp` is detokenized text."
+        elif self.hyp and self.texts.keep_tokens:
+            fault = "`--keep-tokens` goes with `--generated`; `--hyp` is scored as it is."
+        elif self.hyp and (self.tokenized_ref is None) != (self.tokenized_hyp is None):
+            fault = "Give both `--tokenized-ref` and `--tokenized-hyp`, or neither."
+        elif self.split_compounds and self.tokenized_ref is None:
+            fault = "`--split-compounds` compares tokens; give `--tokenized-ref` too."
+        if fault is not None:
+            raise ConfigError(fault)
 
 
 def add(commands: Subparsers) -> None:
@@ -98,60 +89,32 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return print_scores(from_args(Request, args))
-
-
-def print_scores(request: Request) -> int:
-    """Score the translations of a request, and return the exit status.
-
-    Raises:
-        FairseqExtError: files or options cannot be used.
-    """
+    request = from_args(Request, args)
     request.check()
-    from fairseq_ext.evaluation import score
+    from fairseq_ext.evaluation import neural, score
 
     reference = request.reference.path()
     source = request.metrics.source_path(request.reference)
     undoing = request.texts.undoing(request.generated) if request.generated else None
-    undoings = [undoing] if undoing is not None else []
     references = score.plain_lines(reference)
-    tokenizer = request.tokenizer.choose(undoings, references, reference)
-    settings = (tokenizer, request.split_compounds, request.metrics.of_text)
-    if undoing is not None:
-        paths = (request.generated, reference, request.tokenized_ref)
-        scores = score.score_generated(*paths, undoing, *settings)
-    else:
-        paths = (reference, request.hyp, request.tokenized_ref, request.tokenized_hyp)
-        scores = score.score_files(*paths, *settings)
-    segments = {}
+    tokenizer = request.tokenizer.choose([undoing] if undoing else [], references, reference)
+    with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
+        measures = {
+            "source": source,
+            "tokenizer": tokenizer,
+            "extra_metrics": request.metrics.of_text,
+            "compounds": request.split_compounds,
+            "neural": metrics,
+        }
+        if request.generated:
+            paths = (request.generated, reference, request.tokenized_ref)
+            scores = score.score_generated(*paths, undoing, **measures)
+        else:
+            paths = (reference, request.hyp, request.tokenized_ref, request.tokenized_hyp)
+            scores = score.score_files(*paths, **measures)
+    report: dict[str, Any] = {"scores": [entry.as_dict() for entry in scores]}
     if request.metrics.neural:
-        segments = _neural_scores(request, reference, source, undoing)
-    scores += [neural_score for neural_score, _ in segments.values()]
-    report = {"scores": [entry.as_dict() for entry in scores]}
-    if segments:
-        report["segments"] = {label: of_each for label, (_, of_each) in segments.items()}
+        report["segments"] = {entry.name: entry.segments for entry in scores if entry.segments}
     options.write_json(request.json, report)
     print(score.as_table(scores))
     return 0
-
-
-def _neural_scores(
-    request: Request, reference: Path, source: Path | None, undoing: Undoing | None
-) -> dict[str, tuple[Score, list[float]]]:
-    """Compute by metric the score of the text, and the scores of its segments."""
-    from fairseq_ext.evaluation import neural
-    from fairseq_ext.evaluation.segments import read_segments
-
-    texts = read_segments(
-        reference,
-        hypothesis=request.hyp,
-        generated=request.generated or (),
-        undoing=undoing,
-        source=source,
-    )
-    results = {}
-    with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
-        for label, metric in metrics.items():
-            scores = metric.segments(*texts)
-            results[label] = (neural.score(label, scores, metric.signature), scores)
-    return results

@@ -20,8 +20,7 @@ import numpy as np
 from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.evaluation.score import shown
-from fairseq_ext.evaluation.segments import generated_sources, read_sources
+from fairseq_ext.evaluation.score import generated_sources, read_sources, shown
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError, DataError
 

@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fairseq_ext.evaluation import neural, tokenizers
+from fairseq_ext.evaluation import neural
+from fairseq_ext.evaluation.score import build_bleu
+from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.utils.errors import ConfigError
 
 Array = NDArray[np.float64]
@@ -56,7 +58,7 @@ def is_neural(name: str) -> bool:
 def build_utility(
     name: str,
     options: Mapping[str, str] | None = None,
-    tokenizer: str = tokenizers.USUAL,
+    tokenizer: str = USUAL,
     **process: Any,
 ) -> Utility:
     """Build the utility called ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
@@ -147,8 +149,8 @@ class BleuUtility:
 
     reads_source = False
 
-    def __init__(self, tokenizer: str = tokenizers.USUAL) -> None:
-        metric = tokenizers.build_bleu(tokenizer, effective_order=True)
+    def __init__(self, tokenizer: str = USUAL) -> None:
+        metric = build_bleu(tokenizer, effective_order=True)
         self.orders, self.tokenize = metric.max_ngram_order, metric.tokenizer
         self.signature = _signature(metric, "BLEU")
 

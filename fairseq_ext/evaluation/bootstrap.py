@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.evaluation.significance import Difference, Runs, Variances, compare_runs, holm
-from fairseq_ext.evaluation.tokenizers import USUAL
+from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 SAMPLES = 1000  # sacrebleu's default
@@ -62,8 +62,8 @@ class Estimate:
 class Comparison:
     """The estimates by system and metric (``BLEU``, ``chrF``), and the metrics' signatures."""
 
-    estimates: Mapping[str, Mapping[str, Estimate]]
-    signatures: Mapping[str, str]
+    estimates: dict[str, dict[str, Estimate]]
+    signatures: dict[str, str]
 
 
 def bootstrap(
@@ -85,18 +85,8 @@ def bootstrap(
         samples: number of samples to draw.
         tokenizer: sacrebleu's tokenizer for BLEU.
         extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
-
-    Raises:
-        ConfigError: no such baseline, or too few samples.
-        DataError: unequal numbers of lines, or none.
     """
-    translations = {
-        f"{name}, run {number}" if len(runs) > 1 else name: run
-        for name, runs in systems.items()
-        for number, run in enumerate(runs, start=1)
-    }
-    check_comparable(translations, references, baseline, list(systems), samples)
-    drawn = draw_sentences(generator(), len(references), samples)
+    drawn = draw_sentences(len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
     signatures = {}
     for label, metric in build_metrics(references, tokenizer, extra_metrics).items():
@@ -105,7 +95,10 @@ def bootstrap(
             scored[name] = _runs([score_samples(metric, run, drawn) for run in systems[name]])
         for name, estimate in _estimates(scored, baseline, len(references)).items():
             estimates[name][label] = estimate
-        signatures[label] = full_signature(metric, samples)
+        signature = metric.get_signature()
+        signature.update("bs", samples)
+        signature.update("seed", chosen_seed())
+        signatures[label] = str(signature)
     return Comparison(estimates, signatures)
 
 
@@ -126,7 +119,7 @@ def bootstrap_of_means(
         samples: number of samples to draw; they are the same as for the other metrics.
     """
     sentences = len(systems[baseline][0])
-    drawn = draw_sentences(generator(), sentences, samples)
+    drawn = draw_sentences(sentences, samples)
     scored = {
         name: _runs([(statistics.fmean(run), np.array(run)[drawn].mean(axis=1)) for run in runs])
         for name, runs in systems.items()
@@ -147,11 +140,15 @@ def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
 
 def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
     """Estimate the score of each system, and its difference from the baseline."""
+    from sacrebleu.significance import estimate_ci
+
     estimates = {}
     for name, system in scored.items():
         value, count = statistics.fmean(system.values), len(system.values)
         if count == 1:
-            low, high = _interval(system.sampled[:, 0])
+            # sacrebleu's interval, which is symmetric about the samples' mean.
+            mean, half = map(float, estimate_ci(system.sampled[:, 0]))
+            low, high = mean - half, mean + half
         else:
             half = Variances.of(system).half_width()
             low, high = value - half, value + half
@@ -164,14 +161,10 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
     return {name: replace(estimate, p_holm=corrected[name]) for name, estimate in estimates.items()}
 
 
-def generator() -> np.random.Generator:
-    """Return a random generator for all draws, seeded like sacrebleu's."""
+def draw_sentences(sentences: int, samples: int) -> np.ndarray:
+    """Draw sacrebleu's sentence numbers, ``[samples, sentences]``, the same in each call."""
     seed = chosen_seed()
-    return np.random.default_rng(None if seed == "none" else int(seed))
-
-
-def draw_sentences(draw: np.random.Generator, sentences: int, samples: int) -> np.ndarray:
-    """Draw sentence numbers ``[samples, sentences]``; from a new generator, sacrebleu's draws."""
+    draw = np.random.default_rng(None if seed == "none" else int(seed))
     return draw.choice(sentences, size=(samples, sentences), replace=True)
 
 
@@ -184,27 +177,10 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
         draws: numbers of sentences, ``[samples, sentences]``.
     """
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
-    counts = np.array(
-        sentence_statistics, dtype=np.float32
-    )  # computed as in sacrebleu, to agree in the last digits
+    # Computed as in sacrebleu, to agree in the last digits.
+    counts = np.array(sentence_statistics, dtype=np.float32)
     sampled = [metric._compute_score_from_stats(counts[rows].sum(0)).score for rows in draws]
     return float(metric._aggregate_and_compute(sentence_statistics).score), np.array(sampled)
-
-
-def _interval(sampled: np.ndarray) -> tuple[float, float]:
-    """Return sacrebleu's interval, which is symmetric about the mean."""
-    from sacrebleu.significance import estimate_ci
-
-    mean, half_width = map(float, estimate_ci(sampled))
-    return mean - half_width, mean + half_width
-
-
-def full_signature(metric: Any, samples: int) -> str:
-    """Return sacrebleu's signature of a metric, with the samples and their seed."""
-    signature = metric.get_signature()
-    signature.update("bs", samples)
-    signature.update("seed", chosen_seed())
-    return str(signature)
 
 
 def chosen_seed() -> str:

@@ -1,18 +1,23 @@
-"""Score kinds of sentences, count faults, and find the sentences where two systems differ most."""
+"""Score kinds of sentences, count faults, and find the sentences where two systems differ most.
+
+The sentences whose reference is in the training text are a kind of their own: :class:`Overlap` has
+the scores without them.
+"""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
-from fairseq_ext.evaluation.score import load_sacrebleu
-from fairseq_ext.evaluation.tokenizers import count_units, is_spaceless
+from fairseq_ext.corpora import contamination
+from fairseq_ext.evaluation.score import build_metrics, count_units
+from fairseq_ext.text.bleu_tokenizers import is_spaceless
 
 LENGTHS = (10, 20, 30)  # words of the reference; twice as many characters without spaces
 RARITIES = (0, 9, 99)  # times that the rarest word of the reference is in the training text
@@ -63,8 +68,9 @@ def break_down(
             only, and no copies.
         training: lines of the training text, to count words; None leaves out kinds by rarity.
     """
-    kinds = kinds_of(references, sources, training)
-    scorer = load_sacrebleu().CHRF(references=[list(references)])
+    from sacrebleu import CHRF
+
+    scorer = CHRF(references=[list(references)])
     counts = {
         name: [np.array(scorer._extract_corpus_statistics(run, None)) for run in runs]
         for name, runs in texts.items()
@@ -74,20 +80,39 @@ def break_down(
         sums = [run[rows].sum(axis=0).tolist() for run in counts[name]]
         return statistics.fmean(scorer._compute_score_from_stats(total).score for total in sums)
 
+    faults: dict[str, dict[str, float]] = {}
+    for name, runs in texts.items():
+        for fault, count in _faults(runs, references, sources).items():
+            faults.setdefault(fault, {})[name] = 100 * count / (len(runs) * len(references))
     return Breakdown(
         [
             Kind(kind, len(rows), {name: score(name, rows) for name in texts})
-            for kind, rows in kinds.items()
+            for kind, rows in kinds_of(references, sources, training).items()
             if rows
         ],
-        {
-            fault: {
-                name: _share(has_fault, runs, references, sources) for name, runs in texts.items()
-            }
-            for fault, has_fault in FAULTS.items()
-            if has_fault is not _copied or sources is not None
-        },
+        faults,
     )
+
+
+def _faults(
+    runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
+) -> dict[str, int]:
+    """Count the translations with each fault; copies only where the sources are known."""
+    faults = {"unknown words": 0, "words three times in a row": 0}
+    if sources is not None:
+        faults["copies of the source"] = 0
+    faults["no translation"] = 0
+    for run in runs:
+        for line, (text, reference) in enumerate(zip(run, references, strict=True)):
+            faults["unknown words"] += "<unk>" in text and "<unk>" not in reference
+            repeats = _REPEATED.search(text) and not _REPEATED.search(reference)
+            faults["words three times in a row"] += bool(repeats)
+            if sources is not None:
+                source = sources[line].casefold()
+                copied = text.casefold() == source != reference.casefold()
+                faults["copies of the source"] += copied
+            faults["no translation"] += not text.strip() and bool(reference.strip())
+    return faults
 
 
 def kinds_of(
@@ -143,43 +168,6 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
     return [min((counts[word] for word in line), default=0) for line in words]
 
 
-def _unknown(text: str, reference: str, source: str | None) -> bool:
-    return "<unk>" in text and "<unk>" not in reference
-
-
-def _repeats(text: str, reference: str, source: str | None) -> bool:
-    return bool(_REPEATED.search(text)) and not _REPEATED.search(reference)
-
-
-def _copied(text: str, reference: str, source: str | None) -> bool:
-    return source is not None and text.casefold() == source.casefold() != reference.casefold()
-
-
-def _empty(text: str, reference: str, source: str | None) -> bool:
-    return not text.strip() and bool(reference.strip())
-
-
-Fault = Callable[[str, str, "str | None"], bool]
-"""Whether a translation has a fault, from its text, its reference and its source."""
-FAULTS: Mapping[str, Fault] = {
-    "unknown words": _unknown,
-    "words three times in a row": _repeats,
-    "copies of the source": _copied,
-    "no translation": _empty,
-}
-
-
-def _share(
-    has_fault: Fault,
-    runs: Sequence[Sequence[str]],
-    references: Sequence[str],
-    sources: Sequence[str] | None,
-) -> float:
-    of_each = sources or [None] * len(references)
-    lines = [line for run in runs for line in zip(run, references, of_each, strict=True)]
-    return 100 * sum(has_fault(*line) for line in lines) / len(lines)
-
-
 def most_different(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
 ) -> list[tuple[int, float, float]]:
@@ -188,7 +176,9 @@ def most_different(
     Returns:
         Each sentence's number and its two scores; sentences translated equally are left out.
     """
-    scorer: Any = load_sacrebleu().CHRF()
+    from sacrebleu import CHRF
+
+    scorer = CHRF()
     scores = [
         (number, *(scorer.sentence_score(line, [reference]).score for line in pair))
         for number, (*pair, reference) in enumerate(zip(first, second, references, strict=True))
@@ -196,3 +186,58 @@ def most_different(
     ]
     scores.sort(key=lambda entry: -abs(entry[1] - entry[2]))
     return scores[:count]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The test sentences that are in training text, and the scores on the others.
+
+    Attributes:
+        matches: a match for each such sentence.
+        scores: mean score of the runs, by system and metric; empty if no sentence is left.
+    """
+
+    matches: Sequence[contamination.Match]
+    scores: Mapping[str, Mapping[str, float]]
+
+    @property
+    def exact(self) -> int:
+        """The number of sentences that are in the training text word for word."""
+        return sum(match.kind == contamination.EXACT for match in self.matches)
+
+
+def measure_overlap(
+    training: Sequence[Path],
+    references: Sequence[str],
+    translations: Mapping[str, Sequence[Sequence[str]]],
+    tokenizer: str,
+    extra_metrics: Sequence[str] = (),
+) -> Overlap:
+    """Find references in training text, and score the systems on the other sentences.
+
+    Args:
+        training: files of plain text in the target language.
+        references: references of the test set.
+        translations: translations by system and run.
+        tokenizer: sacrebleu's tokenizer for BLEU.
+        extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+
+    Raises:
+        DataError: a file that cannot be read as text.
+    """
+    matches = contamination.find(references, contamination.texts(training))
+    numbers = {match.sentence for match in matches}
+    rest = [number for number in range(len(references)) if number not in numbers]
+    if not rest:
+        return Overlap(matches, {})
+    scorers = build_metrics([references[number] for number in rest], tokenizer, extra_metrics)
+    scores = {
+        name: {
+            label: statistics.fmean(
+                metric.corpus_score([run[number] for number in rest], None).score for run in runs
+            )
+            for label, metric in scorers.items()
+        }
+        for name, runs in translations.items()
+    }
+    return Overlap(matches, scores)

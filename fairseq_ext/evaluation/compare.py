@@ -17,22 +17,30 @@ from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
 from fairseq_ext.evaluation.bootstrap import (
     SAMPLES,
-    Comparison,
     Estimate,
     bootstrap,
     bootstrap_of_means,
     check_comparable,
 )
-from fairseq_ext.evaluation.breakdown import Breakdown, break_down, most_different
+from fairseq_ext.evaluation.breakdown import (
+    Breakdown,
+    Overlap,
+    break_down,
+    measure_overlap,
+    most_different,
+)
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
-from fairseq_ext.evaluation.overlap import Overlap, measure
-from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
-from fairseq_ext.evaluation.segments import NO_SOURCE, generated_sources, read_sources
+from fairseq_ext.evaluation.score import (
+    generated_sources,
+    plain_lines,
+    read_sources,
+    tokenized_bleu,
+)
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
-from fairseq_ext.evaluation.tokenizers import USUAL
-from fairseq_ext.evaluation.training_log import Training, read_training
+from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.evaluation.translation_table import read_system, read_table
+from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -217,6 +225,23 @@ def parse_system(specification: str) -> System:
     return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=table)
 
 
+@dataclass(frozen=True)
+class Translations:
+    """The translations by a system.
+
+    Attributes:
+        texts: lines of text of each run.
+        tokens: the lines as words, or None for plain text.
+        sources: the sources, if the first run's output has them.
+        files: names of the runs for messages.
+    """
+
+    texts: list[list[str]]
+    tokens: list[list[str]] | None
+    sources: list[str] | None
+    files: list[str]
+
+
 def compare(
     systems: Sequence[System],
     reference: str | Path,
@@ -264,77 +289,105 @@ def compare(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
     references = plain_lines(reference)
-    undoing = {system.name: Undoing.by_language(None) for system in systems} | dict(undoing or {})
+    undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
     baseline = baseline or names[0]
     if differing is not None and (differing not in names or differing == baseline):
         raise ConfigError(
             f"`--differing` must be a system other than `{baseline}`, but is `{differing}` instead."
         )
-    texts, tokens, sources = _translations(systems, references, undoing)
-    system_facts = [_known(system) for system in systems]  # early, because it may fail
-    on_tokens = _tokenized_scores(tokens, tokenized_reference)
-    lines = {
-        label: run
-        for system in systems
-        for label, run in zip(
-            _labels(system, len(texts[system.name])), texts[system.name], strict=True
-        )
+    translations = {
+        system.name: _read(system, undoing[system.name], references) for system in systems
     }
-    check_comparable(lines, references, baseline, names, samples)
-    metrics, segments = metrics or {}, {}
+    texts = {name: runs.texts for name, runs in translations.items()}
+    tokens = {name: runs.tokens for name, runs in translations.items() if runs.tokens is not None}
+    sources = next((runs.sources for runs in translations.values() if runs.sources), None)
+    facts = [_facts(system) for system in systems]  # early, because it may fail
+    on_tokens = _tokenized_scores(tokens, tokenized_reference)
+    runs_by_file = {
+        file: lines
+        for runs in translations.values()
+        for file, lines in zip(runs.files, runs.texts, strict=True)
+    }
+    check_comparable(runs_by_file, references, baseline, names, samples)
+    segments = {}
     if metrics:
         plain_sources = _plain_sources(systems, len(references), undoing, source)
-        segments = {
-            label: {
+        for label, metric in metrics.items():
+            segments[label] = {
                 name: [metric.segments(plain_sources, run, references) for run in runs]
                 for name, runs in texts.items()
             }
-            for label, metric in metrics.items()
-        }
-    text_scores = bootstrap(texts, references, baseline, samples, tokenizer, extra_metrics)
-    measured = _with_neural(text_scores, baseline, samples, metrics, segments)
-    rows = [
-        Measured(name, measured.estimates[name], on_tokens.get(name), **facts)
-        for name, facts in zip(names, system_facts, strict=True)
-    ]
-    shown = _samples(sources, references, {name: texts[name][0] for name in names})
+    measured = bootstrap(texts, references, baseline, samples, tokenizer, extra_metrics)
+    for label, scores in segments.items():
+        signature = metrics[label].signature
+        part = bootstrap_of_means(label, scores, signature, baseline, samples)
+        measured.signatures.update(part.signatures)
+        for name in names:
+            measured.estimates[name].update(part.estimates[name])
+
+    def sample(line: int, shown: Mapping[str, str]) -> Sample:
+        return Sample(line + 1, sources and sources[line], references[line], shown)
+
+    count = min(SHOWN, len(references))
+    spread = [number * len(references) // count for number in range(count)]
+    training_lines = lines_of(training) if training else None
     return Result(
-        rows,
+        [
+            Measured(name, measured.estimates[name], on_tokens.get(name), **facts_of_system)
+            for name, facts_of_system in zip(names, facts, strict=True)
+        ],
         baseline,
         len(references),
         measured.signatures,
         Path(reference).name,
-        shown,
+        [sample(line, {name: texts[name][0][line] for name in names}) for line in spread],
         segments,
         texts,
         tokens,
-        measure(training, references, texts, tokenizer, extra_metrics) if training else None,
-        break_down(references, texts, sources, lines_of(training) if training else None)
-        if kinds
+        measure_overlap(training, references, texts, tokenizer, extra_metrics)
+        if training
         else None,
-        _differing(sources, references, texts, baseline, differing) if differing else (),
+        break_down(references, texts, sources, training_lines) if kinds else None,
+        [
+            sample(
+                line,
+                {
+                    f"{baseline}, chrF {score:.1f}": texts[baseline][0][line],
+                    f"{differing}, chrF {other_score:.1f}": texts[differing][0][line],
+                },
+            )
+            for line, score, other_score in most_different(
+                texts[baseline][0], texts[differing][0], references
+            )
+        ]
+        if differing
+        else (),
     )
 
 
-def _with_neural(
-    text_scores: Comparison,
-    baseline: str,
-    samples: int,
-    metrics: Mapping[str, NeuralMetric],
-    segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
-) -> Comparison:
-    """Add neural metrics to BLEU and chrF, as means of the segments' scores."""
-    parts = [text_scores]
-    for label, metric in metrics.items():
-        scores, signature = segments[label], metric.signature
-        parts.append(bootstrap_of_means(label, scores, signature, baseline, samples))
-    estimates = {
-        name: {
-            label: estimate for part in parts for label, estimate in part.estimates[name].items()
-        }
-        for name in text_scores.estimates
-    }
-    return Comparison(estimates, {k: v for part in parts for k, v in part.signatures.items()})
+def _read(system: System, undo: Undoing, references: Sequence[str]) -> Translations:
+    """Read a system's runs as lines of text and, unless they are plain text, of words."""
+    names, tokens, sources = list(map(str, system.generated)), None, None
+    if system.plain:
+        texts = [plain_lines(path) for path in system.generated]
+    elif system.table:
+        has_tokens, texts = read_system(system.generated[0], system.name)
+        numbers = range(1, len(texts) + 1)
+        names = [f"{names[0]}, {system.name}, run {number}" for number in numbers]
+        tokens = texts if has_tokens else None
+    else:
+        outputs = [read_generated(path, len(references)) for path in system.generated]
+        tokens = [undo.words(best_hypotheses(output)) for output in outputs]
+        lines = [sentence.source for sentence in outputs[0]]
+        if None not in lines:
+            # Sources become text by the same steps as translations if the language is known.
+            has_language = undo.made.src or not undo.made.tokenize
+            sources = undo.sources(lines) if has_language else undo.words(lines)
+    if tokens is not None:
+        texts = [undo.text(lines) for lines in tokens]
+    for name, lines in zip(names, texts, strict=True):
+        require_text(lines, name, references)
+    return Translations(texts, tokens, sources, names)
 
 
 def _plain_sources(
@@ -343,95 +396,11 @@ def _plain_sources(
     undoing: Mapping[str, Undoing],
     source: str | Path | None,
 ) -> list[str]:
-    if source is not None:
-        return read_sources(source, sentences)
     for system in systems:
-        if not (system.plain or system.table):
+        if source is None and not (system.plain or system.table):
             path = system.generated[0]
             return generated_sources(read_generated(path, sentences), undoing[system.name], path)
-    raise DataError(NO_SOURCE)
-
-
-def _translations(
-    systems: Sequence[System],
-    references: Sequence[str],
-    undoing: Mapping[str, Undoing],
-) -> tuple[dict[str, list[list[str]]], dict[str, list[list[str]]], list[str] | None]:
-    """Read each system's runs as lines of text and, unless they are plain text, of words.
-
-    Also return the sources of the first output that has all of them.
-    """
-    texts, tokens, sources = {}, {}, None
-    for system in systems:
-        if system.plain:
-            texts[system.name] = [plain_lines(path) for path in system.generated]
-        elif system.table:
-            has_tokens, runs = read_system(system.generated[0], system.name)
-            texts[system.name] = runs
-            if has_tokens:
-                tokens[system.name] = runs
-                texts[system.name] = [undoing[system.name].text(lines) for lines in runs]
-        else:
-            undo = undoing[system.name]
-            outputs = [read_generated(path, len(references)) for path in system.generated]
-            tokens[system.name] = [undo.words(best_hypotheses(output)) for output in outputs]
-            texts[system.name] = [undo.text(lines) for lines in tokens[system.name]]
-            source_lines = [sentence.source for sentence in outputs[0]]
-            if sources is None and None not in source_lines:
-                # Sources become text by the same steps as translations if the language is known.
-                has_language = undo.made.src or not undo.made.tokenize
-                sources = undo.sources(source_lines) if has_language else undo.words(source_lines)
-        for lines, label in zip(
-            texts[system.name], _labels(system, len(texts[system.name])), strict=True
-        ):
-            require_text(lines, label, references)
-    return texts, tokens, sources
-
-
-def _labels(system: System, runs: int) -> list[str]:
-    """Name the translations of each run for messages: by their file, or by their column."""
-    if system.table:
-        path = system.generated[0]
-        return [f"{path}, {system.name}, run {number}" for number in range(1, runs + 1)]
-    return list(map(str, system.generated))
-
-
-def _samples(
-    sources: Sequence[str] | None, references: Sequence[str], texts: Mapping[str, Sequence[str]]
-) -> list[Sample]:
-    count = min(SHOWN, len(references))
-    lines = [i * len(references) // count for i in range(count)]
-    return [
-        Sample(
-            line + 1,
-            sources and sources[line],
-            references[line],
-            {name: of_system[line] for name, of_system in texts.items()},
-        )
-        for line in lines
-    ]
-
-
-def _differing(
-    sources: Sequence[str] | None,
-    references: Sequence[str],
-    texts: Mapping[str, Sequence[Sequence[str]]],
-    baseline: str,
-    other: str,
-) -> list[Sample]:
-    first, second = texts[baseline][0], texts[other][0]
-    return [
-        Sample(
-            line + 1,
-            sources and sources[line],
-            references[line],
-            {
-                f"{baseline}, chrF {score:.1f}": first[line],
-                f"{other}, chrF {other_score:.1f}": second[line],
-            },
-        )
-        for line, score, other_score in most_different(first, second, references)
-    ]
+    return read_sources(source, sentences)
 
 
 def generation_speed(generated: str | Path) -> float | None:
@@ -447,7 +416,7 @@ def generation_speed(generated: str | Path) -> float | None:
     return None
 
 
-def _known(system: System) -> dict[str, Any]:
+def _facts(system: System) -> dict[str, Any]:
     """Read the log and checkpoint; the log, which counts parameters exactly, comes first."""
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):
@@ -455,19 +424,15 @@ def _known(system: System) -> dict[str, Any]:
     if system.checkpoint is not None:
         facts |= asdict(read_weights(system.checkpoint))
     if system.log is not None:
-        training = _training(system.log)
+        log = read_text(system.log)
+        try:
+            training = read_training(log)
+        except DataError as error:
+            cure = "Give the `--log-file` of fairseq-train."
+            raise DataError(f"`{system.log}`: {error} {cure}") from error
         facts |= {"parameters": training.parameters, "training_speed": training.tokens_per_second}
         facts["updates"] = facts.get("updates") or training.updates
     return facts
-
-
-def _training(path: Path) -> Training:
-    try:
-        return read_training(read_text(path))
-    except DataError as error:
-        if str(path) in str(error):
-            raise
-        raise DataError(f"`{path}`: {error} Give the `--log-file` of fairseq-train.") from error
 
 
 def _tokenized_scores(

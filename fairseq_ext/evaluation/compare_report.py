@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fairseq_ext.evaluation import legends, plots, tables
+from fairseq_ext.evaluation import plots, tables
 from fairseq_ext.evaluation.bootstrap import Estimate
-from fairseq_ext.evaluation.breakdown import Breakdown
+from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
-from fairseq_ext.evaluation.overlap import Overlap
 from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import shown
 from fairseq_ext.evaluation.significance import FEWEST_SENTENCES, LEVEL, SENTENCES, TRAININGS
@@ -22,7 +20,6 @@ from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 MISSING = "–"
@@ -37,32 +34,8 @@ OTHERS = {
 }  # files written besides page and picture
 _LINES = 3  # lines of a legend for which the figure has room
 
-Value = Callable[[Measured], float | None]
-# A heading, and the function for a system's cell; a column with only empty cells is left out.
-Columns = Sequence[tuple[str, Callable[[Measured], Any]]]
-# Heading, value and format in the table.
-FACTS: tuple[tuple[str, Value, str], ...] = (
-    ("BLEU-tok", lambda row: row.tokenized_bleu, ".2f"),
-    ("parameters", lambda row: row.parameters, ","),
-    ("MB on disk", lambda row: _scaled(row.tensor_bytes, MEGABYTE), ".2f"),
-    ("updates", lambda row: row.updates, ","),
-    ("training tokens/s", lambda row: row.training_speed, ",.0f"),
-    ("generation tokens/s", lambda row: row.generation_speed, ",.0f"),
-)
-ScoreCell = Callable[[str, Estimate], Any]  # makes the cell for a metric and its score
-NUMBERS: tuple[tuple[str, ScoreCell], ...] = (
-    ("{}", lambda _, score: score.value),
-    ("{} 95% low", lambda _, score: score.low),
-    ("{} 95% high", lambda _, score: score.high),
-    ("{} SD", lambda _, score: score.deviation),
-    ("{} p", lambda _, score: score.p),
-    ("{} p Holm", lambda _, score: score.p_holm),
-    ("{} difference", lambda _, score: score.difference and score.difference.value),
-    ("{} difference 95% low", lambda _, score: score.difference and score.difference.low),
-    ("{} difference 95% high", lambda _, score: score.difference and score.difference.high),
-    ("{} detectable", lambda _, score: score.difference and score.difference.detectable),
-)
-Panel = tuple[str, str, Value]
+Place = Callable[[Measured], float | None]
+Panel = tuple[str, str, Place]
 # Title, label of the axis, and a system's place on it.
 PANELS: tuple[Panel, ...] = (
     ("Size", "parameters (millions)", lambda row: _scaled(row.parameters, 1e6)),
@@ -74,50 +47,64 @@ PANELS: tuple[Panel, ...] = (
 
 def rows(result: Result) -> list[list[str]]:
     """Return the table's rows, the heading first; columns without a value are left out."""
-    facts = [(heading, partial(_number, value=value, form=form)) for heading, value, form in FACTS]
-    return _filled(result, [("runs", _runs), *_scores(result), *facts], MISSING)
+    table = []
+    for row in result.systems:
+        runs = row.scores["BLEU"].runs
+        cells = {"system": row.name, "runs": None if runs == 1 else str(runs)}
+        for metric, score in row.scores.items():
+            value, half = shown(metric, score.value), shown(metric, score.half_width)
+            cells[metric] = f"{value} ± {half}"
+            cells[f"SD ({metric})"] = _shown(metric, score.deviation)
+            cells[f"p ({metric})"] = _p(result, score)
+            if _comparisons(result) > 1:
+                cells[f"Holm ({metric})"] = _formatted(score.p_holm, ".4f")
+        for heading, (number, form) in _facts(row).items():
+            cells[heading] = _formatted(number, form)
+        table.append(cells)
+    return [[MISSING if cell is None else cell for cell in row] for row in _filled(table)]
 
 
 def numbers(result: Result) -> list[list[Any]]:
     """Return the table for programs: unrounded numbers, each in its column; None if missing."""
-    runs: Columns = [("runs", lambda row: row.scores["BLEU"].runs)]
-    facts = [(heading, value) for heading, value, _ in FACTS]
-    return _filled(result, [*runs, *_of_metrics(result, NUMBERS), *facts])
+    table = []
+    for row in result.systems:
+        cells: dict[str, Any] = {"system": row.name, "runs": row.scores["BLEU"].runs}
+        for metric, score in row.scores.items():
+            cells |= {metric: score.value, f"{metric} 95% low": score.low}
+            cells |= {f"{metric} 95% high": score.high, f"{metric} SD": score.deviation}
+            cells |= {f"{metric} p": score.p, f"{metric} p Holm": score.p_holm}
+            for name, field in DIFFERENCE.items():
+                cells[f"{metric} {name}"] = getattr(score.difference, field, None)
+        cells |= {heading: number for heading, (number, _) in _facts(row).items()}
+        table.append(cells)
+    return _filled(table)
 
 
-def _filled(result: Result, columns: Columns, missing: str | None = None) -> list[list[Any]]:
+DIFFERENCE = {
+    "difference": "value",
+    "difference 95% low": "low",
+    "difference 95% high": "high",
+    "detectable": "detectable",
+}
+"""Headings of the numbers of a difference, after the metric's name, and their fields."""
+
+
+def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
+    """Return a system's figures besides its scores, by heading, with their formats."""
+    return {
+        "BLEU-tok": (row.tokenized_bleu, ".2f"),
+        "parameters": (row.parameters, ","),
+        "MB on disk": (_scaled(row.tensor_bytes, MEGABYTE), ".2f"),
+        "updates": (row.updates, ","),
+        "training tokens/s": (row.training_speed, ",.0f"),
+        "generation tokens/s": (row.generation_speed, ",.0f"),
+    }
+
+
+def _filled(table: Sequence[dict[str, Any]]) -> list[list[Any]]:
     """Return the rows, heading first, without the columns in which every value is missing."""
-    table = [["system", *(row.name for row in result.systems)]]
-    for heading, cell in columns:
-        cells = [cell(row) for row in result.systems]
-        if set(cells) != {missing}:
-            table.append([heading, *cells])
-    return [list(row) for row in zip(*table, strict=True)]
-
-
-def _scores(result: Result) -> Columns:
-    """Return each metric's score with its deviation, p and corrected p."""
-    cells: list[tuple[str, ScoreCell]] = [
-        ("{}", lambda metric, s: f"{shown(metric, s.value)} ± {shown(metric, s.half_width)}"),
-        ("SD ({})", lambda metric, score: _known(score.deviation, partial(shown, metric))),
-        ("p ({})", partial(_p, result)),
-    ]
-    if _comparisons(result) > 1:
-        cells.append(("Holm ({})", lambda _, score: _known(score.p_holm, "{:.4f}".format)))
-    return _of_metrics(result, cells)
-
-
-def _of_metrics(result: Result, cells: Sequence[tuple[str, ScoreCell]]) -> Columns:
-    """Repeat columns for every metric; ``{}`` in a heading stands for the metric's name."""
-
-    def column(metric: str, cell: ScoreCell) -> Callable[[Measured], Any]:
-        return lambda row: cell(metric, row.scores[metric])
-
-    return [
-        (heading.format(metric), column(metric, cell))
-        for metric in result.signatures
-        for heading, cell in cells
-    ]
+    headings = [name for name in table[0] if any(cells[name] is not None for cells in table)]
+    return [headings, *([cells[name] for name in headings] for cells in table)]
 
 
 def _comparisons(result: Result) -> int:
@@ -132,18 +119,18 @@ def differences(result: Result) -> list[list[str]]:
         for metric, score in row.scores.items():
             if (difference := score.difference) is None:
                 continue
-            ends = (difference.low, difference.high)
-            table.append(
-                [
-                    row.name,
-                    metric,
-                    _signed(metric, difference.value),
-                    MISSING if None in ends else " to ".join(_signed(metric, end) for end in ends),
-                    _known(difference.detectable, partial(shown, metric)),
-                    _known(difference.runs_needed, "{:,}".format),
-                    _known(difference.sentences_needed, "{:,}".format),
-                ]
-            )
+            interval = None
+            if difference.low is not None:
+                ends = (difference.low, difference.high)
+                interval = " to ".join(_signed(metric, end) for end in ends)
+            cells = [
+                _signed(metric, difference.value),
+                interval,
+                _shown(metric, difference.detectable),
+                _formatted(difference.runs_needed, ","),
+                _formatted(difference.sentences_needed, ","),
+            ]
+            table.append([row.name, metric, *(cell or MISSING for cell in cells)])
     return table
 
 
@@ -162,8 +149,12 @@ def _signed(metric: str, value: float) -> str:
     return f"{'+' if value >= 0 else '−'}{shown(metric, abs(value))}"
 
 
-def _known(value: Any, form: Callable[[Any], str]) -> str:
-    return MISSING if value is None else form(value)
+def _shown(metric: str, value: float | None) -> str | None:
+    return None if value is None else shown(metric, value)
+
+
+def _formatted(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
 
 
 def notes(result: Result) -> list[str]:
@@ -233,21 +224,6 @@ def breakdown_rows(result: Result, breakdown: Breakdown) -> tuple[list[list[str]
     return scores, faults
 
 
-def _breakdown_section(result: Result) -> list[str]:
-    """Parts of the page on kinds of sentences; none if they were not asked for."""
-    if result.breakdown is None:
-        return []
-    tables_of_page = breakdown_rows(result, result.breakdown)
-    return ["## Kinds of sentences", *map(_named_table, tables_of_page)]
-
-
-def _differing_section(result: Result) -> list[str]:
-    """Parts of the page on the sentences in which a system differs most from the baseline."""
-    if not result.differing:
-        return []
-    return ["## Sentences that differ most", *map(_sample, result.differing)]
-
-
 def overlap_note(result: Result, overlap: Overlap) -> str:
     """Say how many references are in the training text."""
     near = len(overlap.matches) - overlap.exact
@@ -271,16 +247,6 @@ def overlap_rows(result: Result, overlap: Overlap) -> list[list[str]]:
     return table
 
 
-def _overlap_section(result: Result) -> list[str]:
-    """Return the page's section on test sentences that are in the training text."""
-    if result.overlap is None:
-        return []
-    parts = ["## Sentences of the training text", overlap_note(result, result.overlap)]
-    if result.overlap.scores:
-        parts.append(_named_table(overlap_rows(result, result.overlap)))
-    return parts
-
-
 def _named_table(table: list[list[str]]) -> str:
     """Format rows as Markdown; the first cell of each is a system's name, which may be any text."""
     heading, *body = table
@@ -297,18 +263,6 @@ def _listed(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _differences_section(result: Result, picture: Path) -> list[str]:
-    """Return the page's section on differences, which is empty if there is one system."""
-    if not _comparisons(result):
-        return []
-    return [
-        f"## Differences to {tables.verbatim(result.baseline)}",
-        f"![Differences with 95% intervals]({quote(picture.name)})",
-        _named_table(differences(result)),
-        _listed(difference_notes(result)),
-    ]
-
-
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
     """Return a whole page of Markdown, which links to the other files of :func:`write`.
 
@@ -317,28 +271,36 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
         output: common path of the files.
         pictures: existing pictures to add.
     """
-    stem, picture = plots.stem(output), plots.picture_path(output)
+    stem, picture = plots.stem(output), plots.with_ending(output, ".png")
     count, name = len(result.systems), quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
-    shown = [
-        f"![{tables.verbatim(path.stem)}]({quote(os.path.relpath(path, stem.parent))})"
-        for path in pictures
-    ]
     parts = [
         f"# {count} {'system' if count == 1 else 'systems'} on {tables.verbatim(result.reference)}",
         as_markdown(result),
         f"The same figures: {files_}.",
         f"![{_alternative(result)}]({quote(picture.name)})",
         *_absent(result),
-        *shown,
-        *_differences_section(result, forest_path(output)),
-        *_overlap_section(result),
-        *_breakdown_section(result),
-        *_differing_section(result),
-        "## Samples",
-        *map(_sample, result.samples),
     ]
-    return "\n\n".join(parts)
+    for path in pictures:
+        link = quote(os.path.relpath(path, stem.parent))
+        parts.append(f"![{tables.verbatim(path.stem)}]({link})")
+    if _comparisons(result):
+        parts += [
+            f"## Differences to {tables.verbatim(result.baseline)}",
+            f"![Differences with 95% intervals]({quote(forest_path(output).name)})",
+            _named_table(differences(result)),
+            _listed(difference_notes(result)),
+        ]
+    if result.overlap is not None:
+        parts += ["## Sentences of the training text", overlap_note(result, result.overlap)]
+        if result.overlap.scores:
+            parts.append(_named_table(overlap_rows(result, result.overlap)))
+    if result.breakdown is not None:
+        tables_of_kinds = breakdown_rows(result, result.breakdown)
+        parts += ["## Kinds of sentences", *map(_named_table, tables_of_kinds)]
+    if result.differing:
+        parts += ["## Sentences that differ most", *map(_sample, result.differing)]
+    return "\n\n".join([*parts, "## Samples", *map(_sample, result.samples)])
 
 
 def _alternative(result: Result) -> str:
@@ -376,26 +338,23 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
         output: common path of the files; with ``.svg`` the picture is an SVG, else a PNG.
         pictures: existing pictures to add to the page.
     """
-    stem = plots.stem(output)
-    table = rows(result)
     pages = {
-        "md": as_page(result, Path(output), pictures) + "\n",
-        "csv": tables.comma_separated(numbers(result)),
-        "tex": tables.latex(table) + "\n",
+        ".md": as_page(result, Path(output), pictures) + "\n",
+        ".csv": tables.comma_separated(numbers(result)),
+        ".tex": tables.latex(rows(result)) + "\n",
     }
-    paths = [stem.parent / f"{stem.name}.{ending}" for ending in pages]
+    paths = [plots.with_ending(output, ending) for ending in pages]
     for path, page in zip(paths, pages.values(), strict=True):
         with files.atomic_write(path) as file:
             file.write(page)
-    translations = stem.parent / f"{stem.name}.tsv.gz"
+    translations = plots.with_ending(output, ".tsv.gz")
     write_table(translations, result.texts, result.tokens)
     return [*paths, *plot(result, output), *plot_forest(result, output), translations]
 
 
 def forest_path(output: str | Path) -> Path:
     """Return the path of the picture of the differences."""
-    stem, picture = plots.stem(output), plots.picture_path(output)
-    return stem.parent / f"{stem.name}-differences{picture.suffix}"
+    return plots.with_ending(output, "-differences.png")
 
 
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
@@ -428,7 +387,6 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
             axes.grid(True, axis="x")
         panels[0].set_yticks(range(len(compared)), [row.name for row in compared])
         panels[0].set_ylim(len(compared) - 0.5, -0.5)
-        plots.fonts.add(figure)
         plots.write_figure(figure, path)
     return [path]
 
@@ -464,9 +422,11 @@ def plot(result: Result, output: str | Path) -> list[Path]:
         panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
         if cost_panels:
             handles = _handles(result, cost_panels)
-            across = max(1, min(2 * len(cost_panels), 4, len(handles), _columns(figure, handles)))
+            longest = min(plots.LONGEST, max(len(handle.get_label()) for handle in handles))
+            room = int(figure.get_figwidth() / (0.5 + 0.09 * longest))  # inches of mark and letter
+            across = max(1, min(4, len(handles), room))
             legend = figure.legend(handles=handles, loc="outside lower center", ncols=across)
-            lines = legends.show_names(legend, figure.get_figwidth() / across - 0.6) / across
+            lines = plots.show_names(legend) / across
             figure.set_figheight(4.4 + plots.room_for_legend(max(0, lines - _LINES)))
         else:
             tilt = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
@@ -493,16 +453,10 @@ def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     return [
-        Line2D([], [], ls="", ms=7, label=legends.entry(row.name), **style)
+        Line2D([], [], ls="", ms=7, label=plots.entry(row.name), **style)
         for style, row in zip(_styles(result), result.systems, strict=True)
         if any(place(row) is not None for _, _, place in panels)
     ]
-
-
-def _columns(figure: Figure, handles: Sequence[Line2D]) -> int:
-    """Return how many legend columns fit below the figure."""
-    longest = min(plots.LONGEST, max(len(handle.get_label()) for handle in handles))
-    return int(figure.get_figwidth() / (0.5 + 0.09 * longest))  # inches of marker and letter
 
 
 def _styles(result: Result) -> list[dict[str, str]]:
@@ -513,19 +467,9 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _number(row: Measured, value: Value, form: str) -> str:
-    number = value(row)
-    return MISSING if number is None else format(number, form)
-
-
-def _runs(row: Measured) -> str:
-    runs = row.scores["BLEU"].runs
-    return MISSING if runs == 1 else str(runs)
-
-
-def _p(result: Result, _: str, score: Estimate) -> str:
+def _p(result: Result, score: Estimate) -> str | None:
     if score.p is None:
-        return MISSING
+        return None
     star = "*" if score.p_holm < LEVEL else ""
     of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
     return f"{score.p:.4f}{star}{DAGGER if of_sentences else ''}"

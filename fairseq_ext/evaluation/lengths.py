@@ -10,23 +10,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.evaluation import legends, plots
+from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
-from fairseq_ext.evaluation.plot_styles import Look, looks
-from fairseq_ext.evaluation.score import plain_lines, tokenized_bleu
-from fairseq_ext.evaluation.tokenizers import USUAL, build_bleu, count_units, is_spaceless
+from fairseq_ext.evaluation.plot_styles import looks
+from fairseq_ext.evaluation.score import build_bleu, count_units, plain_lines, tokenized_bleu
+from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Metric = Callable[[Sequence[str], Sequence[str]], float]
-"""A function that computes BLEU (0 to 100) of hypotheses against as many references."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +112,14 @@ def score_by_length(
         words = undo[name].words(best_hypotheses(sentences))
         hypotheses[name] = words if tokenizer is None else undo[name].text(words)
         require_text(hypotheses[name], systems[name])
-    name, metric = "BLEU on tokens", _tokenized
-    if tokenizer is not None:
-        name, metric = "BLEU", partial(_sacrebleu, build_bleu(tokenizer))
+    name = "BLEU on tokens" if tokenizer is None else "BLEU"
+    bleu = None if tokenizer is None else build_bleu(tokenizer)
+
+    def metric(lines: Sequence[str], line_references: Sequence[str]) -> float:
+        if bleu is None:
+            return tokenized_bleu(lines, line_references).value
+        return bleu.corpus_score(list(lines), [list(line_references)]).score
+
     buckets = bucket_scores(hypotheses, references, lengths, bounds, metric)
     overall = {name: metric(lines, references) for name, lines in hypotheses.items()}
     return LengthScores(name, tuple(buckets), overall, unit)
@@ -148,7 +145,8 @@ def source_lengths(
         lengths_by_system[name] = count_units(sources)
     (first, lengths), *rest = lengths_by_system.items()
     for name, other in rest:
-        for index, (ours, theirs) in enumerate(zip(lengths, other, strict=True)):
+        pairs = enumerate(zip(lengths, other, strict=True))
+        for index, (ours, theirs) in pairs:
             if ours != theirs:
                 raise DataError(
                     f"`{first}` and `{name}` translated different sources: sentence {index} has "
@@ -162,7 +160,7 @@ def bucket_scores(
     references: Sequence[str],
     lengths: Sequence[int],
     bounds: Sequence[int],
-    metric: Metric,
+    metric: Callable[[Sequence[str], Sequence[str]], float],
 ) -> list[Bucket]:
     """Score each bucket by itself; hypotheses, references and lengths are in the same order."""
     members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
@@ -180,26 +178,6 @@ def bucket_scores(
         last = bounds[number] if number < len(bounds) else None
         buckets.append(Bucket(first, last, len(indices), bleu))
     return buckets
-
-
-def _sacrebleu(bleu: Any, hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    return bleu.corpus_score(list(hypotheses), [list(references)]).score
-
-
-def _tokenized(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    return tokenized_bleu(hypotheses, references).value
-
-
-def check_baseline(name: str | None, systems: Mapping[str, Any]) -> None:
-    """Check that the baseline is one of the systems.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if name is not None and name not in systems:
-        raise ConfigError(
-            f"`--relative-to {name}` must be one of the systems: {', '.join(systems)}."
-        )
 
 
 def relative(scores: LengthScores, baseline: str) -> LengthScores:
@@ -230,10 +208,10 @@ def plot_lengths(
     import matplotlib
     from matplotlib.figure import Figure
 
-    check_baseline(relative_to, scores.whole)
-    data = asdict(scores)
+    data, shown = asdict(scores), scores
     if relative_to is not None:
-        data["relative"] = {"to": relative_to, **asdict(relative(scores, relative_to))}
+        shown = relative(scores, relative_to)
+        data["relative"] = {"to": relative_to, **asdict(shown)}
     labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
     with matplotlib.rc_context(plots.STYLE):
         width = max(5.2, 1.1 + 0.95 * len(labels))
@@ -245,39 +223,23 @@ def plot_lengths(
         )
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.4, len(labels) - 0.6)
+        for name, look in looks(scores.whole).items():
+            overall = f"all: {shown.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
+            if name == relative_to:
+                label = plots.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")
+                axes.axhline(0, lw=1.8, label=label, **look.line)
+                continue
+            label = plots.entry(f"{name} ({overall})")
+            values = [bucket.bleu.get(name, float("nan")) for bucket in shown.buckets]
+            axes.plot(values, ms=5, lw=1.8, label=label, **look.line | look.point)
         if relative_to is None:
-            _draw_scores(axes, scores)
+            axes.set_ylabel(f"{scores.metric} (0 to 100)")
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(0.0, low), max(1.0, high))
         else:
-            _draw_differences(axes, scores, relative_to)
+            axes.set_ylabel(f"difference in {scores.metric}")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
         axes.grid(True, axis="y")
         lines = plots.draw_legend(axes, below=-0.19)  # below the buckets' two lines
         figure.set_figheight(4.2 + plots.room_for_legend(lines))
         return plots.save_picture(figure, output, data)
-
-
-def _draw_scores(axes: Axes, scores: LengthScores) -> None:
-    for name, look in looks(scores.whole).items():
-        label = f"{name} (all: {scores.whole[name]:.2f})"
-        _draw_line(axes, scores, name, look, label)
-    axes.set_ylabel(f"{scores.metric} (0 to 100)")
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(0.0, low), max(1.0, high))
-
-
-def _draw_differences(axes: Axes, scores: LengthScores, baseline: str) -> None:
-    differences = relative(scores, baseline)
-    for name, look in looks(scores.whole).items():
-        if name == baseline:
-            label = legends.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")
-            axes.axhline(0, lw=1.8, label=label, **look.line)
-        else:
-            label = f"{name} (all: {differences.whole[name]:+.2f})"
-            _draw_line(axes, differences, name, look, label)
-    axes.set_ylabel(f"difference in {scores.metric}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
-
-
-def _draw_line(axes: Axes, scores: LengthScores, name: str, look: Look, label: str) -> None:
-    values = [bucket.bleu.get(name, float("nan")) for bucket in scores.buckets]
-    style = look.line | look.point
-    axes.plot(range(len(values)), values, ms=5, lw=1.8, label=legends.entry(label), **style)

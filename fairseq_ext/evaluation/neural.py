@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.evaluation.score import Score, shown
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
@@ -111,7 +109,7 @@ class NeuralMetric:
             EnvironmentProblem: the library cannot be imported, or its process has ended.
         """
         segments = list(zip(sources, translations, references, strict=True))
-        scores = self._ask({"segments": segments}).get("scores")
+        scores = self._ask({"segments": segments})["scores"]
         return self._checked(scores, len(segments), "segment")
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
@@ -120,9 +118,7 @@ class NeuralMetric:
         Raises:
             DataError, EnvironmentProblem: as for :meth:`segments`.
         """
-        rows = self._ask({"candidates": list(candidates), "source": source}).get("matrix")
-        if not isinstance(rows, list) or len(rows) != len(candidates):
-            raise self._wrong(f"no row for each of {len(candidates)} candidates")
+        rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates), "candidate") for row in rows]
 
     def close(self) -> None:
@@ -130,11 +126,7 @@ class NeuralMetric:
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait()
             for pipe in (process.stdin, process.stdout):
                 with suppress(BrokenPipeError):  # the worker may have stopped reading
                     pipe.close()
@@ -164,8 +156,6 @@ class NeuralMetric:
                     "Python, such as comet_env/bin/python."
                 ) from error
             self._about = self._answer()
-            if not {"reference", "model", "sha256", "library", "version"} <= self._about.keys():
-                raise self._wrong("an unknown greeting")
         return self._about
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,51 +168,42 @@ class NeuralMetric:
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline()
         if not line.endswith("\n"):
-            raise EnvironmentProblem(self._end())
-        try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise self._wrong("no JSON object")
+            status = self._process.wait()
+            if status < 0:
+                how = f"was ended by {signal.Signals(-status).name}; {MEMORY}"
+            else:
+                how = f"ended with status {status}, for the reason that it has printed above."
+            raise EnvironmentProblem(f"The process of `{self.given}` ({self.python}) {how}")
+        answer = json.loads(line)
         if "error" not in answer:
             return answer
-        if answer.get("missing"):
+        if answer["missing"]:
             raise EnvironmentProblem(
                 f"{self.python} cannot import {DISTRIBUTION} ({answer['error']}): "
                 f"`{self.python} -m pip install {PACKAGES}`, or name a Python that "
                 f"has it with `--metric-python` or {PYTHON}."
             )
-        cure = (
-            f"; {MEMORY}"
-            if self._about
-            else f"; is that a model of {DISTRIBUTION}, such as "
-            f"{EXAMPLE}? One on the Hub needs the network once, and some a login: "
-            "`hf auth login`."
-        )
-        raise DataError(f"`{self.given}`: {self.name} ends with {answer['error']}{cure}")
+        cure = MEMORY
+        if not self._about:
+            cure = (
+                f"is that a model of {DISTRIBUTION}, such as {EXAMPLE}? One on the Hub needs the "
+                "network once, and some a login: `hf auth login`."
+            )
+        raise DataError(f"`{self.given}`: {self.name} ends with {answer['error']}; {cure}")
 
-    def _end(self) -> str:
-        status = self._process.wait()
-        if status < 0:
-            how = f"was ended by {signal.Signals(-status).name}; {MEMORY}"
-        else:
-            how = f"ended with status {status}, for the reason that it has printed above."
-        return f"The process of `{self.given}` ({self.python}) {how}"
-
-    def _checked(self, scores: Any, count: int, unit: str) -> list[float]:
-        if not isinstance(scores, list) or len(scores) != count:
-            number_of_scores = len(scores) if isinstance(scores, list) else "no"
-            raise self._wrong(f"{number_of_scores} scores for {count} {unit}s")
+    def _checked(self, scores: list[float], count: int, unit: str) -> list[float]:
+        """Return the scores if there is a finite one for each segment or candidate."""
+        fault = None
+        if len(scores) != count:
+            fault = f"{len(scores)} scores for {count} {unit}s"
         for number, score in enumerate(scores, start=1):
-            if not isinstance(score, float) or not math.isfinite(score):
-                raise self._wrong(f"{unit} {number} the score {score!r:.20}")
+            if not math.isfinite(score):
+                fault = f"{unit} {number} the score {score}"
+        if fault is not None:
+            raise DataError(
+                f"`{self.given}` gives {fault}; try the model with {DISTRIBUTION}'s own command."
+            )
         return scores
-
-    def _wrong(self, fault: str) -> DataError:
-        return DataError(
-            f"`{self.given}` gives {fault}; try the model with {DISTRIBUTION}'s own command."
-        )
 
 
 @contextmanager
@@ -247,13 +228,6 @@ def opened(
     finally:
         for metric in metrics:
             metric.close()
-
-
-def score(label: str, scores: Sequence[float], signature: str) -> Score:
-    """Return the score of a text: the mean of its segments' scores."""
-    mean = statistics.fmean(scores)
-    detail = f"{label} = {shown(label, mean)} (mean of {len(scores):,} segments)"
-    return Score(label, mean, signature, detail)
 
 
 def _short(model: str) -> str:

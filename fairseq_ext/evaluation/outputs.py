@@ -23,11 +23,10 @@ from pathlib import Path
 
 from fairseq_ext.utils.errors import DataError
 
-_LINE = re.compile(r"([STHDPA])-([0-9]+)\t(.*)", re.DOTALL)
+_LINE = re.compile(r"([STHDPA])-([0-9]{1,15})\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
 _SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
 _POSITIONS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
-_DIGITS = 15  # most digits of a sentence number, enough for any corpus
 _LARGEST = 2**30  # most bytes of a decompressed file
 _SHOWN = 5  # missing sentence numbers named in a message
 
@@ -131,17 +130,17 @@ def read_generated(
             match = _LINE.fullmatch(line)
             if match:
                 try:
-                    _take(sentences, match[1], _number(match[2]), match[3])
+                    _take(sentences, match[1], int(match[2]), match[3])
                 except ValueError as error:
                     raise DataError(f"`{path}`, line {number}: {error}") from error
-    _check_complete("`, `".join(map(str, paths)), sentences, expected)
+    _check_complete(names_of(generated), sentences, expected)
     return [sentences[index] for index in sorted(sentences)]
 
 
-def _number(digits: str) -> int:
-    if len(digits) > _DIGITS:
-        raise ValueError(f"the sentence number {digits:.20}… is out of range.")
-    return int(digits)
+def names_of(generated: str | Path | Sequence[str | Path]) -> str:
+    """Join the paths of an output for a message that puts them between backquotes."""
+    paths = [generated] if isinstance(generated, str | Path) else generated
+    return "`, `".join(map(str, paths))
 
 
 def _take(sentences: dict[int, Sentence], kind: str, index: int, rest: str) -> None:
@@ -221,19 +220,6 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
             f"`{path}` translates {max(translated) + 1} sentences, but {count} were expected; it "
             "belongs to another corpus."
         )
-
-
-def bpe_groups(tokens: Sequence[str]) -> list[list[int]]:
-    """Group the positions of pieces by word: ``["a@@", "b", "c"]`` gives ``[[0, 1], [2]]``."""
-    groups: list[list[int]] = []
-    open_word = False
-    for position, token in enumerate(tokens):
-        if open_word:
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-        open_word = token.endswith("@@")
-    return groups
 
 
 def best_hypotheses(sentences: Iterable[Sentence]) -> list[str]:

@@ -7,7 +7,7 @@ colour-blind readers can tell apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -72,33 +72,25 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """
     names = list(names)
     by_name: dict[str, Look] = {}
-    for candidates in _SOURCES:
+    unknown = [numbered(place) for place in range(len(PALETTE) * len(MARKERS))]
+    for candidates in (_fixed, _related, lambda name: unknown):
         for name in names:
             if name not in by_name:
-                for look in candidates(name):
+                for look in candidates(name.lower()):
                     if not any(map(look.like, by_name.values())):
                         by_name[name] = look
                         break
     return {name: by_name.get(name, numbered(place)) for place, name in enumerate(names)}
 
 
-def _fixed(name: str) -> Iterator[Look]:
-    if name.lower() in FIXED:
-        yield FIXED[name.lower()]
+def _fixed(name: str) -> list[Look]:
+    return [FIXED[name]] if name in FIXED else []
 
 
-def _related(name: str) -> Iterator[Look]:
-    """Yield looks in the colour of the longest known name that this one extends."""
-    name = name.lower()
+def _related(name: str) -> list[Look]:
+    """Return looks in the colour of the longest known name that this one extends."""
     prefixes = [k for k in FIXED if name.startswith(k) and not name[len(k) :][:1].isalnum()]
-    if prefixes:
-        colour = FIXED[max(prefixes, key=len)].colour
-        for dash in DASHES:
-            yield from (Look(colour, dash, marker) for marker in MARKERS)
-
-
-def _left(name: str) -> Iterator[Look]:
-    return map(numbered, range(len(PALETTE) * len(MARKERS)))
-
-
-_SOURCES: tuple[Callable[[str], Iterator[Look]], ...] = (_fixed, _related, _left)
+    if not prefixes:
+        return []
+    colour = FIXED[max(prefixes, key=len)].colour
+    return [Look(colour, dash, marker) for dash in DASHES for marker in MARKERS]

@@ -5,9 +5,9 @@ A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in J
 
 from __future__ import annotations
 
-import io
 import json
 import math
+import sys
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.evaluation import fonts
-from fairseq_ext.evaluation.legends import entry, show_names
-from fairseq_ext.evaluation.outputs import Sentence, bpe_groups
+from fairseq_ext.evaluation.outputs import Sentence
 from fairseq_ext.evaluation.plot_styles import PALETTE, looks, numbered
-from fairseq_ext.evaluation.tokenizers import is_spaceless
 from fairseq_ext.evaluation.training_log import Curves, Points
+from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.text.subwords import METASPACE, remove_bpe
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -28,9 +26,12 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
+FONT = "DejaVu Sans"  # covers every Latin script, Vietnamese included, and comes with matplotlib
+LAST_RESORT = "Last Resort High-Efficiency"  # matplotlib's font with a box for every character
 STYLE: dict[str, Any] = {
-    "font.family": fonts.FONT,
+    "font.family": FONT,
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -51,11 +52,27 @@ PANELS = {
     "ppl": ("Perplexity", "perplexity (per target token, log scale)"),
     "bleu": ("Translation quality", "BLEU (0 to 100)"),
 }
-LONGEST = 40  # most letters in a line of a title
+LONGEST = 34  # most letters in a line of a title or a legend
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,535
 _LINE = 12.0  # inches
+_MARK = "\u200b"  # invisible prefix of a label
 _ROW_SUM_TOLERANCE = 0.02  # for six printed decimals, and attention in half precision
+
+
+def entry(label: str) -> str:
+    """Return a label for :func:`show_names`; matplotlib would hide one that begins with ``_``."""
+    return f"{_MARK}{label}"
+
+
+def show_names(legend: Legend) -> float:
+    """Show labels as they are, long ones in several lines; return the number of lines."""
+    lines = 0.0
+    for text in legend.get_texts():
+        label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
+        text.set(text=label, linespacing=1.1)
+        lines += 1 + 0.76 * label.count("\n")  # lines within a label are closer
+    return lines
 
 
 def room_for_legend(lines: float) -> float:
@@ -234,16 +251,15 @@ def _groups(tokens: Sequence[str]) -> list[list[int]]:
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
-    if is_spaceless(["".join(words).replace(METASPACE, " ")]):
-        groups = [[i] for i in range(len(words))]
-    elif any(word.startswith(METASPACE) for word in words):
-        begins = [i for i, word in enumerate(words) if i == 0 or word.startswith(METASPACE)]
-        pairs = zip(begins, [*begins[1:], len(words)], strict=True)
-        groups = [list(range(begin, end)) for begin, end in pairs]
-    else:
-        groups = bpe_groups(words)
-    inner = [[first + i for i in group] for group in groups]
-    return [*([[0]] * first), *inner, [len(tokens) - 1]]
+    spaceless = is_spaceless(["".join(words).replace(METASPACE, " ")])
+    marked = any(word.startswith(METASPACE) for word in words)
+    groups: list[list[int]] = []
+    for i, word in enumerate(words):
+        begins = word.startswith(METASPACE) if marked else not words[i - 1].endswith("@@")
+        if i == 0 or spaceless or begins:
+            groups.append([])
+        groups[-1].append(first + i)
+    return [*([[0]] * first), *groups, [len(tokens) - 1]]
 
 
 def _joined(tokens: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
@@ -323,37 +339,69 @@ def stem(output: str | Path) -> Path:
     return path.with_suffix("") if path.suffix in ENDINGS else path
 
 
-def picture_path(output: str | Path) -> Path:
-    """Return the path of the picture itself: an SVG if the name ends so, else a PNG."""
+def with_ending(output: str | Path, ending: str) -> Path:
+    """Return the path of one of a picture's files; ``.png`` is ``.svg`` if the picture is one."""
     base = stem(output)
-    return base.parent / f"{base.name}{'.svg' if Path(output).suffix == '.svg' else '.png'}"
+    if Path(output).suffix == ".svg":
+        ending = ending.replace(".png", ".svg")
+    return base.parent / f"{base.name}{ending}"
 
 
 def save_picture(figure: Figure, output: str | Path, data: Mapping[str, Any]) -> list[Path]:
     """Write a picture, and beside it the JSON of its numbers under the same name."""
-    picture, base = picture_path(output), stem(output)
-    fonts.add(figure)
-    with warnings.catch_warnings():
-        # `fonts.add` has already warned of this.
-        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
-        write_figure(figure, picture)
-    numbers = base.parent / f"{base.name}.json"
+    picture, numbers = with_ending(output, ".png"), with_ending(output, ".json")
+    write_figure(figure, picture)
     with files.atomic_write(numbers) as file:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
     return [picture, numbers]
 
 
 def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, or as PNG with 256 colours, which takes a third of the bytes."""
-    if path.suffix == ".svg":
-        with files.atomic_write(path, "wb") as file:
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        return
-    from PIL import Image  # installed, because matplotlib needs it, too
-
+    """Write a figure as SVG or PNG; characters that :data:`FONT` lacks get other fonts."""
+    _add_fonts(figure)
     dpi = min(150, _WIDEST / figure.get_figwidth(), _TALLEST / figure.get_figheight())
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=dpi)
-    image = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    with files.atomic_write(path, "wb") as file:
-        image.save(file, "PNG", optimize=True, dpi=(dpi, dpi))
+    date = {"Date": None} if path.suffix == ".svg" else None
+    with warnings.catch_warnings(), files.atomic_write(path, "wb") as file:
+        # `_add_fonts` has already warned of this.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+        figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata=date)
+
+
+def _add_fonts(figure: Figure) -> None:
+    """Draw characters that :data:`FONT` lacks with installed fonts; warn of those that none has.
+
+    Other texts keep their font, so that the same data give the same file on every machine.
+    """
+    from matplotlib.font_manager import fontManager
+    from matplotlib.text import Text
+
+    texts = figure.findobj(Text)
+    characters = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
+    absent = characters - _covered(FONT, characters)
+    if not absent:
+        return
+    families = [FONT]
+    for name in sorted({font.name for font in fontManager.ttflist} - {LAST_RESORT}):
+        if coverage := _covered(name, absent):
+            families.append(name)
+            absent -= coverage
+    for text in texts:
+        text.set_fontfamily(families)
+    if absent:
+        print(
+            f"warning: no font that is installed has {' '.join(sorted(absent)[:8])}"
+            f"{' …' if len(absent) > 8 else ''}, drawn as boxes; install one that has, such "
+            "as Noto Sans CJK or Noto Sans Devanagari.",
+            file=sys.stderr,
+        )
+
+
+def _covered(family: str, characters: set[str]) -> set[str]:
+    """Return which of the characters a font has; none if its file is damaged."""
+    from matplotlib.font_manager import findfont, get_font
+
+    try:
+        charmap = get_font(findfont(family)).get_charmap()
+    except (OSError, RuntimeError):
+        return set()
+    return {character for character in characters if ord(character) in charmap}

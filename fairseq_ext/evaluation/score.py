@@ -8,15 +8,34 @@ own tokens (``multi-bleu.perl``); this figure is offered, too, under a name that
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext import text
-from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_lines
+from fairseq_ext.evaluation.outputs import (
+    Sentence,
+    best_hypotheses,
+    names_of,
+    read_generated,
+    read_lines,
+)
+from fairseq_ext.text.bleu_tokenizers import (
+    BY_CHARACTERS,
+    READ,
+    USUAL,
+    has_wordspaces,
+    is_spaceless,
+    tokenizer_for,
+)
 from fairseq_ext.text.generated import Undoing, require_text
-from fairseq_ext.utils.errors import DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.json_files import read_json
+
+if TYPE_CHECKING:
+    from fairseq_ext.evaluation.neural import NeuralMetric
 
 TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
@@ -25,19 +44,32 @@ TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
 """Further metrics of sacrebleu, by the values of ``--metric``, with their names in tables."""
 PLACES = {"COMET": 4}
 """Decimals by the first word of a score's name, if not 2; these scores are about 1 in size."""
+UNKNOWN = "<unk>"
+SOURCE_CURE = "Give the source text with `--source`."
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score: ``name``, ``value`` (BLEU and chrF 0 to 100), ``signature`` and a long form."""
+    """The score of a text.
+
+    Attributes:
+        name: name of the metric.
+        value: BLEU and chrF from 0 to 100, others in their own unit.
+        signature: signature of the metric.
+        detail: a long form, such as BLEU's parts.
+        segments: scores of the single segments, of neural metrics only.
+    """
 
     name: str
     value: float
     signature: str
     detail: str
+    segments: Sequence[float] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return the score of the whole text for JSON."""
+        names = ("name", "value", "signature", "detail")
+        return {name: getattr(self, name) for name in names}
 
 
 def shown(name: str, value: float) -> str:
@@ -45,31 +77,83 @@ def shown(name: str, value: float) -> str:
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
+def choose_tokenizer(
+    requested: str | None, languages: Iterable[str | None], references: Sequence[str]
+) -> str:
+    """Choose BLEU's tokenizer: the requested one, or else by the first language that is not None.
+
+    Raises:
+        ConfigError: sacrebleu has no such tokenizer.
+        DataError: the language is unknown, and the usual tokenizer cannot be right.
+    """
+    if requested is not None:
+        from sacrebleu.metrics import BLEU
+
+        if requested not in BLEU.TOKENIZERS:
+            names = ", ".join(BLEU.TOKENIZERS)
+            raise ConfigError(f"`--tokenize` must be one of {names}, but is `{requested}` instead.")
+        return requested
+    tokenizer = tokenizer_for(next(filter(None, languages), None))
+    if tokenizer == USUAL and has_wordspaces("\n".join(references[:READ])):
+        return BY_CHARACTERS
+    if tokenizer == USUAL and is_spaceless(references):
+        raise DataError(
+            "The reference is written without spaces, so that BLEU would take each sentence for "
+            "one word; name its language (`-l en-zh`) or a tokenizer (`--tokenize zh` or `char`)."
+        )
+    return tokenizer
+
+
+def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
+    """Build sacrebleu's BLEU.
+
+    Raises:
+        EnvironmentProblem: a library or the model of the tokenizer cannot be had.
+    """
+    from sacrebleu.metrics import BLEU
+
+    try:
+        return BLEU(tokenize=tokenizer, **options)
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise EnvironmentProblem(
+            f"`--tokenize {tokenizer}` cannot be used: {reason:.300} `--tokenize char` needs "
+            "nothing else."
+        ) from error
+
+
+def count_units(lines: Sequence[str]) -> list[int]:
+    """Count the words of each line, or its characters if the text has no spaces."""
+    if is_spaceless(lines):
+        return [len("".join(line.split())) for line in lines]
+    return [len(line.split()) for line in lines]
+
+
 def build_metrics(
-    references: Sequence[str], tokenizer: str = "13a", extra_metrics: Sequence[str] = ()
+    references: Sequence[str], tokenizer: str = USUAL, extra_metrics: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Build sacrebleu's BLEU (mixed case), chrF2 and others, by the names that tables show.
 
     Args:
         references: detokenized text.
-        tokenizer: of sacrebleu, for BLEU; see :mod:`fairseq_ext.evaluation.tokenizers`.
+        tokenizer: of sacrebleu, for BLEU.
         extra_metrics: keys of :data:`TEXT_METRICS`.
 
     Raises:
-        EnvironmentProblem: sacrebleu is missing or too old, or a tokenizer cannot be used.
+        EnvironmentProblem: a tokenizer cannot be used.
     """
-    from fairseq_ext.evaluation.tokenizers import build_bleu
+    from sacrebleu.metrics import CHRF, TER
 
-    sacrebleu, prepared = load_sacrebleu(), [list(references)]
+    prepared = [list(references)]
     metrics = {
         "BLEU": build_bleu(tokenizer, references=prepared),
-        "chrF": sacrebleu.CHRF(references=prepared),
+        "chrF": CHRF(references=prepared),
     }
     for name in extra_metrics:
         if name == "chrf++":
-            metric = sacrebleu.CHRF(word_order=2, references=prepared)
+            metric = CHRF(word_order=2, references=prepared)
         elif name == "ter":
-            metric = sacrebleu.TER(references=prepared)
+            metric = TER(references=prepared)
         else:
             metric = build_bleu("flores200", references=prepared)
         metrics[TEXT_METRICS[name]] = metric
@@ -79,33 +163,20 @@ def build_metrics(
 def text_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    tokenizer: str = "13a",
+    tokenizer: str = USUAL,
     extra_metrics: Sequence[str] = (),
 ) -> list[Score]:
-    """Score detokenized text by the metrics of :func:`build_metrics`.
-
-    Raises:
-        DataError: unequal numbers of lines, or none.
-        EnvironmentProblem: the tokenizer cannot be used.
-    """
-    _check_counts(hypotheses, references)
+    """Score detokenized text by the metrics of :func:`build_metrics`."""
     scores = []
     for name, metric in build_metrics(references, tokenizer, extra_metrics).items():
         result = metric.corpus_score(list(hypotheses), None)
-        signature = str(metric.get_signature())
-        scores.append(Score(name, result.score, signature, str(result)))
+        scores.append(Score(name, result.score, str(metric.get_signature()), str(result)))
     return scores
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Compute BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``.
-
-    Raises:
-        DataError: unequal numbers of lines, or none.
-    """
-    sacrebleu = load_sacrebleu()
-    _check_counts(hypotheses, references)
-    metric = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    """Compute BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``."""
+    metric = build_bleu("none", smooth_method="none", force=True)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(TOKENIZED_BLEU, result.score, str(metric.get_signature()), str(result))
 
@@ -125,11 +196,7 @@ def split_compounds(tokens: str) -> str:
 
 
 def compound_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Compute BLEU like ``multi-bleu.perl``, after :func:`split_compounds` on both sides.
-
-    Raises:
-        DataError: unequal numbers of lines, or none.
-    """
+    """Compute BLEU like ``multi-bleu.perl``, after :func:`split_compounds` on both sides."""
     sides = ([split_compounds(line) for line in lines] for lines in (hypotheses, references))
     return replace(tokenized_bleu(*sides), name=COMPOUND_BLEU)
 
@@ -139,25 +206,31 @@ def score_files(
     hypothesis: str | Path,
     tokenized_reference: str | Path | None = None,
     tokenized_hypothesis: str | Path | None = None,
-    tokenizer: str = "13a",
-    compounds: bool = False,
-    extra_metrics: Sequence[str] = (),
+    *,
+    source: str | Path | None = None,
+    **measures: Any,
 ) -> list[Score]:
     """Score files of detokenized text and, if given, of tokens.
 
-    With ``compounds``, tokens are also scored after :func:`split_compounds`.
+    Args:
+        reference, hypothesis: texts of as many lines.
+        tokenized_reference, tokenized_hypothesis: their tokens, without subword pieces.
+        source: source text, for neural metrics.
+        measures: as for :func:`score_lines`.
 
     Raises:
-        DataError: a file is unreadable, two files differ in their number of lines, or the
-            hypotheses are pieces of subwords.
+        DataError: a file is unreadable, two files differ in their number of lines, the hypotheses
+            are pieces of subwords, or a neural metric has no source.
     """
-    hypotheses, references = _paired(hypothesis, reference)
-    require_text(hypotheses, hypothesis, references)
-    scores = text_scores(hypotheses, references, tokenizer, extra_metrics)
+    texts, references = _paired(hypothesis, reference)
+    require_text(texts, hypothesis, references)
+    sources: Sequence[str] = ()
+    if measures.get("neural"):
+        sources = read_sources(source, len(references))
+    tokens, token_references = None, None
     if tokenized_reference and tokenized_hypothesis:
-        tokens = _paired(tokenized_hypothesis, tokenized_reference)
-        scores += _token_scores(*tokens, compounds)
-    return scores
+        tokens, token_references = _paired(tokenized_hypothesis, tokenized_reference)
+    return score_lines(texts, references, tokens, token_references, sources, **measures)
 
 
 def score_generated(
@@ -165,9 +238,9 @@ def score_generated(
     reference: str | Path,
     tokenized_reference: str | Path | None = None,
     undoing: Undoing | None = None,
-    tokenizer: str = "13a",
-    compounds: bool = False,
-    extra_metrics: Sequence[str] = (),
+    *,
+    source: str | Path | None = None,
+    **measures: Any,
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
@@ -180,12 +253,12 @@ def score_generated(
         reference: detokenized reference text.
         tokenized_reference: the reference as tokens, without subword pieces.
         undoing: converter of the hypotheses to text; None only joins subwords.
-        tokenizer: sacrebleu's tokenizer for BLEU of text.
-        compounds: whether to score tokens after :func:`split_compounds`, too.
-        extra_metrics: further metrics, keys of :data:`TEXT_METRICS`.
+        source: source text, for neural metrics; None for the S lines.
+        measures: as for :func:`score_lines`.
 
     Raises:
-        DataError: files are unreadable or incomplete, or nothing joins pieces of SentencePiece.
+        DataError: files are unreadable or incomplete, nothing joins pieces of SentencePiece, or
+            S lines cannot be made text.
     """
     references = plain_lines(reference)
     sentences = read_generated(generated, expected=len(references))
@@ -193,24 +266,56 @@ def score_generated(
     tokens = undoing.words(best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
-    scores = text_scores(texts, references, tokenizer, extra_metrics)
+    sources: Sequence[str] = ()
+    if measures.get("neural"):
+        if source is not None:
+            sources = read_sources(source, len(references))
+        else:
+            sources = generated_sources(sentences, undoing, names_of(generated))
+    targets = [sentence.target for sentence in sentences if sentence.target is not None]
+    token_references: list[str] | None = undoing.words(targets)
     if tokenized_reference is not None:
         token_references = plain_lines(tokenized_reference)
         _check_counts(tokens, token_references, "the translations", tokenized_reference)
-    else:
-        token_references = undoing.words(
-            sentence.target for sentence in sentences if sentence.target is not None
-        )
-    if len(token_references) == len(tokens):
-        scores += _token_scores(tokens, token_references, compounds)
-    return scores
+    elif len(targets) != len(tokens):
+        token_references = None
+    return score_lines(texts, references, tokens, token_references, sources, **measures)
 
 
-def _token_scores(
-    hypotheses: Sequence[str], references: Sequence[str], compounds: bool
+def score_lines(
+    texts: Sequence[str],
+    references: Sequence[str],
+    tokens: Sequence[str] | None = None,
+    token_references: Sequence[str] | None = None,
+    sources: Sequence[str] = (),
+    *,
+    tokenizer: str = USUAL,
+    extra_metrics: Sequence[str] = (),
+    compounds: bool = False,
+    neural: Mapping[str, NeuralMetric] | None = None,
 ) -> list[Score]:
-    scores = [tokenized_bleu(hypotheses, references)]
-    return [*scores, compound_bleu(hypotheses, references)] if compounds else scores
+    """Score translations by every metric.
+
+    Args:
+        texts, references: detokenized translations and references.
+        tokens, token_references: the same as tokens; without both there is no tokenized BLEU.
+        sources: source text, for neural metrics.
+        tokenizer: sacrebleu's tokenizer for BLEU of text.
+        extra_metrics: further metrics, keys of :data:`TEXT_METRICS`.
+        compounds: whether to score tokens after :func:`split_compounds`, too.
+        neural: neural metrics, by their names.
+    """
+    scores = text_scores(texts, references, tokenizer, extra_metrics)
+    if tokens is not None and token_references is not None:
+        scores.append(tokenized_bleu(tokens, token_references))
+        if compounds:
+            scores.append(compound_bleu(tokens, token_references))
+    for label, metric in (neural or {}).items():
+        segments = metric.segments(sources, texts, references)
+        mean = statistics.fmean(segments)
+        detail = f"{label} = {shown(label, mean)} (mean of {len(segments):,} segments)"
+        scores.append(Score(label, mean, metric.signature, detail, segments))
+    return scores
 
 
 def as_table(scores: Sequence[Score]) -> str:
@@ -232,6 +337,58 @@ def plain_lines(path: str | Path) -> list[str]:
     return read_lines(path)
 
 
+def read_sources(path: str | Path | None, expected: int) -> list[str]:
+    """Read the lines of the source text.
+
+    Raises:
+        DataError: there is no text, it has another number of lines, or SentencePiece's pieces.
+    """
+    if path is None:
+        raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
+    lines = plain_lines(path)
+    if len(lines) != expected:
+        raise DataError(
+            f"`{path}` has {len(lines)} lines, but there are {expected} sentences; `--source` must "
+            "be what was translated."
+        )
+    require_text(lines, path)
+    return lines
+
+
+def generated_sources(
+    sentences: Sequence[Sentence], undoing: Undoing, path: str | Path
+) -> list[str]:
+    """Turn the S lines of an output into text, by the same steps as translations.
+
+    Args:
+        sentences: sentences of the output.
+        undoing: converter of the output's tokens to text.
+        path: path of the output, for messages.
+
+    Raises:
+        DataError: S lines are missing, or cannot be turned back into text.
+    """
+    lines = []
+    for sentence in sentences:
+        if sentence.source is None:
+            fault = f"lacks the source of sentence {sentence.index} (`S-{sentence.index}`)"
+            raise DataError(f"`{path}` {fault}. {SOURCE_CURE}")
+        # Searched within words, too, because --remove-bpe joins <unk> with its neighbours.
+        if UNKNOWN in sentence.source:
+            raise DataError(
+                f"`{path}`: the source of sentence {sentence.index} has words that the dictionary "
+                f"lacks (`{UNKNOWN}`). {SOURCE_CURE}"
+            )
+        lines.append(sentence.source)
+    if undoing.made.tokenize and not undoing.made.src:
+        raise DataError(
+            f"`{path}`: nothing says of which language the tokens of its sources are. {SOURCE_CURE}"
+        )
+    texts = undoing.sources(lines)
+    require_text(texts, path)
+    return texts
+
+
 def _paired(hypothesis: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:
     hypotheses, references = plain_lines(hypothesis), plain_lines(reference)
     _check_counts(hypotheses, references, hypothesis, reference)
@@ -241,8 +398,8 @@ def _paired(hypothesis: str | Path, reference: str | Path) -> tuple[list[str], l
 def _check_counts(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    hypothesis_name: str | Path = "the hypotheses",
-    reference_name: str | Path = "the references",
+    hypothesis_name: str | Path,
+    reference_name: str | Path,
 ) -> None:
     if len(hypotheses) != len(references):
         raise DataError(
@@ -253,17 +410,52 @@ def _check_counts(
         raise DataError(f"`{reference_name}` is empty; there is nothing to score.")
 
 
-def load_sacrebleu() -> Any:
-    """Import sacrebleu.
+def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
+    """Read the scores of one system from the JSON of ``score`` or ``compare``.
+
+    Args:
+        path: path of the JSON.
+        system: name of the system in a comparison; None if there is only one.
 
     Raises:
-        EnvironmentProblem: it is missing, or too old.
+        ConfigError: there is no such system, or there are several and none is named.
+        DataError: the file cannot be read, or is of another kind.
     """
+    content = read_json(path)
     try:
-        import sacrebleu
-        from sacrebleu.metrics import BLEU  # noqa: F401  an unrelated old release lacks it
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "Scoring needs sacrebleu 2 or later: `pip install 'sacrebleu>=2.4'`."
-        ) from error
-    return sacrebleu
+        if "systems" in content:
+            return _of_comparison(path, content, system)
+        scores = [
+            Score(entry["name"], float(entry["value"]), entry["signature"], entry["detail"])
+            for entry in content["scores"]
+        ]
+        if not all(isinstance(part, str) for s in scores for part in (s.name, s.signature)):
+            raise TypeError
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise DataError(
+            f"{path} is neither of `fairseq-ext score --json` nor of `fairseq-ext compare --json`."
+        ) from None
+    if system is not None:
+        raise ConfigError(f"`--system` does not go with {path}, which has scores of one only.")
+    return scores
+
+
+def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | None) -> list[Score]:
+    """Read the scores of one system of a comparison, with their 95% intervals."""
+    rows = {row["name"]: row for row in content["systems"]}
+    if system is None and len(rows) == 1:
+        (system,) = rows
+    if system not in rows:
+        but = "is missing" if system is None else f"is `{system}`"
+        raise ConfigError(f"`--system` must be one of {', '.join(rows)} of {path}, but {but}.")
+    return [
+        Score(
+            name,
+            float(entry["value"]),
+            str(content["signatures"].get(name, "")),
+            f"{shown(name, entry['low'])} to {shown(name, entry['high'])} (95%)",
+        )
+        for name, entry in rows[system]["scores"].items()
+    ]

@@ -23,20 +23,22 @@ then p comes from the paired bootstrap and speaks only of another test set.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.optimize import brentq
+from scipy.special import ndtri, stdtrit
 
 LEVEL = 0.05
 POWER = 0.8  # probability with which a detectable difference is found
 TRAININGS, SENTENCES = "trainings", "sentences"
 FEWEST_SENTENCES = 30
 """Fewest sentences from which the bootstrap can tell what another test set would be like."""
+SMALLEST_P = 1e-100  # below it, p counts as 0
 MOST_RUNS, MOST_SENTENCES = 100, 10_000_000  # larger needs are reported as None
 DRAWS = 20_000  # draws in the simulation of a detectable difference
+NORMAL = float(ndtri(1 - LEVEL / 2))  # upper end of the normal 95% interval
 
 
 @dataclass(frozen=True)
@@ -123,34 +125,30 @@ class Variances:
 
     def half_width(self) -> float:
         """Half of the 95% interval."""
-        normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(self.freedom)
-        return math.sqrt(normal**2 * self.shared + student**2 * self.weight * self.seeds)
+        student = student_quantile(self.freedom)
+        return math.sqrt(NORMAL**2 * self.shared + student**2 * self.weight * self.seeds)
 
     def p_value(self, difference: float) -> float:
         """Find the level at which the interval around the difference ends at zero."""
         if not difference:
             return 1.0
-        seeds = self.weight * self.seeds
 
-        def reaches(quantile: float) -> bool:
-            half = stdtr(self.freedom, -quantile)
-            normal = NormalDist().inv_cdf(half) if half > 1e-300 else -math.inf
-            return normal**2 * self.shared + quantile**2 * seeds >= difference**2
+        def excess(log_p: float) -> float:
+            half = math.exp(log_p) / 2
+            normal, student = float(ndtri(half)), float(stdtrit(self.freedom, half))
+            square = normal**2 * self.shared + student**2 * self.weight * self.seeds
+            return square - difference**2
 
-        if not self.shared and not seeds:
-            return 0.0  # all runs have the same score on any test set
-        high = 1.0
-        while not reaches(high) and stdtr(self.freedom, -high) > 1e-300:
-            high *= 2
-        return 2 * float(stdtr(self.freedom, -_bisect(reaches, 0.0, high)))
+        lowest = math.log(SMALLEST_P)
+        return math.exp(brentq(excess, lowest, 0.0)) if excess(lowest) > 0 else 0.0
 
     def detectable(self) -> float:
         """Find the smallest difference that would reach p < 0.05 in four of five repetitions."""
         draw = np.random.default_rng(1)
         spread = math.sqrt(self.shared + self.weight * self.seeds)
         seeds = self.seeds * draw.chisquare(self.freedom, DRAWS) / self.freedom
-        normal, student = NormalDist().inv_cdf(1 - LEVEL / 2), student_quantile(self.freedom)
-        half_widths = np.sqrt(normal**2 * self.shared + student**2 * self.weight * seeds)
+        student = student_quantile(self.freedom)
+        half_widths = np.sqrt(NORMAL**2 * self.shared + student**2 * self.weight * seeds)
         return float(np.quantile(half_widths + spread * draw.standard_normal(DRAWS), POWER))
 
     def with_runs(self, runs: int) -> Variances:
@@ -170,57 +168,45 @@ def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Differen
     p is None if the test set has fewer than 30 sentences, which are too few.
     """
     value = float(system.values.mean() - baseline.values.mean())
-    if len(system.values) + len(baseline.values) == 2:
-        return _compare_single(system, baseline, sentences, value)
+    is_single = len(system.values) + len(baseline.values) == 2
+    test = SENTENCES if is_single else TRAININGS
     if sentences < FEWEST_SENTENCES:
-        return Difference(value, None, None, TRAININGS), None
-    variances = Variances.of(system, baseline)
-    half = variances.half_width()
-    difference = Difference(
-        value,
-        value - half,
-        value + half,
-        TRAININGS,
-        variances.detectable(),
-        _runs_needed(variances, abs(value)),
-        _sentences_needed(variances, abs(value), sentences),
-    )
-    return difference, variances.p_value(value)
-
-
-def _compare_single(
-    system: Runs, baseline: Runs, sentences: int, value: float
-) -> tuple[Difference, float | None]:
-    if sentences < FEWEST_SENTENCES:
-        return Difference(value, None, None, SENTENCES), None
-    differences = system.sampled[:, 0] - baseline.sampled[:, 0]
-    centred = np.abs(differences - differences.mean())
-    half = float(np.quantile(centred, 1 - LEVEL))
-    normal = NormalDist()
-    factor = normal.inv_cdf(1 - LEVEL / 2) + normal.inv_cdf(POWER)
-    detectable = factor * float(differences.std(ddof=1))
-    needed = math.ceil(sentences * (detectable / value) ** 2) if value else None
-    if needed is not None and needed > MOST_SENTENCES:
-        needed = None
-    difference = Difference(value, value - half, value + half, SENTENCES, detectable, None, needed)
-    return difference, bootstrap_p(differences, value)
+        return Difference(value, None, None, test), None
+    if is_single:
+        differences = system.sampled[:, 0] - baseline.sampled[:, 0]
+        half = float(np.quantile(np.abs(differences - differences.mean()), 1 - LEVEL))
+        detectable = (NORMAL + float(ndtri(POWER))) * float(differences.std(ddof=1))
+        needed = math.ceil(sentences * (detectable / value) ** 2) if value else None
+        needs = (None, None if needed is None or needed > MOST_SENTENCES else needed)
+        p = bootstrap_p(differences, value)
+    else:
+        variances = Variances.of(system, baseline)
+        half, detectable = variances.half_width(), variances.detectable()
+        needs = (
+            _runs_needed(variances, abs(value)),
+            _sentences_needed(variances, abs(value), sentences),
+        )
+        p = variances.p_value(value)
+    return Difference(value, value - half, value + half, test, detectable, *needs), p
 
 
 def _runs_needed(variances: Variances, value: float) -> int | None:
-    def enough(runs: float) -> bool:
-        return variances.with_runs(math.ceil(runs)).detectable() <= value
-
-    return math.ceil(_bisect(enough, 1, MOST_RUNS, 0.5)) if enough(MOST_RUNS) else None
+    if variances.with_runs(MOST_RUNS).detectable() > value:
+        return None
+    numbers = range(2, MOST_RUNS + 1)
+    return next(runs for runs in numbers if variances.with_runs(runs).detectable() <= value)
 
 
 def _sentences_needed(variances: Variances, value: float, sentences: int) -> int | None:
-    def enough(logarithm: float) -> bool:
-        return variances.with_sentences(math.exp(logarithm)).detectable() <= value
+    def excess(logarithm: float) -> float:
+        return variances.with_sentences(math.exp(logarithm)).detectable() - value
 
     limit = math.log(MOST_SENTENCES / sentences)
-    if limit <= 0 or not enough(limit):
+    if limit <= 0 or excess(limit) > 0:
         return None
-    return math.ceil(sentences * math.exp(_bisect(enough, -limit, limit, 1e-3)))
+    if excess(-limit) <= 0:
+        return 1
+    return math.ceil(sentences * math.exp(brentq(excess, -limit, limit, xtol=1e-3)))
 
 
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
@@ -259,18 +245,3 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 def student_quantile(freedom: int) -> float:
     """Return the upper end of Student's 95% interval."""
     return float(stdtrit(freedom, 1 - LEVEL / 2))
-
-
-def _bisect(
-    is_enough: Callable[[float], bool], low: float, high: float, precision: float = 0.0
-) -> float:
-    """Find the smallest value, up to a precision, at which the condition holds."""
-    for _ in range(200):
-        middle = (low + high) / 2
-        if high - low <= precision or middle in (low, high):
-            break
-        if is_enough(middle):
-            high = middle
-        else:
-            low = middle
-    return high

@@ -16,7 +16,7 @@ from scipy import stats
 
 from fairseq_ext.evaluation import compare, significance, tables
 from fairseq_ext.evaluation.bootstrap import bootstrap, bootstrap_of_means
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
 
@@ -94,14 +94,6 @@ def test_intervals_are_students_where_sentences_say_nothing(count: int):
     result = bootstrap_of_means("x", {"a": runs, "b": [[0.0] * 40]}, "x", "b", samples=100)
     estimate, spread = result.estimates["a"]["x"], statistics.stdev(range(count)) / count**0.5
     assert estimate.half_width == pytest.approx(stats.t.ppf(0.975, count - 1) * spread)
-
-
-def test_what_cannot_be_compared_names_the_run():
-    text = sentences(4)
-    with pytest.raises(DataError, match="`a, run 2` translates 3 sentences"):
-        bootstrap({"a": [text, text[:3]]}, text, "a")
-    with pytest.raises(ConfigError, match="must be one of a"):
-        bootstrap({"a": [text, text]}, text, "a, run 1")
 
 
 def test_too_few_sentences_give_no_p():

@@ -29,7 +29,7 @@ from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.demo import systems
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
-from fairseq_ext.evaluation.saved_scores import read_scores
+from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.model import agreement, program_file, write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export

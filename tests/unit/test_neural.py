@@ -26,7 +26,7 @@ from fairseq_ext import cli
 from fairseq_ext.evaluation import neural
 from fairseq_ext.evaluation.bootstrap import Estimate, bootstrap_of_means
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
-from fairseq_ext.evaluation.saved_scores import read_scores
+from fairseq_ext.evaluation.score import read_scores
 from tests.support.harness import BIN, REPO, run, write_lines
 
 LIBRARY = """

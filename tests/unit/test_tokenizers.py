@@ -11,7 +11,7 @@ import sacrebleu
 
 from fairseq_ext import cli
 from fairseq_ext.decoding.mbr_utilities import build_utility
-from fairseq_ext.evaluation import lengths, plots, tokenizers
+from fairseq_ext.evaluation import lengths, plots, score
 from fairseq_ext.plugin.repairs import generation
 from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
@@ -35,31 +35,31 @@ def test_each_language_has_a_tokenizer(
     language: str | None, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: None)
-    assert tokenizers.tokenizer_for(language) == tokenizer
+    assert bleu_tokenizers.tokenizer_for(language) == tokenizer
     monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: True)
-    assert tokenizers.tokenizer_for("ja") == "ja-mecab"
-    assert tokenizers.tokenizer_for("ko") == "ko-mecab"
+    assert bleu_tokenizers.tokenizer_for("ja") == "ja-mecab"
+    assert bleu_tokenizers.tokenizer_for("ko") == "ko-mecab"
 
 
 def test_texts_without_spaces_are_recognized() -> None:
-    assert tokenizers.is_spaceless(CHINESE)
-    assert tokenizers.is_spaceless(JAPANESE)
-    assert not tokenizers.is_spaceless(ENGLISH)
-    assert not tokenizers.is_spaceless(["他 昨天 在 图书馆 看书 。"])
-    assert not tokenizers.is_spaceless([])
-    assert not tokenizers.is_spaceless(["그는 어제 도서관에서 책을 읽었다."])
-    assert tokenizers.count_units(CHINESE) == [len(line) for line in CHINESE]
-    assert tokenizers.count_units(ENGLISH) == [6, 4]
+    assert bleu_tokenizers.is_spaceless(CHINESE)
+    assert bleu_tokenizers.is_spaceless(JAPANESE)
+    assert not bleu_tokenizers.is_spaceless(ENGLISH)
+    assert not bleu_tokenizers.is_spaceless(["他 昨天 在 图书馆 看书 。"])
+    assert not bleu_tokenizers.is_spaceless([])
+    assert not bleu_tokenizers.is_spaceless(["그는 어제 도서관에서 책을 읽었다."])
+    assert score.count_units(CHINESE) == [len(line) for line in CHINESE]
+    assert score.count_units(ENGLISH) == [6, 4]
 
 
 def test_a_default_that_cannot_be_right_is_refused() -> None:
     with pytest.raises(DataError, match="written without spaces"):
-        tokenizers.choose_tokenizer(None, [None, ""], CHINESE)
+        score.choose_tokenizer(None, [None, ""], CHINESE)
     with pytest.raises(ConfigError, match="must be one of none, zh, 13a"):
-        tokenizers.choose_tokenizer("moses", ["zh"], CHINESE)
-    assert tokenizers.choose_tokenizer("13a", [], CHINESE) == "13a"
-    assert tokenizers.choose_tokenizer(None, [None, "zh"], CHINESE) == "zh"
-    assert tokenizers.choose_tokenizer(None, [], ENGLISH) == "13a"
+        score.choose_tokenizer("moses", ["zh"], CHINESE)
+    assert score.choose_tokenizer("13a", [], CHINESE) == "13a"
+    assert score.choose_tokenizer(None, [None, "zh"], CHINESE) == "zh"
+    assert score.choose_tokenizer(None, [], ENGLISH) == "13a"
 
 
 AMHARIC = ["የሰው፡ልጅ፡ሁሉ፡ሲወለድ፡ነጻና፡በክብርና፡በመብትም፡እኩልነት፡ያለው፡ነው።"]
@@ -67,23 +67,23 @@ TIBETAN = ["འགྲོ་བ་མིའི་རིགས་རྒྱུད�
 
 
 def test_words_with_another_sign_than_a_space_between_them_are_told_apart() -> None:
-    assert tokenizers.choose_tokenizer(None, ["am"], AMHARIC) == "char"
-    assert tokenizers.choose_tokenizer(None, [], AMHARIC) == "char"
-    assert tokenizers.choose_tokenizer(None, ["bo"], TIBETAN) == "char"
-    assert tokenizers.choose_tokenizer(None, ["am"], [AMHARIC[0].replace("፡", " ")]) == "13a"
+    assert score.choose_tokenizer(None, ["am"], AMHARIC) == "char"
+    assert score.choose_tokenizer(None, [], AMHARIC) == "char"
+    assert score.choose_tokenizer(None, ["bo"], TIBETAN) == "char"
+    assert score.choose_tokenizer(None, ["am"], [AMHARIC[0].replace("፡", " ")]) == "13a"
     with pytest.raises(DataError, match="written without spaces"):
-        tokenizers.choose_tokenizer(None, [], TIBETAN)
+        score.choose_tokenizer(None, [], TIBETAN)
     for text in (AMHARIC, TIBETAN):
         bleu = sacrebleu.corpus_bleu(text, [text], tokenize="char")
         assert bleu.score == pytest.approx(100)
-        assert tokenizers.count_units(text) == [len(text[0])]
+        assert score.count_units(text) == [len(text[0])]
 
 
 def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
-    if tokenizers.tokenizer_for("ja") == "ja-mecab":
+    if bleu_tokenizers.tokenizer_for("ja") == "ja-mecab":
         pytest.skip("its libraries are installed")
     with pytest.raises(EnvironmentProblem, match=r"^`--tokenize ja-mecab` cannot be used: [^\n]*$"):
-        tokenizers.build_bleu("ja-mecab")
+        score.build_bleu("ja-mecab")
 
 
 @pytest.mark.parametrize("command", ["score", "compare"])

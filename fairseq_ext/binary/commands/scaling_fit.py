@@ -79,8 +79,7 @@ def _run(args: argparse.Namespace) -> int:
     fits = table.as_dict(groups, base)
     options.write_json(args.json, {**fits, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
-        stem, kind = plots.stem(args.output), plots.picture_path(args.output).suffix
-        beside = stem.with_name(f"{stem.name}-training{kind}")
+        beside = plots.with_ending(args.output, "-training.png")
         written = plot.plot_scaling(groups, base, args.output)
         options.print_paths([*written, *plot.plot_training(groups, beside)])
     print(table.as_table(groups))

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.binary.scaling.table import Group, Model
-from fairseq_ext.evaluation.legends import entry, show_names
 from fairseq_ext.evaluation.plot_styles import PALETTE
-from fairseq_ext.evaluation.plots import STYLE, save_picture
+from fairseq_ext.evaluation.plots import STYLE, entry, save_picture, show_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
