@@ -20,12 +20,12 @@ import shutil
 import sys
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.base.health_check import ERROR, NOTE, OK, WARNING, Check
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.plugin import installation
@@ -37,15 +37,23 @@ from fairseq_ext.version import (
     TESTED_FAIRSEQ,
 )
 
-CHANGES = ("repair", "security", "feature", "check")
-"""Kinds of changes to fairseq, with which the topics of changes begin."""
-
+OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
 LIBRARIES = (
     *("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock"),
     *("fastapi", "uvicorn", "prometheus-client", "python-multipart"),
 )
 RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # the extra
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a check: its status, what was checked, what was found, and the cure."""
+
+    status: str
+    topic: str
+    finding: str
+    cure: str = ""
 
 
 def add(commands: Subparsers) -> None:
@@ -56,12 +64,9 @@ def add(commands: Subparsers) -> None:
         description="One line per check; the exit status is 1 when something essential is wrong.",
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="give the reason of each fix to fairseq"
-    )
-    parser.add_argument(
         "--patches",
         action="store_true",
-        help="list the functions of fairseq that this plugin changes, instead of the checks",
+        help="list the functions of fairseq that this plugin changes, and why, instead of checking",
     )
     options.add_json(parser, "the checks, or the patches")
     parser.set_defaults(run=_doctor)
@@ -75,9 +80,9 @@ def _doctor(args: argparse.Namespace) -> int:
         print(table.as_text(patches.PATCHES))
         return 0
     checks = examine()
-    ready = passed(checks)
-    options.write_json(args.json, {"ok": ready, "checks": [check.as_dict() for check in checks]})
-    print(as_table(checks, verbose=args.verbose))
+    ready = all(check.status != ERROR for check in checks)
+    options.write_json(args.json, {"ok": ready, "checks": [asdict(check) for check in checks]})
+    print(as_table(checks))
     return 0 if ready else 1
 
 
@@ -85,7 +90,7 @@ def examine() -> list[Check]:
     """Run every check; none of them raises."""
     checks: list[Check] = []
     training: tuple[Callable[[], list[Check]], ...]
-    training = (_torch, _fairseq_distribution, _plugin, _apex, _compiler)
+    training = (_torch, _fairseq_distribution, _plugin)
     if not _is_for_training():
         training = (_without_training,)
     for group in (_python, *training, _numpy, _libraries, _engine, _machine):
@@ -97,14 +102,8 @@ def examine() -> list[Check]:
     return checks
 
 
-def passed(checks: Sequence[Check]) -> bool:
-    """Whether no check has found an error."""
-    return all(check.status != ERROR for check in checks)
-
-
-def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
-    """Format the checks as aligned lines, each with its cure; ``verbose`` explains each change."""
-    checks = list(checks) if verbose else _without_reasons(checks)
+def as_table(checks: Sequence[Check]) -> str:
+    """Format the checks as aligned lines, each with its cure."""
     topic = max(len(check.topic) for check in checks)
     indent = " " * (7 + 2 + topic + 2)
     lines = []
@@ -117,26 +116,6 @@ def as_table(checks: Sequence[Check], *, verbose: bool = False) -> str:
     wrong = sum(check.status == ERROR for check in checks)
     lines.append(f"\n{wrong} essential problem(s)" if wrong else "\nready")
     return "\n".join(lines)
-
-
-def _without_reasons(checks: Sequence[Check]) -> list[Check]:
-    """Merge the checks of all changes to fairseq of a kind into one line."""
-    lines: list[Check] = []
-    groups: dict[str, list[str]] = {}
-    for check in checks:
-        kind, colon, name = check.topic.partition(": ")
-        if colon and kind in CHANGES:
-            if kind not in groups:
-                lines.append(Check(OK, kind, ""))
-            groups.setdefault(kind, []).append(name)
-        else:
-            lines.append(check)
-    return [
-        replace(line, finding=f"{len(names)} changes (reasons: --verbose): {'; '.join(names)}")
-        if (names := groups.get(line.topic))
-        else line
-        for line in lines
-    ]
 
 
 def _version(distribution: str) -> str | None:
@@ -244,28 +223,21 @@ def _plugin() -> list[Check]:
     if failure:
         cure = "see the message; uninstall the other plugin, or reinstall fairseq-ext"
         return [*checks, Check(ERROR, "fairseq-ext", failure, cure)]
-    names = ", ".join(_architectures())
-    version = fairseq_ext.__version__
-    checks.append(Check(OK, "fairseq-ext", f"{version}, architectures: {names or 'none'}"))
-    return checks + _changes()
-
-
-def _architectures() -> list[str]:
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    return sorted(
+    from fairseq_ext.plugin import patches
+
+    names = sorted(
         name
         for name, model in ARCH_MODEL_REGISTRY.items()
         if model.__module__.startswith("fairseq_ext.")
     )
-
-
-def _changes() -> list[Check]:
-    """List the patches of fairseq by this plugin, one line each."""
-    from fairseq_ext.plugin import patches
-
-    rows = sorted(patches.PATCHES, key=lambda patch: CHANGES.index(patch.kind))
-    return [Check(OK, f"{patch.kind}: {patch.name}", patch.reason) for patch in rows]
+    finding = f"{fairseq_ext.__version__}, architectures: {', '.join(names) or 'none'}"
+    checks.append(Check(OK, "fairseq-ext", finding))
+    kinds = Counter(patch.kind for patch in patches.PATCHES)
+    counts = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(kinds.items()))
+    finding = f"{len(patches.PATCHES)}: {counts}; `fairseq-ext doctor --patches` lists them"
+    return [*checks, Check(OK, "changes to fairseq", finding)]
 
 
 def _numpy() -> list[Check]:
@@ -281,19 +253,6 @@ def _numpy() -> list[Check]:
     return [Check(OK, "numpy", version)]
 
 
-def _apex() -> list[Check]:
-    """Tell NVIDIA's apex from the web toolkit of that name by its files, without running them."""
-    spec = importlib.util.find_spec("apex")
-    if spec is None:
-        finding = "not installed; NVIDIA's fused Adam and LayerNorm are optional"
-        return [Check(OK, "apex", finding)]
-    folders = [Path(folder) for folder in spec.submodule_search_locations or []]
-    if all(any((f / part).is_dir() for f in folders) for part in ("optimizers", "normalization")):
-        return [Check(OK, "apex", "NVIDIA's; fairseq uses its fused Adam and LayerNorm on CUDA")]
-    finding = "an unrelated project of this name, which is not NVIDIA's apex"
-    return [Check(WARNING, "apex", finding, "pip uninstall apex")]
-
-
 def _libraries() -> list[Check]:
     checks = []
     for names, status, topic in (
@@ -306,15 +265,6 @@ def _libraries() -> list[Check]:
         cure = f"pip install {' '.join(missing)}" if missing else ""
         checks.append(Check(status if missing else OK, topic, listing, cure))
     return checks
-
-
-def _compiler() -> list[Check]:
-    names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
-    compiler = next(filter(None, map(shutil.which, names)), None)
-    if compiler:
-        return [Check(OK, "C++ compiler", compiler)]
-    finding = "none; only needed to build fairseq from source"
-    return [Check(NOTE, "C++ compiler", finding, "install g++ or clang++")]
 
 
 def _engine() -> list[Check]:

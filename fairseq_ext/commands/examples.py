@@ -4,7 +4,7 @@ from __future__ import annotations
 
 EXAMPLES = {
     "user-dir": 'fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',
-    "doctor": "fairseq-ext doctor --verbose",
+    "doctor": "fairseq-ext doctor --patches",
     "corpus": "fairseq-ext corpus pairs --help",
     "corpus multi30k": "fairseq-ext corpus multi30k -o multi30k",  # all of the literature
     "corpus tatoeba": "fairseq-ext corpus tatoeba --src es --tgt en -o text",
