@@ -97,26 +97,22 @@ def main() -> None:
     from fairseq_ext.decoding.search import Search
     from fairseq_ext.serving import pairs, server
     from fairseq_ext.serving.app import build
+    from fairseq_ext.serving.settings import BatchOptions, Settings
     from fairseq_ext.utils import address
 
     name, _, numbers = system.partition(" ")
-    server_settings = server.Settings([folder / f"{ENGINE}-{numbers}"], search=settings["search"])
-    model_options = {**server_settings.search, "max_tokens": server_settings.max_tokens}
-    (served,) = pairs.load(server_settings.models, None, model_options).models
+    models = [folder / f"{ENGINE}-{numbers}"]
+    server_settings = Settings(models, grace=1, batches=BatchOptions(**settings["search"]))
+    (served,) = pairs.load(server_settings).models.values()
     if name == CTRANSLATE2:
-        search = Search(**server_settings.search, nbest=served.nbest)
+        search = Search(**settings["search"], nbest=served.nbest)
         path = folder / f"{CTRANSLATE2}-{numbers}"
         peer = Peer(path, NUMBERS[numbers], served.translator, search, settings["threads"])
         served = pairs.Served(peer, served.codec, served.nbest)
-    application = build(
-        pairs.Pairs({system: served}),
-        *(server_settings.limits, server_settings.keys),
-        batch_size=server_settings.batch_size,
-        max_tokens=server_settings.max_tokens,
-    )
+    application = build(pairs.Pairs({system: served}), server_settings)
     listener = address.listen("127.0.0.1", 0)
     print(address.url(listener), flush=True)
-    server.serve(application, server_settings, listener, workers=1, grace=1)
+    server.serve(application, server_settings, listener)
 
 
 if __name__ == "__main__":

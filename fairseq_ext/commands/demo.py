@@ -15,6 +15,7 @@ from fairseq_ext.commands import options, search_options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
+from fairseq_ext.decoding.search import DATA_HELP
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
@@ -41,7 +42,7 @@ class Request:
         nargs="+",
         metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",
     )
-    data: Path | None = option(None, options.DATA_HELP, metavar="DIR")
+    data: Path | None = option(None, DATA_HELP, metavar="DIR")
     beam: int | None = None
     lenpen: float | None = None
     max_words: int = option(60, "longest sentence in words (%(default)s)", metavar="N")
@@ -69,15 +70,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return show(from_args(Request, args))
-
-
-def show(request: Request) -> int:
-    """Serve the page until the process is interrupted, and return the exit status.
-
-    Raises:
-        FairseqExtError: options cannot work, or a model cannot be loaded.
-    """
+    """Serve the page until the process is interrupted."""
+    request = from_args(Request, args)
     if request.max_words < 1:
         raise ConfigError(f"`--max-words` must be at least 1, but is {request.max_words} instead.")
     from fairseq_ext.utils import memory
@@ -91,7 +85,7 @@ def show(request: Request) -> int:
     listener = address.listen(request.host, request.port)
     with options.ended_by_sigterm(), _leaving_nothing():
         _require_gradio()
-        from fairseq_ext.demo import examples, page, server
+        from fairseq_ext.demo import page, server
 
         systems = _load(named, request)
 
@@ -101,7 +95,7 @@ def show(request: Request) -> int:
 
         print(address.url(listener), flush=True)
         translator = systems[named[0].name].translator
-        sentences = examples.sentences(
+        sentences = answers.example_sentences(
             named[0].data, translator.src, translator.tgt, request.max_words
         )
         about = {name: system.about for name, system in systems.items()}

@@ -19,10 +19,6 @@ Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
 NAMED = ("system", "log")
 """Options whose values are NAME=FILE, with further files after commas."""
-DATA_HELP = (
-    "folder with the dictionaries, written by fairseq-preprocess (default: the model's own "
-    "dictionaries, or those of its training)"
-)
 PICTURE = (".png", ".json")
 """Endings of a picture's files; a name that ends in .svg gives an SVG instead."""
 # Files that commands read from a folder among their arguments, beside all files of a bundle.
@@ -79,10 +75,6 @@ def keep_inputs(args: Any) -> None:
     Args:
         args: its :data:`OUTPUTS` are files to write, and all other paths are read. For a command
             that writes several files, ``endings`` has the endings to add to ``--output``.
-
-    Raises:
-        ConfigError: two outputs are the same file, or a picture has an unsupported kind.
-        DataError: a file is both read and written.
     """
     written: dict[str, str] = {}
     for name in OUTPUTS:
@@ -104,9 +96,6 @@ def require_folders(args: argparse.Namespace) -> None:
     """Refuse outputs whose folder is missing before the work, which would otherwise be lost.
 
     A command that makes the folder of its ``--output`` sets ``makes_folder``.
-
-    Raises:
-        EnvironmentProblem: a folder is missing; the message names the first.
     """
     made_by_command = ("output",) if getattr(args, "makes_folder", False) else ()
     for name in OUTPUTS:
@@ -116,11 +105,7 @@ def require_folders(args: argparse.Namespace) -> None:
 
 
 def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
-    """List the files of an output: one for each of ``endings`` if the command has them.
-
-    Raises:
-        ConfigError: as for :func:`fairseq_ext.evaluation.plots.stem`.
-    """
+    """List the files of an output: one for each of ``endings`` if the command has them."""
     if name != "output" or not hasattr(args, "endings"):
         return [path]
     from fairseq_ext.evaluation import plots

@@ -19,7 +19,7 @@ from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.commands.translate_parts import PartOptions
-from fairseq_ext.decoding.search import BUFFER
+from fairseq_ext.decoding.search import BUFFER, DATA_HELP
 from fairseq_ext.utils.errors import ConfigError, printable
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
@@ -45,7 +45,7 @@ class Request:
 
     words: Sequence[str] = option(
         [],
-        f"{options.DATA_HELP}; or text to translate, if the model has its own dictionaries",
+        f"{DATA_HELP}; or text to translate, if the model has its own dictionaries",
         "words",
         nargs="*",
         metavar="DATA|TEXT",
@@ -87,13 +87,21 @@ class Request:
     text: TextOptions = dataclasses.field(default_factory=TextOptions)
     parts: PartOptions = dataclasses.field(default_factory=PartOptions)
 
-    def resolved(self) -> Request:
-        """Find the models, and tell a folder with data from text among the arguments.
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        self.parts.check(self.input, {"--output": self.output, "--json": self.json})
+        exclusive = {
+            "--keep": bool(self.keep),
+            "--markup": self.markup,
+            "--constraints": self.search.constraints is not None,
+            "--split-sentences": self.split_sentences,
+        }
+        names = [name for name, is_present in exclusive.items() if is_present]
+        if len(names) > 1 and names != ["--keep", "--markup"]:
+            raise ConfigError(f"`{names[0]}` does not go with `{names[-1]}`; give one of them.")
 
-        Raises:
-            ConfigError: no model has the name in ``--model``, ``--path`` names anything but models,
-                or the arguments are neither a folder nor text.
-        """
+    def resolved(self) -> Request:
+        """Find the models, and tell a folder with data from text among the arguments."""
         path = _find_models(self)
         data, lines = _data_or_text(self, path)
         return dataclasses.replace(
@@ -137,7 +145,7 @@ def add(commands: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     request = from_args(Request, args)
-    request.parts.check(request.input, {"--output": request.output, "--json": request.json})
+    request.check()
     request = request.resolved()
     options.keep_inputs(request)  # again, because only now models and data are paths
     return translate(request)
@@ -147,6 +155,8 @@ def translate(request: Request) -> int:
     """Translate the input of a resolved request, and return the exit status."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
+    from tqdm import tqdm
+
     from fairseq_ext.utils import files
     from fairseq_ext.utils.file_versions import FileVersions
 
@@ -160,7 +170,8 @@ def translate(request: Request) -> int:
         out = out or _standard_output()
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
         start = time.monotonic()
-        count = session.write(_with_bar(session.translate_all(), line_count), out, details)
+        bar = {"total": line_count, "desc": "translate", "unit": " lines", "disable": None}
+        count = session.write(tqdm(session.translate_all(), **bar), out, details)
         input_versions.require_unchanged()
         print(_summary(session.translator, count, time.monotonic() - start), file=sys.stderr)
     return 0
@@ -172,29 +183,20 @@ def _find_models(request: Request) -> list[Path]:
     from fairseq_ext.model import find_model
 
     names = request.path or [request.model or Path()]
-    if not request.words:
-        # A name on the Hub has no blank.
-        _require_no_text(path for path in names[1:] if " " in str(path))
     languages = request.src, request.tgt
     paths = [checkpoint for path in names for checkpoint in models_of(path, *languages)]
-    if not request.words:
-        _require_no_text(paths[1:])
+    for path in paths[1:] if not request.words else ():
+        if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
+            raise ConfigError(
+                f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
+                "folder. Put text to translate before `--path`, or name the model with `--model`."
+            )
     if request.model is not None and not paths[0].exists():
         raise ConfigError(
             f"`--model {request.model}`: there is no such file or folder, nor a model of that "
             f"name; those that come along are {', '.join(find_model.shipped()) or 'none'}."
         )
     return paths
-
-
-def _require_no_text(paths: Iterable[Path]) -> None:
-    """Refuse arguments of ``--path`` that are not files, because they are probably input text."""
-    for path in paths:
-        if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
-            raise ConfigError(
-                f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
-                "folder. Put text to translate before `--path`, or name the model with `--model`."
-            )
 
 
 def _data_or_text(
@@ -222,11 +224,7 @@ def _data_or_text(
 
 
 def count_lines(request: Request) -> int | None:
-    """Check the input files and count their lines; None for standard input.
-
-    Raises:
-        DataError: a file cannot be translated.
-    """
+    """Check the input files and count their lines; None for standard input."""
     from fairseq_ext import text
 
     if request.input is None:
@@ -257,27 +255,12 @@ class Session:
     @staticmethod
     @contextlib.contextmanager
     def load(request: Request) -> Iterator[Session]:
-        """Load the models for the duration of the block.
-
-        Raises:
-            FairseqExtError: a model cannot be loaded, or options do not go with it; or the utility
-                of ``--mbr`` is unknown or not installed.
-        """
+        """Load the models for the duration of the block."""
         from fairseq_ext.decoding.loading import opened
         from fairseq_ext.text import placeholders
+        from fairseq_ext.text.sentences import sentence_splitter
 
         keeper = placeholders.keeper(request.keep, request.markup)
-        exclusive = {
-            "--keep": bool(request.keep),
-            "--markup": request.markup,
-            "--constraints": request.search.constraints is not None,
-            "--split-sentences": request.split_sentences,
-        }
-        options_given = [name for name, is_present in exclusive.items() if is_present]
-        if len(options_given) > 1 and options_given != ["--keep", "--markup"]:
-            raise ConfigError(
-                f"`{options_given[0]}` does not go with `{options_given[-1]}`; give one of them."
-            )
         languages = request.src, request.tgt
         with opened(request.path, request.data, languages, request.search.search) as model:
             src, tgt = model.translator.src, model.translator.tgt
@@ -285,11 +268,7 @@ class Session:
             codec = text_options.chosen_codec(
                 request.text, src, tgt, model.folders, constraints=constrained
             )
-            splitter = None
-            if request.split_sentences:
-                from fairseq_ext.text.sentences import sentence_splitter
-
-                splitter = sentence_splitter(src, tgt)
+            splitter = sentence_splitter(src, tgt) if request.split_sentences else None
             model.require_unchanged()
             rerank = _reranker(request.search)
             yield Session(request, model.translator, codec, rerank, splitter, keeper)
@@ -363,15 +342,6 @@ def _reranker(search: SearchOptions) -> Callable[[Iterator[Translation]], Iterat
 
     utility = build_utility(search.utility or search_options.SAMPLES["utility"])
     return lambda translations: best_agreeing(translations, utility)
-
-
-def _with_bar(translations: Iterator[Translation], lines: int | None) -> Iterator[Translation]:
-    if not sys.stderr.isatty():
-        yield from translations
-        return
-    from tqdm import tqdm
-
-    yield from tqdm(translations, total=lines, desc="translate", unit=" lines")
 
 
 def _rows(translation: Translation, nbest: int, shown: Callable[[str], str]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
@@ -17,9 +16,8 @@ from fairseq_ext.utils.option_fields import flag, option
 
 if TYPE_CHECKING:
     from fairseq_ext.commands.translate import Request
-    from fairseq_ext.decoding.parts import Folder, WritePart
+    from fairseq_ext.decoding.parts import Folder
     from fairseq_ext.text.parts import Part
-    from fairseq_ext.utils.file_versions import FileVersions
 
 PART_LINES = 10_000
 
@@ -54,9 +52,6 @@ class PartOptions:
         Args:
             inputs: the texts.
             outputs: the files to write at the end, by the names of their options.
-
-        Raises:
-            ConfigError: the message names the first.
         """
         if self == PartOptions():
             return
@@ -76,13 +71,9 @@ class PartOptions:
 
 
 def run(request: Request) -> int:
-    """Translate this worker's parts; write the complete output once no part is missing.
+    """Translate this worker's parts; write the complete output once no part is missing."""
+    from tqdm import tqdm
 
-    Raises:
-        ConfigError: options cannot work.
-        DataError: a text or the folder cannot be used.
-        CheckpointError: a model cannot be used.
-    """
     from fairseq_ext.commands.translate import Session, count_lines
     from fairseq_ext.decoding import parts
     from fairseq_ext.decoding.loading import files_of, in_run
@@ -91,9 +82,9 @@ def run(request: Request) -> int:
     from fairseq_ext.utils.files import require_file
     from fairseq_ext.utils.shared_folder import shard
 
-    part_options, details = request.parts, request.json is not None
-    remainder, divisor = shard(part_options.shard)
-    size = part_options.part_lines or PART_LINES
+    options, details = request.parts, request.json is not None
+    remainder, divisor = shard(options.shard)
+    size = options.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
     # The manifest describes only bundle.json of a bundle, which has the checksums of the others.
@@ -101,36 +92,37 @@ def run(request: Request) -> int:
     all_parts, texts = cut(inputs, size)
     line_by_line = (request.search.nbest or 1) == 1
     folder = parts.Folder(
-        part_options.parts or Path(), all_parts, details=details, line_by_line=line_by_line
+        options.parts or Path(), all_parts, details=details, line_by_line=line_by_line
     )
     job = {"inputs": texts, "part_lines": size, **_job(request, files)}
     versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
     if not folder.is_of(job):
         count_lines(request)  # read all text before the first part
-    if part_options.ray is not None:
+    if options.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
-        with contextlib.ExitStack() as stack:
-            session = stack.enter_context(Session.load(request))
-            stack.enter_context(folder.start(job))
-            missing = folder.missing(shard_parts)
-            write = _while_unchanged(session.translate_part, versions)
-            folder.work(shard_parts, _with_bar(write, missing))
+        with Session.load(request) as session, folder.start(job):
+            lines = sum(part.lines for part in folder.missing(shard_parts))
+            bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
+
+            def write(part: Part, *files: Any) -> None:
+                versions.require_unchanged()
+                session.translate_part(part, *files)
+                versions.require_unchanged()  # before the part appears
+                bar.update(part.lines)
+
+            folder.work(shard_parts, write)
     versions.require_unchanged()
-    _finish(request, folder)
+    missing, total = len(folder.missing()), len(folder.parts)
+    print(f"{folder.path}: {total - missing:,} of {total:,} parts are there", file=sys.stderr)
+    if not missing:
+        folder.tidy()
+        if request.json is not None:
+            folder.join(request.json, details=True)
+        if request.output is not None:
+            folder.join(request.output)
     return 0
-
-
-def _while_unchanged(write: WritePart, versions: FileVersions) -> WritePart:
-    """Check before and after a part, and before the part appears, that no file has changed."""
-
-    def write_and_check(part: Part, *files: Any) -> None:
-        versions.require_unchanged()
-        write(part, *files)
-        versions.require_unchanged()
-
-    return write_and_check
 
 
 def _files(request: Request) -> list[Path]:
@@ -140,18 +132,12 @@ def _files(request: Request) -> list[Path]:
     from fairseq_ext.utils.files import require_file
 
     models = [require_file(bundle.as_file(in_run(path)), "model") for path in request.path]
-    data = request.data
-    if data is None:
-        data = data_of(models[0])
+    data = request.data or data_of(models[0])
     folders = [path.parent for path in models] + ([] if data is None else [data])
     files = [*models] + ([] if data is None else sorted(data.glob("dict.*.txt")))
-    files += [folder / "text.json" for folder in folders if (folder / "text.json").is_file()]
-    files += [
-        require_file(path)
-        for path in (request.search.shortlist, request.text.bpe_codes)
-        if path is not None
-    ]
-    return files
+    files += [path for folder in folders if (path := folder / "text.json").is_file()]
+    optional = (request.search.shortlist, request.text.bpe_codes)
+    return files + [require_file(path) for path in optional if path is not None]
 
 
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
@@ -171,20 +157,6 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
         "options": {flag(name): value for name, value in values.items()},
         "details": request.json is not None,
     }
-
-
-def _with_bar(write: WritePart, missing: list[Part]) -> WritePart:
-    """Add a progress bar over the lines of the missing parts."""
-    from tqdm import tqdm
-
-    lines = sum(part.lines for part in missing)
-    bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
-
-    def write_and_count(part: Part, *files: Any) -> None:
-        write(part, *files)
-        bar.update(part.lines)
-
-    return write_and_count
 
 
 def _run_on_ray(request: Request, folder: Folder) -> None:
@@ -219,16 +191,3 @@ def _work_on_ray(args: argparse.Namespace) -> int:
 
     search = dataclasses.replace(args.request.search, cpu=args.cpu)
     return translate(dataclasses.replace(args.request, search=search))
-
-
-def _finish(request: Request, folder: Folder) -> None:
-    """Write the complete output, or say how many parts are missing."""
-    missing, total = len(folder.missing()), len(folder.parts)
-    print(f"{folder.path}: {total - missing:,} of {total:,} parts are there", file=sys.stderr)
-    if missing:
-        return
-    folder.tidy()
-    if request.json is not None:
-        folder.join(request.json, details=True)
-    if request.output is not None:
-        folder.join(request.output)

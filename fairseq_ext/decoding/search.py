@@ -24,6 +24,10 @@ WHOLE = {
 }
 
 BUFFER = 2000  # lines to read before translating them
+DATA_HELP = (
+    "folder with the dictionaries, written by fairseq-preprocess (default: the model's own "
+    "dictionaries, or those of its training)"
+)
 
 
 @dataclass(frozen=True)

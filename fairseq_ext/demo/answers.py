@@ -1,4 +1,4 @@
-"""Translate a sentence with several systems: translations, scores, attention."""
+"""Translate a sentence with several systems; choose sentences to try."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from fairseq_ext.decoding.search import Candidate
 from fairseq_ext.demo.systems import System
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import DataError
 
 LONGEST_WORD = 100  # characters; longer text without spaces is not a sentence of words
+COUNT = 4
+WORDS = range(4, 13)  # in a sentence to try
+SPLITS = ("test", "valid")
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,6 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 
     Returns:
         The answer of each system, in order.
-
-    Raises:
-        DataError: the sentence is empty or too long.
     """
     words = sentence.split()
     if not words:
@@ -106,3 +108,38 @@ def heat_map(attention: plots.Alignment) -> bytes:
     """Draw the picture of ``fairseq-ext plot alignment`` as PNG."""
     with tempfile.TemporaryDirectory() as folder:
         return plots.plot_alignments([attention], Path(folder, "attention"))[0].read_bytes()
+
+
+def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
+    """Return different sentences of middling length, spread over the folder's first split.
+
+    Args:
+        data: folder of fairseq-preprocess; its ``text.json``, if any, says how tokens become text.
+        src, tgt: languages of the model.
+        max_words: the most words that the demo translates.
+    """
+    if not any(data.glob("*.bin")):
+        return []  # a bundle, which needs no fairseq
+    from fairseq.data import Dictionary
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    dictionary = Dictionary.load(str(data / f"dict.{src}.txt"))
+    saved = pipeline.load(data)
+    turned = saved and saved.towards(tgt, src)
+    undo = Undoing(turned) if turned else Undoing.by_language(None)
+    for split in SPLITS:
+        for pair in (f"{src}-{tgt}", f"{tgt}-{src}"):
+            dataset = load_indexed_dataset(str(data / f"{split}.{pair}.{src}"), dictionary)
+            if dataset is not None:
+                lines = [dictionary.string(dataset[i]) for i in _spread(len(dataset), 25 * COUNT)]
+                complete = [line for line in lines if dictionary.unk_word not in line.split()]
+                texts = dict.fromkeys(undo.text(undo.words(complete)))
+                most = min(max_words, WORDS[-1])
+                fitting = [text for text in texts if WORDS[0] <= len(text.split()) <= most]
+                return [fitting[i] for i in _spread(len(fitting), COUNT)]
+    return []
+
+
+def _spread(length: int, count: int) -> list[int]:
+    count = min(length, count)
+    return [i * length // count for i in range(count)]

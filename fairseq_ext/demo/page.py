@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
@@ -16,19 +16,10 @@ from fairseq_ext.demo.answers import Answer, heat_map
 from fairseq_ext.demo.systems import About
 from fairseq_ext.utils.errors import DataError
 
-if TYPE_CHECKING:
-    from gradio.themes import Base
-
 TITLE = "Translations side by side"
-FONTS = ("ui-sans-serif", "system-ui", "sans-serif")
 KEYS = "Enter translates, Shift+Enter breaks the line"
 
 Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
-
-
-def theme() -> Base:
-    """Return a theme in the colours of the plots that downloads no fonts."""
-    return gr.themes.Default(primary_hue="blue", font=FONTS, font_mono=("ui-monospace",))
 
 
 def build(
@@ -57,7 +48,8 @@ def build(
             elem_id="sentence",
         )
         if examples:
-            gr.HTML(_examples(examples))
+            buttons = (f'<button type="button">{html.escape(text)}</button>' for text in examples)
+            gr.HTML(f'<div id="examples">Try {" ".join(buttons)}</div>')
         with gr.Row(equal_height=True):
             choices = [(f"{name} ({about.line})", name) for name, about in systems.items()]
             selection = gr.CheckboxGroup(
@@ -84,11 +76,6 @@ def build(
         )
         done.then(None, js="() => window.demo.end()", api_visibility="private")
     return page
-
-
-def _examples(sentences: Sequence[str]) -> str:
-    buttons = (f'<button type="button">{html.escape(example)}</button>' for example in sentences)
-    return f'<div id="examples">Try {" ".join(buttons)}</div>'
 
 
 def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
@@ -119,24 +106,15 @@ def _shown(
         return [gr.update(value=text, visible=True), *hidden * len(names)]
     states = [gr.update(visible=False)]
     for name in names:
-        states += _states(answers.get(name))
+        if name not in answers:
+            states += [gr.update(visible=False), gr.skip(), gr.skip()]
+            continue
+        answer, picture = answers[name], ""
+        if answer.attention is not None:
+            picture = _image(f"Attention of {name}", heat_map(answer.attention))
+        translation = gr.update(value=answer.text, info=answer.remark)
+        states += [gr.update(visible=True), translation, gr.update(value=picture)]
     return states
-
-
-def _states(answer: Answer | None) -> list[Any]:
-    if answer is None:
-        return [gr.update(visible=False), gr.skip(), gr.skip()]
-    return [
-        gr.update(visible=True),
-        gr.update(value=answer.text, info=answer.remark),
-        gr.update(value=_picture(answer)),
-    ]
-
-
-def _picture(answer: Answer) -> str:
-    if answer.attention is None:
-        return ""
-    return _image(f"Attention of {answer.name}", heat_map(answer.attention))
 
 
 def _image(name: str, png: bytes) -> str:

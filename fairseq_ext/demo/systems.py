@@ -79,45 +79,32 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
     Args:
         arguments: each as ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``.
         data: folder for systems that name none; None for the model's own, or its training's.
-
-    Raises:
-        ConfigError: an argument has another form, a name occurs twice, a model is for the engine,
-            or there is no folder.
-        DataError: a checkpoint does not exist.
-        CheckpointError, EnvironmentProblem: a model cannot be fetched from the Hub.
     """
     systems: dict[str, Named] = {}
     for argument in arguments:
-        system = _parse(argument, data)
-        if system.name in systems:
+        model, *parts = _PART.split(argument)
+        name, equals, checkpoint = model.partition("=")
+        if not equals:
+            checkpoint, name = model, Path(model).name
+        values = dict(part.split("=", 1) for part in parts)
+        if not (name and checkpoint and all(values.values())) or len(values) < len(parts):
+            raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
+        if name in systems:
+            raise ConfigError(f"A system must have a name of its own, but `{name}` is there twice.")
+        path = model_of(Path(checkpoint))
+        folder = Path(values["data"]) if "data" in values else data
+        if folder is None and bundle.is_bundle(path):
+            folder = bundle.home(path)
+        try:
+            folder = folder or data_of(path)
+        except ConfigError:
             raise ConfigError(
-                f"A system must have a name of its own, but `{system.name}` is there twice."
-            )
-        systems[system.name] = system
+                f"`--data` must be the folder of fairseq-preprocess, but is missing; `{argument}` "
+                "has no `,data=DIR` of its own, and was trained with one that is not here."
+            ) from None
+        codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
+        systems[name] = Named(name, path, folder, codes)
     return list(systems.values())
-
-
-def _parse(argument: str, data: Path | None) -> Named:
-    model, *parts = _PART.split(argument)
-    name, equals, checkpoint = model.partition("=")
-    if not equals:
-        checkpoint, name = model, Path(model).name
-    values = dict(part.split("=", 1) for part in parts)
-    if not (name and checkpoint and all(values.values())) or len(values) < len(parts):
-        raise ConfigError(f"A system must be {FORM}, but is `{argument}` instead.")
-    checkpoint = str(model_of(Path(checkpoint)))
-    folder = Path(values["data"]) if "data" in values else data
-    if folder is None and bundle.is_bundle(checkpoint):
-        folder = bundle.home(checkpoint)
-    try:
-        folder = folder or data_of(Path(checkpoint))
-    except ConfigError:
-        raise ConfigError(
-            f"`--data` must be the folder of fairseq-preprocess, but is missing; `{argument}` has "
-            "no `,data=DIR` of its own, and was trained with one that is not here."
-        ) from None
-    codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
-    return Named(name, Path(checkpoint), folder, codes)
 
 
 def load(
@@ -130,28 +117,14 @@ def load(
         make_search: makes its search from the model's own defaults.
         make_codec: makes the codec between its text and its tokens.
         split_sentences: whether to translate each sentence of a text separately.
-
-    Raises:
-        FairseqExtError: as for :func:`~fairseq_ext.decoding.loading.opened` and ``make_codec``.
     """
     with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
         translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
         opened_model.require_unchanged()
-    about = About(
-        f"{translator.src} → {translator.tgt}, {_size(named.checkpoint)}",
-        _pictures(named.checkpoint),
-    )
-    splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None
-    return System(named.name, translator, codec, about, splitter)
-
-
-def _size(checkpoint: Path) -> str:
-    return f"{read_weights(checkpoint).parameters / 1e6:,.1f} M parameters"
-
-
-def _pictures(checkpoint: Path) -> dict[str, bytes]:
-    """Collect the pictures that wings draw of this model."""
+    size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     pictures: dict[str, bytes] = {}
     for package, module in wings.declared("PORTRAIT"):
-        pictures |= importlib.import_module(f"{package}.{module}").portrait(checkpoint)
-    return pictures
+        pictures |= importlib.import_module(f"{package}.{module}").portrait(named.checkpoint)
+    about = About(f"{translator.src} → {translator.tgt}, {size}", pictures)
+    splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None
+    return System(named.name, translator, codec, about, splitter)

@@ -1,9 +1,9 @@
 """Serve translations over HTTP, with LibreTranslate's interface: ``fairseq-ext serve``.
 
+:mod:`~fairseq_ext.serving.settings` declares the options,
 :mod:`~fairseq_ext.serving.pairs` loads the models, one for each language pair,
 :mod:`~fairseq_ext.serving.batching` translates the sentences of concurrent requests together,
-:mod:`~fairseq_ext.serving.limits` reads a body that may be hostile,
-:mod:`~fairseq_ext.serving.requests` parses requests,
+:mod:`~fairseq_ext.serving.requests` reads requests, which may be hostile,
 :mod:`~fairseq_ext.serving.metrics` counts,
 :mod:`~fairseq_ext.serving.app` answers, and
 :mod:`~fairseq_ext.serving.server` runs it in one process or several.

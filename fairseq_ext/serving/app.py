@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import html
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from itertools import islice
+from pathlib import Path
+from string import Template
 from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -20,9 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.search import Candidate
-from fairseq_ext.serving import page
-from fairseq_ext.serving.batching import Batcher, Changed, Failed, Full, Sentence
-from fairseq_ext.serving.limits import Limits, Refusal
+from fairseq_ext.serving.batching import BUSY, WAIT, Batcher, Sentence
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import (
@@ -37,19 +37,35 @@ from fairseq_ext.serving.requests import (
     parse_query,
     read_body,
 )
+from fairseq_ext.serving.settings import Limits, Refusal, Settings
 from fairseq_ext.version import __version__
 
-_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-BUSY = "The queue is full; try again later."
-WAIT = {"Retry-After": "1"}
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
+)
+"""The Content-Security-Policy of both pages, on which nothing comes from another machine."""
 
 
-class _Nothing(Response):
-    """A response that sends nothing, for a client that has gone."""
+def _fill(name: str, **parts: str) -> str:
+    """Return a page of this folder with its style and other parts filled in."""
+    folder = Path(__file__).parent
+    style = (folder / "style.css").read_text(encoding="utf-8")
+    return Template((folder / name).read_text(encoding="utf-8")).substitute(parts, style=style)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        return
+
+TRANSLATE_PAGE = _fill("translate.html")
+
+
+def _interface_page(schema: dict[str, Any]) -> str:
+    """Build the page at ``/docs`` from the JSON schema of a request to ``/translate``."""
+    rows = (
+        f"<tr><td><code>{html.escape(name)}</code></td>"
+        f"<td>{html.escape(field.get('description', ''))}</td></tr>"
+        for name, field in schema["properties"].items()
+    )
+    return _fill("interface.html", fields="".join(rows))
 
 
 class Service:
@@ -77,45 +93,27 @@ class Service:
         self._encoding = 0  # lines that wait to become tokens, which takes time, too
 
     async def answer(self, request: Request) -> dict[str, Any]:
-        """Answer a request.
-
-        Raises:
-            Refusal: it cannot be answered.
-            Gone: nobody waits for the answer.
-        """
+        """Answer a request."""
         try:
-            return await self._answer(request)
+            query = parse_query(await self._fields(request))
+            self._limits.check_texts(query.texts)
+            source, model = self._pairs.find(query.source, query.target)
+            if query.alternatives >= model.nbest:
+                most = model.nbest - 1
+                fault = f"`alternatives` must be at most {most}, but is {query.alternatives}."
+                raise Refusal(400, fault)
+            work = self._translated(query, model)
+            answer = await _while_waited_for(request, work, self._limits.timeout)
         except asyncio.CancelledError:  # by uvicorn, after the grace period
             raise Refusal(503, "The server had to end before the request did.", CLOSE) from None
-
-    async def _answer(self, request: Request) -> dict[str, Any]:
-        fields = await self._fields(request)
-        query = parse_query(fields)
-        del fields  # or its other contents would stay in memory until the translation is done
-        self._limits.check_texts(query.texts)
-        source, model = self._pairs.find(query.source, query.target)
-        if query.alternatives >= model.nbest:
-            raise Refusal(
-                400,
-                f"`alternatives` must be at most {model.nbest - 1}, but is {query.alternatives}.",
-            )
-        answer = await _while_waited_for(
-            request, self._translated(query, model), self._limits.timeout
-        )
         if query.source == AUTO:  # nothing was detected: there is only one model
             detected = {"confidence": 0.0, "language": source}
-            answer["detectedLanguage"] = [detected] * len(query.texts)
-            if isinstance(query.q, str):
-                answer["detectedLanguage"] = detected
+            single = isinstance(query.q, str)
+            answer["detectedLanguage"] = detected if single else [detected] * len(query.q)
         return answer
 
     async def detect(self, request: Request) -> list[dict[str, Any]]:
-        """Return the languages that a request's text may have, the most probable first.
-
-        Raises:
-            Refusal: it cannot be answered.
-            Gone: nobody waits for the answer.
-        """
+        """Return the languages that a request's text may have, the most probable first."""
         fields = await self._fields(request)
         text = fields.get("q")
         if not isinstance(text, str) or not text.strip():
@@ -154,7 +152,8 @@ class Service:
     async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
         """Encode, translate and decode the texts of a query."""
         loop = asyncio.get_running_loop()
-        split = [_lines(text) for text in query.texts]
+        # Lines end at LF or CRLF only.
+        split = [[line.removesuffix("\r") for line in text.split("\n")] for text in query.texts]
         lines = [line for lines_of_text in split for line in lines_of_text]
         encoded = await self._encode(lines, model)
         # Line and number of each sentence that is not empty.
@@ -169,14 +168,7 @@ class Service:
             if sentence.length > model.translator.limit:
                 raise Refusal(413, _too_long(split, line, sentence.length, model))
         self._limits.check_sentences(len(sentences))
-        try:
-            translated = await self._batcher.translate(model.translator, sentences)
-        except Full:
-            raise Refusal(429, BUSY, WAIT) from None
-        except Changed:
-            raise Refusal(503, "The model's file has changed; start the server again.") from None
-        except Failed:
-            raise Refusal(500, "A sentence could not be translated.") from None
+        translated = await self._batcher.translate(model.translator, sentences)
         candidates: list[list[list[Candidate]]] = [[[] for _ in parts] for parts in encoded]
         for (line, number), ranked in zip(places, translated, strict=True):
             candidates[line][number] = ranked
@@ -184,11 +176,6 @@ class Service:
         return await loop.run_in_executor(
             self._text_thread, _build_answer, query, model, split, candidates, ranks
         )
-
-
-def _lines(text: str) -> list[str]:
-    """Split a text at LF or CRLF only."""
-    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Served) -> str:
@@ -237,12 +224,7 @@ def _build_answer(
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Wait for work, and cancel it when the client leaves or the time is over.
-
-    Raises:
-        Refusal: 503, if it took too long.
-        Gone: the client has closed the connection.
-    """
+    """Wait for work, and cancel it when the client leaves or the time is over."""
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({task, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -262,32 +244,26 @@ async def _left(request: Request) -> None:
         pass
 
 
-def build(
-    pairs: Pairs, limits: Limits, keys: Sequence[str], *, batch_size: int, max_tokens: int
-) -> Measured:
-    """Build the web application that answers requests for translations.
-
-    Args:
-        pairs: the models.
-        limits: of requests.
-        keys: of which a request must have one; without keys, no request needs one.
-        batch_size: the most sentences to translate together.
-        max_tokens: the most source tokens to translate together.
-    """
+def build(pairs: Pairs, settings: Settings) -> Measured:
+    """Build the web application that answers requests for translations by the models."""
     metrics = Metrics()
     services: list[Service] = []
 
     @contextlib.asynccontextmanager
     async def running(_: Starlette) -> AsyncIterator[None]:
-        batches = {"batch_size": batch_size, "max_tokens": max_tokens}
-        batcher = Batcher(metrics, room=limits.max_queue, **batches)
+        batcher = Batcher(
+            metrics,
+            room=settings.limits.max_queue,
+            batch_size=settings.batches.batch_size,
+            max_tokens=settings.batches.max_tokens,
+        )
         with ThreadPoolExecutor(1, "text") as thread:
             async with batcher.running():
-                services.append(Service(pairs, limits, keys, batcher, thread))
+                services.append(Service(pairs, settings.limits, settings.keys, batcher, thread))
                 yield
 
     schema = Query.model_json_schema()
-    policy = {"Content-Security-Policy": page.POLICY}
+    policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
         """Translate text: a line at a time, lines that are empty stay so."""
@@ -299,11 +275,11 @@ def build(
 
     async def translate_page(_: Request) -> Response:
         """A page to translate on."""
-        return HTMLResponse(page.TRANSLATE, headers=policy)
+        return HTMLResponse(TRANSLATE_PAGE, headers=policy)
 
     async def docs_page(_: Request) -> Response:
         """A page about this interface."""
-        return HTMLResponse(page.interface(schema), headers=policy)
+        return HTMLResponse(_interface_page(schema), headers=policy)
 
     async def languages(_: Request) -> Response:
         """Languages, and those that each is translated to."""
@@ -321,30 +297,30 @@ def build(
         return JSONResponse(_description(interface, schema))
 
     interface = [
-        _Route("/translate", translate, "POST"),
-        _Route("/detect", detect, "POST"),
-        _Route("/languages", languages, "GET"),
-        _Route("/health", health, "GET", "HEAD"),
-        _Route("/metrics", figures, "GET"),
+        _route("/translate", translate, "POST"),
+        _route("/detect", detect, "POST"),
+        _route("/languages", languages, "GET"),
+        _route("/health", health, "GET", "HEAD"),
+        _route("/metrics", figures, "GET"),
     ]
     pages = [
-        _Route(path, endpoint, "GET")
-        for path, endpoint in (("/", translate_page), ("/docs", docs_page))
+        _route("/", translate_page, "GET"),
+        _route("/docs", docs_page, "GET"),
+        _route("/openapi.json", openapi, "GET"),
     ]
     app = Starlette(
-        routes=[*interface, *pages, _Route("/openapi.json", openapi, "GET")],
+        routes=[*interface, *pages],
         lifespan=running,
         exception_handlers=dict.fromkeys((Refusal, HTTPException, Gone), _refused),
     )
     return Measured(app, metrics)
 
 
-class _Route(Route):
-    """A path with only the given methods; the library would add HEAD to GET."""
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], *methods: str) -> None:
-        super().__init__(path, endpoint, methods=methods)
-        self.methods = set(methods)
+def _route(path: str, endpoint: Callable[..., Any], *methods: str) -> Route:
+    """Make a path with only the given methods; the library would add HEAD to GET."""
+    route = Route(path, endpoint, methods=methods)
+    route.methods = set(methods)
+    return route
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
@@ -364,6 +340,13 @@ def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, A
     paths["/translate"]["post"]["requestBody"] = {"required": True, "content": content}
     info = {"title": "fairseq-ext", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths}
+
+
+class _Nothing(Response):
+    """A response that sends nothing, for a client that has gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        return
 
 
 async def _refused(_: Request, error: Exception) -> Response:

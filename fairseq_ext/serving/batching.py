@@ -18,21 +18,14 @@ from typing import NamedTuple
 
 from fairseq_ext.decoding.search import Candidate, Translates
 from fairseq_ext.serving.metrics import Metrics
+from fairseq_ext.serving.settings import Refusal
 from fairseq_ext.utils.errors import DataError
 
 _LOG = logging.getLogger(__name__)
 
 
-class Full(Exception):
-    """The error that the queue has no room."""
-
-
-class Failed(Exception):
-    """The error that the model could not translate a sentence."""
-
-
-class Changed(Failed):
-    """The error that the model's file has changed since it was loaded."""
+BUSY = "The queue is full; try again later."
+WAIT = {"Retry-After": "1"}
 
 
 class Sentence(NamedTuple):
@@ -59,10 +52,10 @@ class _Request:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def deliver(self, place: int, result: list[Candidate] | Failed) -> None:
+    def deliver(self, place: int, result: list[Candidate] | Refusal) -> None:
         if self.done.done():  # cancelled, or another of its sentences has failed
             return
-        if isinstance(result, Failed):
+        if isinstance(result, Refusal):
             self.done.set_exception(result)
             return
         self.results[place] = result
@@ -108,14 +101,13 @@ class Batcher:
         If the caller is cancelled, sentences that still wait are not translated.
 
         Raises:
-            Full: too many sentences already wait.
-            Failed: the model could not translate one of them.
-            Changed: somebody wrote to the model's file.
+            Refusal: 429, if too many sentences already wait; 500, if the model could not translate
+                one of them; 503, if somebody wrote to the model's file.
         """
         if not sentences:
             return []
         if self.waiting + len(sentences) > self._room:
-            raise Full
+            raise Refusal(429, BUSY, WAIT)
         queue = deque(enumerate(sentences))
         request = _Request(model, queue, [[] for _ in sentences], len(sentences))
         self._requests.append(request)
@@ -159,12 +151,13 @@ class Batcher:
                 if str(error) != self._fault:  # log it once, not for each batch
                     _LOG.error("%s", error)
                 self._fault = str(error)
+                refusal = Refusal(503, "The model's file has changed; start the server again.")
                 for item in batch:
-                    item.request.deliver(item.place, Changed())
+                    item.request.deliver(item.place, refusal)
             except Exception:  # or the loop would end, and nothing would be translated any more
                 _LOG.exception("a batch could not be translated")
                 for item in batch:
-                    item.request.deliver(item.place, Failed())
+                    item.request.deliver(item.place, _failed())
 
     def _take(self) -> list[_Taken]:
         """Take the next batch from one model's requests, a sentence of each in turn."""
@@ -195,7 +188,11 @@ class Batcher:
         self._metrics.queue.set(self.waiting)
 
 
-def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
+def _failed() -> Refusal:
+    return Refusal(500, "A sentence could not be translated.")
+
+
+def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Refusal]:
     """Translate a batch or, if that fails, each sentence alone, so that only bad ones fail."""
     try:
         return [*batch[0].request.model.translate([item.sentence.tokens for item in batch])]
@@ -204,5 +201,5 @@ def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Failed]:
     except Exception as error:
         if len(batch) == 1:
             _LOG.error("a sentence could not be translated: %r", error)
-            return [Failed()]
+            return [_failed()]
         return [result for item in batch for result in _translated([item])]

@@ -23,8 +23,6 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairseq_ext.decoding.search import Candidate
-
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 PATHS = (
     *("/", "/docs", "/openapi.json", "/translate", "/detect", "/languages"),
@@ -86,13 +84,13 @@ class Metrics:
             lengths: source tokens of its sentences.
             results: candidates of each sentence, best first; anything else for a failed sentence.
         """
-        best = [
-            candidates[0] for candidates in results if isinstance(candidates, list) and candidates
-        ]
+        nbest = [candidates for candidates in results if isinstance(candidates, list)]
+        best = [candidates[0] for candidates in nbest if candidates]
         self._batches.observe(len(lengths))
         self._tokens.labels("source").inc(sum(lengths))
-        self._tokens.labels("target").inc(sum(map(_written, best)))
-        self._failures.inc(sum(not isinstance(candidates, list) for candidates in results))
+        written = sum(len(candidate.tokens.split()) + 1 for candidate in best)
+        self._tokens.labels("target").inc(written)
+        self._failures.inc(len(results) - len(nbest))
 
     def page(self) -> bytes:
         """Return all figures in the format of Prometheus."""
@@ -118,10 +116,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:  # its worker has died
         return 0
-
-
-def _written(best: Candidate) -> int:
-    return len(best.tokens.split()) + 1
 
 
 def forget_the_dead() -> None:

@@ -6,15 +6,14 @@ import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fairseq_ext.decoding.loading import opened
 from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving.batching import Sentence
-from fairseq_ext.serving.limits import Refusal
 from fairseq_ext.serving.requests import AUTO
+from fairseq_ext.serving.settings import Refusal, Settings
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
@@ -64,40 +63,31 @@ class Pairs:
     """
 
     def __init__(self, models: Mapping[str, Served]) -> None:
-        self._models: dict[tuple[str, str], Served] = {}
+        self.models: dict[tuple[str, str], Served] = {}
         for name, model in models.items():
             pair = (model.translator.src, model.translator.tgt)
-            if pair in self._models:
+            if pair in self.models:
                 raise ConfigError(
                     f"each model must have a pair of languages of its own, but {name} translates "
                     f"from {pair[0]} to {pair[1]} as an earlier one does."
                 )
-            self._models[pair] = model
+            self.models[pair] = model
 
     @functools.cached_property  # Babel and its names take a tenth of the server's start
     def languages(self) -> list[dict[str, Any]]:
         """Languages, with those that each is translated to, as ``/languages`` gives them."""
-        codes = dict.fromkeys(code for pair in self._models for code in pair)
+        codes = dict.fromkeys(code for pair in self.models for code in pair)
         return [
             {
                 "code": code,
                 "name": _name(code),
-                "targets": [tgt for src, tgt in self._models if src == code],
+                "targets": [tgt for src, tgt in self.models if src == code],
             }
             for code in codes
         ]
 
-    @property
-    def models(self) -> list[Served]:
-        """The loaded models, in the order given."""
-        return [*self._models.values()]
-
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Rank the served languages by their probability for a text, in percent.
-
-        Raises:
-            Refusal: 501, if the library for this is missing or knows none of the languages.
-        """
+        """Rank the served languages by their probability for a text, in percent."""
         if self._identifier is None:
             raise Refusal(501, f"No language is detected: {extras.missing('py3langid')}")
         return [
@@ -125,66 +115,46 @@ class Pairs:
         Args:
             source: a language, or ``auto`` if only one is translated to the target.
             target: a language.
-
-        Raises:
-            Refusal: 400.
         """
-        sources = [src for src, tgt in self._models if tgt == target]
+        sources = [src for src, tgt in self.models if tgt == target]
         if source == AUTO:
             if len(sources) > 1:
                 listed = ", ".join(sources)
                 raise Refusal(400, f"`source` must be one of {listed}; no language is detected.")
             source = sources[0] if sources else source
-        model = self._models.get((source, target))
+        model = self.models.get((source, target))
         if model is None:
-            supported = ", ".join(f"{src} to {tgt}" for src, tgt in self._models)
+            supported = ", ".join(f"{src} to {tgt}" for src, tgt in self.models)
             raise Refusal(400, f"{source:.40} to {target:.40} is not supported, but {supported}.")
         return source, model
 
 
 def _name(code: str) -> str:
     """Return a language's English name if it has one and Babel is installed, else its code."""
-    if importlib.util.find_spec("babel") is None:
+    try:
+        from babel import Locale, UnknownLocaleError
+    except ImportError:
         return code
-    from babel import Locale, UnknownLocaleError
-
     try:
         return Locale.parse(code).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
         return code
 
 
-def load(
-    paths: Sequence[Path],
-    data: Path | None,
-    search: Mapping[str, Any],
-    *,
-    split_sentences: bool = False,
-) -> Pairs:
-    """Load every model.
+def load(settings: Settings) -> Pairs:
+    """Load every model."""
 
-    Args:
-        paths: as for :func:`fairseq_ext.load`.
-        data: folder with dictionaries for models without their own.
-        search: given options of :class:`~fairseq_ext.decoding.search.Search`.
-        split_sentences: whether to translate each sentence of a line separately.
-
-    Raises:
-        FairseqExtError: a model cannot be loaded, or two models translate the same pair.
-    """
-    return Pairs({str(path): _load(path, data, search, split_sentences) for path in paths})
-
-
-def _load(
-    path: Path, data: Path | None, search: Mapping[str, Any], split_sentences: bool
-) -> Served:
     def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
-        search_options = Search(**{**model_defaults, **search})
-        return replace(search_options, nbest=search_options.beam)
+        search = Search(**{**model_defaults, **settings.batches.search()})
+        return replace(search, nbest=search.beam)
 
-    with opened([path], data, (None, None), all_hypotheses) as opened_model:
-        text = opened_model.text()
-        codec = TextCodec(text.encoder(), text.decoder())
-        splitter = sentence_splitter(text.src, text.tgt) if split_sentences else None
-        opened_model.require_unchanged()
-        return Served(opened_model.translator, codec, opened_model.search.nbest, splitter)
+    served = {}
+    for path in settings.models:
+        with opened([path], settings.data, (None, None), all_hypotheses) as model:
+            text = model.text()
+            codec = TextCodec(text.encoder(), text.decoder())
+            split = settings.split_sentences
+            splitter = sentence_splitter(text.src, text.tgt) if split else None
+            model.require_unchanged()
+            served[str(path)] = Served(model.translator, codec, model.search.nbest, splitter)
+    return Pairs(served)

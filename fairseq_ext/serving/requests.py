@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from fairseq_ext.serving.limits import Limits, Refusal
+from fairseq_ext.serving.settings import Limits, Refusal
 from fairseq_ext.utils.errors import DataError, printable
 from fairseq_ext.utils.json_files import parse_json
 
@@ -159,11 +159,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
 
 
 def parse_query(fields: dict[str, Any]) -> Query:
-    """Validate the fields of a request.
-
-    Raises:
-        Refusal: 400.
-    """
+    """Validate the fields of a request."""
     # LibreTranslate's clients send null or nothing for fields that they leave to the server.
     fields = {
         name: value

@@ -10,12 +10,8 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
@@ -25,9 +21,9 @@ from uvicorn.supervisors import Multiprocess
 
 from fairseq_ext.decoding.engine_translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
-from fairseq_ext.serving.limits import Limits
 from fairseq_ext.serving.origins import OriginFilter
-from fairseq_ext.utils.file_versions import FileVersions
+from fairseq_ext.serving.settings import Settings
+from fairseq_ext.utils.address import names_of
 
 CONNECTIONS = 1_000
 """Most requests at a time; uvicorn answers others with 503."""
@@ -35,70 +31,29 @@ ANSWERS = 60
 """Seconds that a worker has to answer whether it is alive."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a worker, which are pickled for it.
-
-    Attributes:
-        models, data, search, split_sentences: as for :func:`fairseq_ext.serving.pairs.load`.
-        limits, keys, batch_size, max_tokens: as for :func:`fairseq_ext.serving.app.build`.
-        versions: of the models' files at the server's start; all workers must use these.
-        names, origins: as for :class:`fairseq_ext.serving.origins.OriginFilter`.
-    """
-
-    models: Sequence[Path]
-    data: Path | None = None
-    search: Mapping[str, Any] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
-    keys: Sequence[str] = field(default=(), repr=False)
-    batch_size: int = 64
-    max_tokens: int = 4000
-    names: Sequence[str] = ()
-    origins: Sequence[str] = ()
-    split_sentences: bool = False
-    versions: FileVersions = field(default_factory=FileVersions)
-
-
 def application(settings: Settings) -> ASGIApp:
     """Load the models and build the web application that this process serves."""
     metrics.forget_the_dead()
     settings.versions.require_unchanged()
-    search = {**settings.search, "max_tokens": settings.max_tokens}
-    measured = app.build(
-        pairs.load(
-            settings.models, settings.data, search, split_sentences=settings.split_sentences
-        ),
-        settings.limits,
-        settings.keys,
-        batch_size=settings.batch_size,
-        max_tokens=settings.max_tokens,
-    )
+    measured = app.build(pairs.load(settings), settings)
     settings.versions.require_unchanged()
     shared = CORSMiddleware(
         measured,
-        allow_origins=settings.origins,
+        allow_origins=settings.cors,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
     )
-    return OriginFilter(shared, settings.names, settings.origins)
+    names = [*names_of(settings.host), *map(str.lower, settings.allow_host)]
+    return OriginFilter(shared, names, settings.cors)
 
 
-def serve(
-    loaded: ASGIApp | None,
-    settings: Settings,
-    listener: socket.socket,
-    *,
-    workers: int,
-    grace: int,
-) -> int:
+def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -> int:
     """Serve until a signal, and return the exit status.
 
     Args:
         loaded: the application of a single process; None with several workers.
         settings: for workers, which make their own applications.
         listener: from :func:`fairseq_ext.utils.address.listen`.
-        workers: number of processes.
-        grace: seconds for requests to end after the signal.
     """
     config = partial(
         uvicorn.Config,
@@ -109,16 +64,17 @@ def serve(
         loop="asyncio",
         server_header=False,
         limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=grace,
+        timeout_graceful_shutdown=settings.grace,
     )
     with listener:
-        if workers == 1:
+        if settings.workers == 1:
             _Server(config(loaded)).run([listener])
             return 0
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_threads() // workers)))
+        threads = max(1, available_threads() // settings.workers)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         with tempfile.TemporaryDirectory(prefix="fairseq-ext-serve-") as folder:
             os.environ[metrics.FOLDER] = folder
-            several = {"workers": workers, "timeout_worker_healthcheck": ANSWERS}
+            several = {"workers": settings.workers, "timeout_worker_healthcheck": ANSWERS}
             worker_config = config(partial(application, settings), factory=True, **several)
             supervisor = _Supervisor(worker_config, [listener])
             supervisor.run()

@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ from fairseq_ext.decoding.search import Candidate, Counts
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.serving import server
 from fairseq_ext.serving.app import Service
-from fairseq_ext.serving.batching import Batcher, Changed, Failed, Full, Sentence
-from fairseq_ext.serving.limits import Limits, Refusal
+from fairseq_ext.serving.batching import Batcher, Sentence
 from fairseq_ext.serving.metrics import FOLDER, Metrics
 from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import Gone, check_key, parse_fields, parse_query, read_body
+from fairseq_ext.serving.settings import Limits, Refusal, Settings
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils import option_fields
@@ -93,6 +93,14 @@ def best(nbest_lists: Sequence[Sequence[Candidate]]) -> list[str]:
 async def waits(queue: Batcher, count: int) -> None:
     while queue.waiting != count:
         await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def refused(status: int) -> Iterator[None]:
+    """A block that ends in a refusal of this status."""
+    with pytest.raises(Refusal) as refusal:
+        yield
+    assert refusal.value.status == status
 
 
 @contextlib.asynccontextmanager
@@ -177,7 +185,7 @@ def test_a_full_queue_takes_no_more_until_there_is_room():
         async with at_work(model, queue) as first:
             second = asyncio.create_task(queue.translate(model, sentences("b", "c")))
             await waits(queue, 2)
-            with pytest.raises(Full):
+            with refused(429):
                 await queue.translate(model, sentences("d"))
             model.held = False
             model.go.release()
@@ -199,7 +207,7 @@ def test_a_fault_of_one_sentence_is_no_other_requests():
             model.go.release()
             await first
             assert best(await good) == ["C 0"]
-            with pytest.raises(Failed):
+            with refused(500):
                 await bad
         assert queue.waiting == 0
 
@@ -215,7 +223,7 @@ def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixt
         queue = batcher()
         async with queue.running():
             for _ in range(2):
-                with pytest.raises(Changed):
+                with refused(503):
                     await queue.translate(Overwritten(), sentences("a", "b"))
 
     run(test)
@@ -233,7 +241,7 @@ def test_any_other_fault_ends_its_batch_alone():
     async def test() -> None:
         queue = batcher()
         async with queue.running():
-            with pytest.raises(Failed):
+            with refused(500):
                 await queue.translate(Forgetful(), sentences("a", "b"))
             assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
 
@@ -530,21 +538,21 @@ def test_keys():
         assert refused.value.status == 403
 
 
-def serve_request(*words: str) -> serve.Request:
+def serve_settings(*words: str) -> Settings:
     parser = argparse.ArgumentParser()
     serve.add(parser.add_subparsers())
-    return option_fields.from_args(serve.Request, parser.parse_args(["serve", *words]))
+    return option_fields.from_args(Settings, parser.parse_args(["serve", *words]))
 
 
 def test_keys_that_no_request_could_hold(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(serve.KEY, raising=False)
     with pytest.raises(ConfigError, match=r"^`--api-key` must be UTF-8"):
-        serve._keys(serve_request("m", "--api-key", "k\udcff"))
+        serve._keys(serve_settings("m", "--api-key", "k\udcff"))
     monkeypatch.setenv(serve.KEY, "k\udcff")
     with pytest.raises(ConfigError, match=f"^`{serve.KEY}` must be UTF-8"):
-        serve._keys(serve_request("m"))
+        serve._keys(serve_settings("m"))
     monkeypatch.setenv(serve.KEY, "kä")
-    assert serve._keys(serve_request("m", "--api-key", "b")) == ["b", "kä"]
+    assert serve._keys(serve_settings("m", "--api-key", "b")) == ["b", "kä"]
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -564,19 +572,19 @@ def test_a_process_that_only_watches_keeps_no_models(workers: int, monkeypatch: 
     class Application:
         pass
 
-    def build(settings: server.Settings) -> Application:
+    def build(settings: Settings) -> Application:
         application = Application()
         references.append(weakref.ref(application))
         return application
 
-    def alive(factory: Any, settings: Any, listener: socket.socket, **unused: int) -> bool:
+    def alive(factory: Any, settings: Any, listener: socket.socket) -> bool:
         listener.close()
         gc.collect()
         return references[0]() is not None
 
     monkeypatch.setattr(server, "application", build)
     monkeypatch.setattr(server, "serve", alive)
-    request = serve_request("m", "--port", "0", "--workers", str(workers))
+    request = serve_settings("m", "--port", "0", "--workers", str(workers))
     assert serve.serve(request) == (workers == 1)
 
 
@@ -599,7 +607,7 @@ def test_figures():
     metrics = Metrics()
     metrics.answered("/translate", 200, 0.1)
     metrics.answered("/an/address/of/a/client", 404, 0.1)
-    metrics.translated([3, 2], [[Candidate("a b", 0.0)], Failed()])
+    metrics.translated([3, 2], [[Candidate("a b", 0.0)], None])
     page = metrics.page().decode().splitlines()
     for line in (
         'fairseq_ext_requests_total{path="/translate",status="200"} 1.0',

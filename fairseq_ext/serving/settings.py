@@ -1,0 +1,168 @@
+"""Declare the options of a server, its limits included, and the answer to refused requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fairseq_ext.decoding.search import DATA_HELP, Search
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.file_versions import FileVersions
+from fairseq_ext.utils.option_fields import flag, option
+
+KEY = "FAIRSEQ_EXT_API_KEY"
+
+
+class Refusal(Exception):
+    """An error that becomes an answer.
+
+    Attributes:
+        status: 4xx or 5xx.
+        text: a line that says what is wrong.
+        headers: of the answer.
+    """
+
+    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status, self.text, self.headers = status, text, headers or {}
+
+
+def _limit(default: float, text: str) -> Any:
+    return option(default, f"{text} (%(default)s)", metavar="N")
+
+
+def _require_at_least(options: Any, **minima: int) -> None:
+    """Refuse the first option below its minimum."""
+    for name, minimum in minima.items():
+        if (value := getattr(options, name)) < minimum:
+            raise ConfigError(f"`{flag(name)}` must be at least {minimum}, but is {value} instead.")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a request may ask for."""
+
+    max_chars: int = _limit(10_000, "characters in all texts of a request")
+    max_sentences: int = _limit(100, "lines in all texts of a request, empty ones included")
+    max_body: int = _limit(1_000_000, "bytes of a request")
+    max_queue: int = _limit(
+        1_000, "sentences waiting in one process; beyond this, the answer is 429"
+    )
+    timeout: float = _limit(60.0, "seconds to receive a request, and as many to answer it")
+
+    def check(self) -> None:
+        """Refuse numbers out of range."""
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not 0 < value < float("inf"):
+                raise ConfigError(f"`{flag(limit.name)}` must be above 0, but is {value} instead.")
+        if self.max_queue < self.max_sentences:
+            raise ConfigError(
+                f"`--max-queue` must be at least `--max-sentences`, which is {self.max_sentences}, "
+                f"but is {self.max_queue} instead."
+            )
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Refuse texts whose total length is too large."""
+        self._check("texts", len(texts), self.max_sentences)
+        self._check("characters", sum(map(len, texts)), self.max_chars)
+        lines = sum(text.count("\n") + 1 for text in texts)
+        self._check("lines", lines, self.max_sentences)
+
+    def check_sentences(self, count: int) -> None:
+        """Refuse lines that have been split into too many sentences."""
+        self._check("sentences", count, self.max_sentences)
+
+    @staticmethod
+    def _check(unit: str, count: int, maximum: int) -> None:
+        if count > maximum:
+            fault = f"The request has {count:,} {unit}, but at most {maximum:,} are translated."
+            raise Refusal(413, fault)
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """How sentences are translated together; None leaves a search option to the model."""
+
+    beam: int | None = option(
+        None,
+        f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})",
+        metavar="N",
+    )
+    lenpen: float | None = None
+    max_len_a: float | None = None
+    max_len_b: int | None = None
+    batch_size: int = _limit(64, "sentences translated together")
+    max_tokens: int = _limit(4000, "source tokens translated together")
+
+    def search(self) -> dict[str, Any]:
+        """Return the options of the search that are given."""
+        names = ("beam", "lenpen", "max_len_a", "max_len_b", "max_tokens")
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a server, which are pickled for its workers.
+
+    Attributes:
+        keys: of which a request must have one; without keys, no request needs one.
+        versions: of the models' files at the server's start; all workers must use these.
+    """
+
+    models: Sequence[Path] = option(
+        MISSING,
+        "bundle, which usually needs neither torch nor fairseq, or a checkpoint, folder of a run, "
+        "or ORG/NAME[@REVISION] on the Hugging Face Hub; at most one for each pair of languages",
+        "models",
+        type=Path,
+        nargs="+",
+        metavar="MODEL",
+    )
+    data: Path | None = option(None, DATA_HELP, metavar="DIR")
+    split_sentences: bool = option(
+        False, "translate each sentence of a line alone, and join the translations"
+    )
+    host: str = option("127.0.0.1", "address to serve on (%(default)s)")
+    port: int = option(5000, "port to serve on; 0: any free one (%(default)s)", metavar="N")
+    workers: int = option(
+        1,
+        "processes, which share the processors and the models' memory (%(default)s)",
+        metavar="N",
+    )
+    grace: int = option(
+        30, "seconds for running requests to finish at shutdown (%(default)s)", metavar="S"
+    )
+    api_key: str | None = option(
+        None,
+        "key that requests must send; the process list shows it, so it is safer in "
+        f"{KEY} or --api-key-file",
+        metavar="KEY",
+    )
+    api_key_file: Path | None = option(None, "file of keys, one per line", metavar="FILE")
+    allow_host: Sequence[str] = option(
+        [],
+        "further host name of this server, such as that of its proxy; * for any; may be repeated",
+        action="append",
+        metavar="NAME",
+    )
+    cors: Sequence[str] = option(
+        [],
+        "origin of web pages that may use this server, such as https://example.org; * for any; may "
+        "be repeated",
+        action="append",
+        metavar="ORIGIN",
+    )
+    limits: Limits = field(default_factory=Limits)
+    batches: BatchOptions = field(default_factory=BatchOptions)
+    keys: Sequence[str] = field(default=(), repr=False)
+    versions: FileVersions = field(default_factory=FileVersions)
+
+    def check(self) -> None:
+        """Refuse numbers out of range."""
+        _require_at_least(self, workers=1, grace=0)
+        _require_at_least(self.batches, batch_size=1, max_tokens=1)
+        self.limits.check()
