@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
 from fairseq_ext.base import wings
-from fairseq_ext.commands.examples import EXAMPLES
 from fairseq_ext.utils.parsing import Parser
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -28,6 +26,48 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "models": ("average", "bundle", "trim", "describe", "export", "push"),
 }
 """Headings of ``fairseq-ext --help``, and the modules of this folder below each."""
+
+EXAMPLES = {
+    "user-dir": 'fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',
+    "doctor": "fairseq-ext doctor --patches",
+    "corpus": "fairseq-ext corpus pairs --help",
+    "corpus multi30k": "fairseq-ext corpus multi30k -o multi30k",  # all of the literature
+    "corpus tatoeba": "fairseq-ext corpus tatoeba --src es --tgt en -o text",
+    "corpus pairs": "fairseq-ext corpus pairs sentences.csv --header --columns german,english "
+    "--src de --tgt en -o text",
+    "corpus translations": "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
+    "corpus contamination": "fairseq-ext corpus contamination test.en --training train.en",
+    "corpus noise": "fairseq-ext corpus noise test.de --kind typos --seed 1 -o test.typos.de",
+    "corpus monolingual": "fairseq-ext corpus monolingual --data text --src de --tgt en "
+    "--language en -o plain.en",
+    "corpus mix": "fairseq-ext corpus mix --data text --src de --tgt en --source back.de "
+    "--target plain.en -o mixed --tag '<BT>'",
+    "prepare": "fairseq-ext prepare --data text --src de --tgt en --tokenize -o prepared",
+    "subwords": "fairseq-ext subwords prepared --src de --tgt en --size 8000 -o bpe",
+    "binarize": "fairseq-ext binarize bpe --src de --tgt en --shards 20 -o data-bin",
+    "models": "fairseq-ext models",
+    "translate": "fairseq-ext translate --model tatoeba-es-en 'Hola. ¿Cómo estás?'",
+    "serve": "fairseq-ext serve tatoeba-es-en tatoeba-en-es --port 5000",
+    "demo": "fairseq-ext demo muse=tatoeba-es-en bmt=tatoeba-es-en-bmt-1",
+    "hypotheses": "fairseq-ext hypotheses generated.txt --detokenize en -o hypotheses.en",
+    "mbr": "fairseq-ext mbr generated.txt --num-candidates 32 --utility chrf -o chosen.en",
+    "shortlist": "fairseq-ext shortlist data-bin -o shortlist.txt",
+    "score": "fairseq-ext score --hyp hypotheses.en --ref test.en",
+    "compare": "fairseq-ext compare --system gru=a.txt --system muse=b.txt --ref test.en",
+    "plot": "fairseq-ext plot curves --help",
+    "plot curves": "fairseq-ext plot curves --log gru=gru/train.log --log muse=muse/train.log "
+    "-o curves.png",
+    "plot alignment": "fairseq-ext plot alignment generated.txt --index 0 1 -o alignment.png",
+    "plot lengths": "fairseq-ext plot lengths --system gru=a.txt --system muse=b.txt "
+    "--ref test.en -o lengths.png",
+    "average": "fairseq-ext average --dir checkpoints --last-epochs 5 -o average.pt",
+    "bundle": "fairseq-ext bundle checkpoints/average.pt --numbers int8 -o my-model",
+    "trim": "fairseq-ext trim en-de --for train.en train.de -o en-de-small",
+    "push": "fairseq-ext push my-model my-name/my-model",
+    "describe": "fairseq-ext describe tatoeba-es-en",
+    "export": "fairseq-ext export tatoeba-es-en -o model.pt",
+}
+"""An example of each subcommand, shown at the end of its ``--help``."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +91,16 @@ class Command:
 
 def all_commands() -> list[Command]:
     """List all subcommands by group, in the order of ``--help``."""
+    packages = [(__name__, GROUPS)]
+    packages += [(f"{wing}.commands", groups) for wing, groups in wings.declared("COMMANDS")]
     commands = [
         Command(group, f"{package}.{name}")
-        for package, groups in _packages()
+        for package, groups in packages
         for group, names in groups.items()
         for name in names
     ]
     order = list(dict.fromkeys(command.group for command in commands))
     return sorted(commands, key=lambda command: order.index(command.group))
-
-
-def _packages() -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
-    """Yield each package that has subcommands, and its commands by heading of ``--help``."""
-    yield __name__, GROUPS
-    for package, groups in wings.declared("COMMANDS"):
-        yield f"{package}.commands", groups
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:

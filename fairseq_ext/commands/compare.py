@@ -102,15 +102,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return compare_systems(from_args(Request, args))
-
-
-def compare_systems(request: Request) -> int:
-    """Compare the systems of a request, and return the exit status.
-
-    Raises:
-        FairseqExtError: files or options cannot be used.
-    """
+    request = from_args(Request, args)
     extras.need("scipy")
     from fairseq_ext.evaluation import compare, compare_report, neural, plots, score
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.utils.errors import ConfigError, printable
 from fairseq_ext.utils.option_fields import add_options, flag, option
@@ -40,12 +40,7 @@ class ReferenceOptions:
     )
 
     def path(self) -> Path:
-        """Find the file that ``--ref`` means.
-
-        Raises:
-            ConfigError: ``--language-pair`` is missing, or wrong.
-            DataError: there is no such file or set, or it cannot be downloaded.
-        """
+        """Find the file that ``--ref`` means."""
         from fairseq_ext.evaluation import test_sets
 
         return test_sets.reference(self.ref, self.language_pair)
@@ -103,11 +98,7 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Refuse these options if there is no metric.
-
-        Raises:
-            ConfigError: one of them is given.
-        """
+        """Refuse these options if there is no metric."""
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
@@ -144,12 +135,7 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions) -> Path | None:
-        """Find the source text that ``--source`` or ``--ref`` names; None for the S lines.
-
-        Raises:
-            ConfigError: no ``--metric`` uses it, or one is unknown.
-            DataError: the test set is not available.
-        """
+        """Find the source text that ``--source`` or ``--ref`` names; None for the S lines."""
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
         if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
@@ -187,18 +173,13 @@ class UndoingOptions:
     )
     keep_tokens: bool = option(False, "leave the translations as tokens")
     remove_bpe: bool | None = None
-    subwords: ClassVar[str] = "joined"
-    """How pieces are treated if neither ``--remove-bpe`` nor a ``text.json`` says it."""
 
-    def undoing(self, generated: Sequence[Path]) -> Undoing:
+    def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
         """Choose how the translations in outputs of one system become text.
 
         Args:
             generated: outputs of fairseq-generate.
-
-        Raises:
-            ConfigError: a library is not installed.
-            DataError: a ``text.json`` is damaged.
+            subwords: kind of pieces if neither ``--remove-bpe`` nor a ``text.json`` says it.
         """
         from fairseq_ext.text import generated as outputs
         from fairseq_ext.text.pipeline import Pipeline
@@ -209,12 +190,14 @@ class UndoingOptions:
             message = f"becomes text as {path} says ({saved.describe()})"
             if steps != saved:
                 message = f"options instead of {path} ({saved.describe()}): {steps.describe()}"
-            _say(generated[0], message)
+            print(printable(f"{generated[0]}: {message}"), file=sys.stderr)
             return outputs.Undoing(steps)
         if named := outputs.named(generated[0]):
-            message = "is gone, or is of another run; the options alone say how the translations"
-            _say(generated[0], f"{named} {message} become text")
-        subwords = "joined" if self.remove_bpe else self.subwords
+            message = (
+                f"{generated[0]}: {named} is gone, or is of another run; the options alone say how "
+                "the translations become text"
+            )
+            print(printable(message), file=sys.stderr)
         return outputs.Undoing(self._override(Pipeline("", "", subwords=subwords)))
 
     def _override(self, steps: Pipeline) -> Pipeline:
@@ -229,19 +212,12 @@ class UndoingOptions:
         return dataclasses.replace(steps, **overrides)
 
 
-@dataclass(frozen=True)
-class PieceOptions(UndoingOptions):
-    """How translations become text; subword pieces are joined only on request."""
-
-    subwords: ClassVar[str] = "none"
-
-
 def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
     """Add the options of how translations become text as a group.
 
     Args:
         parser: of a command.
-        pieces: whether to add ``--remove-bpe``, for :class:`PieceOptions`.
+        pieces: whether to add ``--remove-bpe``.
     """
     group = parser.add_argument_group(
         "how the training corpus was prepared",
@@ -255,8 +231,3 @@ def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> Non
             help="join subword pieces (`@@ `)",
         )
     add_options(group.add_mutually_exclusive_group(), UndoingOptions)
-
-
-def _say(generated: Path, message: str) -> None:
-    """Print one line about a file, escaped because its path may have any characters."""
-    print(printable(f"{generated}: {message}"), file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.evaluation_options import PieceOptions, add_undoing
+from fairseq_ext.commands.evaluation_options import UndoingOptions, add_undoing
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.option_fields import from_args
 
@@ -32,7 +32,7 @@ def _hypotheses(args: argparse.Namespace) -> int:
     from fairseq_ext.utils import files
 
     sentences = outputs.read_generated(args.generated, args.expected)
-    undoing = from_args(PieceOptions, args).undoing(args.generated)
+    undoing = from_args(UndoingOptions, args).undoing(args.generated, "none")
     lines = undoing.text(undoing.words(outputs.best_hypotheses(sentences)))
     with files.atomic_write(args.output) as file:
         file.writelines(line + "\n" for line in lines)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.evaluation_options import (
-    PieceOptions,
     ProcessOptions,
     TokenizerOptions,
+    UndoingOptions,
     add_undoing,
 )
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, from_args, option
+from fairseq_ext.utils.option_fields import add_options, flag, from_args, option
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Request:
 
     tokenizer: TokenizerOptions
     process: ProcessOptions
-    texts: PieceOptions
+    texts: UndoingOptions
     output: Path
     generated: Sequence[Path] = option(
         MISSING,
@@ -71,22 +71,16 @@ class Request:
         return self.num_candidates if self.candidates_of is None else self.candidates_of
 
     def check(self) -> None:
-        """Refuse numbers out of range, and a tokenizer that nothing uses.
-
-        Raises:
-            ConfigError: the message names the first.
-        """
-        if self.num_candidates < 1:
-            raise ConfigError(
-                f"`--num-candidates` must be at least 1, but is {self.num_candidates} instead."
-            )
-        if self.candidates < self.num_candidates:
-            raise ConfigError(
-                f"`--candidates-of` must be at least `--num-candidates` ({self.num_candidates}), "
-                f"but is {self.candidates} instead."
-            )
-        if self.seed < 0:
-            raise ConfigError(f"`--seed` must be 0 or more, but is {self.seed} instead.")
+        """Refuse numbers out of range."""
+        minima = {
+            "num_candidates": (self.num_candidates, 1),
+            "candidates_of": (self.candidates, self.num_candidates),
+            "seed": (self.seed, 0),
+        }
+        for name, (value, minimum) in minima.items():
+            if value < minimum:
+                fault = f"must be at least {minimum}, but is {value} instead"
+                raise ConfigError(f"`{flag(name)}` {fault}.")
 
 
 def add(commands: Subparsers) -> None:
@@ -105,15 +99,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return choose(from_args(Request, args))
-
-
-def choose(request: Request) -> int:
-    """Choose translations for a request, and return the exit status.
-
-    Raises:
-        FairseqExtError: files or options cannot be used.
-    """
+    request = from_args(Request, args)
     request.check()
     from tqdm import tqdm
 
@@ -124,7 +110,7 @@ def choose(request: Request) -> int:
     neural = mbr_utilities.is_neural(request.utility)
     if not neural:
         request.process.refuse("--utility comet:MODEL")
-    undoing = request.texts.undoing(request.generated)
+    undoing = request.texts.undoing(request.generated, "none")
     settings = request.process.settings() if neural else {}
     if request.tokenizer.tokenize is not None and request.utility != "bleu":
         raise ConfigError("`--tokenize` goes with `--utility bleu`.")

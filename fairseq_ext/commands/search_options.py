@@ -112,11 +112,7 @@ class SearchOptions:
         return "sampling" if self.sampling else "search" if self.mbr is None else "mbr"
 
     def check(self) -> None:
-        """Refuse an option that another one makes useless.
-
-        Raises:
-            ConfigError: the message names the first.
-        """
+        """Refuse an option that another one makes useless."""
         if self.mbr is not None and self.mbr < 1:
             raise ConfigError(f"`--mbr` must be at least 1, but is {self.mbr} instead.")
         if self.sampling and self.mbr is not None:
@@ -135,11 +131,7 @@ class SearchOptions:
         return "goes with `--mbr`, which is missing"
 
     def search(self, model_defaults: Mapping[str, int | float]) -> Search:
-        """Combine the options with the defaults of a model and of the command.
-
-        Raises:
-            ConfigError: another option makes an option useless.
-        """
+        """Combine the options with the defaults of a model and of the command."""
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
         values |= SAMPLES

@@ -85,11 +85,7 @@ def _shortlist(args: argparse.Namespace) -> int:
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
-    """Find the training data of the only language pair, or of the requested one.
-
-    Raises:
-        DataError: there are none, or several pairs.
-    """
+    """Find the training data of the only language pair, or of the requested one."""
     pairs = set()
     for path in data.glob("train.*-*.*.idx"):
         pair, source = path.name.split(".")[1:3]

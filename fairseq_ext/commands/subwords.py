@@ -71,11 +71,7 @@ def _subwords(args: argparse.Namespace) -> int:
 
 
 def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
-    """Return a model's steps between text and tokens.
-
-    Raises:
-        ConfigError: the model does not name them, or has other languages.
-    """
+    """Return a model's steps between text and tokens."""
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.text import pipeline

@@ -70,10 +70,6 @@ def chosen_codec(
         folders: where a ``text.json`` may be; the first one found counts.
         codes: replace ``--bpe-codes``.
         constraints: whether target text follows a line after tabs.
-
-    Raises:
-        ConfigError: an option needs another one.
-        DataError: the codes, or a ``text.json``, cannot be used.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

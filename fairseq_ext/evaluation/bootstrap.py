@@ -184,11 +184,7 @@ def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple
 
 
 def chosen_seed() -> str:
-    """Return the seed of the samples, as in sacrebleu's signatures: a number, or ``none``.
-
-    Raises:
-        ConfigError: ``SACREBLEU_SEED`` is neither.
-    """
+    """Return the seed of the samples, as in sacrebleu's signatures: a number, or ``none``."""
     seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
     if seed != "none" and not (seed.isascii() and seed.isdigit()):
         raise ConfigError(
@@ -212,10 +208,6 @@ def check_comparable(
         baseline: name of the baseline.
         names: names of the systems.
         samples: number of samples of the bootstrap.
-
-    Raises:
-        ConfigError: no such baseline, too few samples, or `SACREBLEU_SEED` is not a number.
-        DataError: unequal numbers of lines, or none.
     """
     chosen_seed()
     if baseline not in names:

@@ -221,9 +221,6 @@ def measure_overlap(
         translations: translations by system and run.
         tokenizer: sacrebleu's tokenizer for BLEU.
         extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
-
-    Raises:
-        DataError: a file that cannot be read as text.
     """
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}

@@ -179,12 +179,7 @@ class Result:
 
 
 def parse_systems(arguments: Sequence[str]) -> list[System]:
-    """Parse the values of ``--system``; ``table:FILE`` stands for every system in a table.
-
-    Raises:
-        ConfigError: as for :func:`parse_system`.
-        DataError: a table cannot be read.
-    """
+    """Parse the values of ``--system``; ``table:FILE`` stands for every system in a table."""
     systems = []
     for argument in arguments:
         if argument.startswith(TABLE):
@@ -199,9 +194,6 @@ def parse_system(specification: str) -> System:
     """Parse a system from ``NAME=GENERATED[,GENERATED…][,checkpoint=FILE][,log=FILE]``.
 
     ``NAME=text:FILE[,FILE…]…`` stands for plain text, ``NAME=table:FILE…`` for a table.
-
-    Raises:
-        ConfigError: the form is wrong, or a part or an output occurs twice.
     """
     name, equals, rest = specification.partition("=")
     generated, *parts = _PART.split(rest)

@@ -66,11 +66,7 @@ class LengthScores:
 
 
 def parse_bounds(text: str) -> list[int]:
-    """Parse ``"10,20,30"``: the longest length of each bucket but the last, which has no limit.
-
-    Raises:
-        ConfigError: these are not increasing whole numbers above 0.
-    """
+    """Parse ``"10,20,30"``: the longest length of each bucket but the last, which has no limit."""
     try:
         bounds = [int(bound) for bound in text.split(",")]
     except ValueError:
@@ -99,9 +95,6 @@ def score_by_length(
         tokenizer: sacrebleu's tokenizer; None for BLEU on tokens, like ``multi-bleu.perl``.
         undoing: converters of translations to text, by system; without one, subwords are only
             joined.
-
-    Raises:
-        DataError: files are unreadable or incomplete, or systems translated different sources.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
@@ -128,11 +121,7 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
 ) -> tuple[list[int], str]:
-    """Count the words, or characters, of each source sentence, which all outputs share.
-
-    Raises:
-        DataError: there are no sources, or they differ.
-    """
+    """Count the words, or characters, of each source sentence, which all outputs share."""
     lengths_by_system: dict[str, list[int]] = {}
     for name, sentences in outputs.items():
         if any(sentence.source is None for sentence in sentences):

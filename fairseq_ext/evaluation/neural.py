@@ -113,11 +113,7 @@ class NeuralMetric:
         return self._checked(scores, len(segments), "segment")
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate with each candidate as its reference: ``[H][H]``.
-
-        Raises:
-            DataError, EnvironmentProblem: as for :meth:`segments`.
-        """
+        """Score each candidate with each candidate as its reference: ``[H][H]``."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates), "candidate") for row in rows]
 
@@ -210,11 +206,7 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield metrics by their names in a table, and close them afterwards.
-
-    Raises:
-        ConfigError: a metric is given twice; and as for :class:`NeuralMetric`.
-    """
+    """Yield metrics by their names in a table, and close them afterwards."""
     metrics = [NeuralMetric(specification, python, batch_size) for specification in specifications]
     labels = [metric.name for metric in metrics]
     if len(metrics) > 1:

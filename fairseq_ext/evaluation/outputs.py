@@ -2,7 +2,7 @@
 
 They print sentences sorted by length, as tab-separated lines named by letter and sentence number::
 
-    S-7  source      T-7  target        H-7  score  hypothesis     D-7  score  detokenized
+    S-7  source      T-7  target        H-7  score  hypothesis
     P-7  score of each target token     A-7  alignment (--print-alignment)
 
 With ``--nbest``, the lines H to A repeat for each hypothesis, best first. A soft alignment has
@@ -23,10 +23,9 @@ from pathlib import Path
 
 from fairseq_ext.utils.errors import DataError
 
-_LINE = re.compile(r"([STHDPA])-([0-9]{1,15})\t(.*)", re.DOTALL)
+_LINE = re.compile(r"([STHPA])-([0-9]{1,15})\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
 _SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
-_POSITIONS = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _LARGEST = 2**30  # most bytes of a decompressed file
 _SHOWN = 5  # missing sentence numbers named in a message
 
@@ -38,18 +37,16 @@ class Hypothesis:
     Attributes:
         text: the tokens as the model wrote them, separated by spaces.
         score: log-probability in base 2, normalized by length as the generator's options say.
-        detokenized: the D line (equal to ``text`` unless fairseq knew the tokenizer).
         token_scores: log-probability (base 2) of each token; the last is end of sentence.
         soft: attention weights ``[target tokens + 1][source tokens + 1]``, or empty.
-        hard: ``(source position, target position)`` pairs, or empty.
+        hard: pairs ``source-target`` of positions, or empty.
     """
 
     text: str
     score: float
-    detokenized: str | None = None
     token_scores: tuple[float, ...] = ()
     soft: tuple[tuple[float, ...], ...] = ()
-    hard: tuple[tuple[int, int], ...] = ()
+    hard: tuple[str, ...] = ()
 
 
 @dataclass
@@ -67,11 +64,7 @@ class Sentence:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read the lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them.
-
-    Raises:
-        DataError: as for :func:`read_text`.
-    """
+    """Read the lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them."""
     lines = read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -145,37 +138,31 @@ def names_of(generated: str | Path | Sequence[str | Path]) -> str:
 
 def _take(sentences: dict[int, Sentence], kind: str, index: int, rest: str) -> None:
     sentence = sentences.setdefault(index, Sentence(index))
-    if kind == "S" or (kind == "T" and sentence.source is None):
-        name = "source" if kind == "S" else "target"
-        if getattr(sentence, name) is not None:
-            raise ValueError(
-                f"sentence {index} occurs twice; give the output of one run, each shard of it once."
-            )
+    repeated = sentence.source if kind == "S" else sentence.target if kind == "T" else None
+    if repeated is not None and (kind == "S" or sentence.source is None):
+        raise ValueError(
+            f"sentence {index} occurs twice; give the output of one run, each shard of it once."
+        )
     if kind == "S":
         sentence.source = rest
     elif kind == "T":
         sentence.target = rest
     elif kind == "H":
-        score, text = _scored(rest)
-        sentence.hypotheses.append(Hypothesis(text, score))
+        match = _SCORED.fullmatch(rest)
+        if not match:
+            raise ValueError(f"expected a score, a tab and text, but found {rest[:60]!r}.")
+        sentence.hypotheses.append(Hypothesis(match[2], float(match[1])))
     elif not sentence.hypotheses:
         raise ValueError(f"`{kind}-{index}` comes before its hypothesis `H-{index}`.")
-    else:
-        _complete(sentence.hypotheses[-1], kind, rest)
-
-
-def _complete(hypothesis: Hypothesis, kind: str, rest: str) -> None:
-    if kind == "D":
-        hypothesis.detokenized = _scored(rest)[1]
     elif kind == "P":
-        hypothesis.token_scores = _floats(rest.split())
+        sentence.hypotheses[-1].token_scores = _floats(rest.split())
     elif "," in rest or "." in rest:
         rows = tuple(_floats(row.split(",")) for row in rest.split())
         if len({len(row) for row in rows}) > 1:
             raise ValueError("the rows of the soft alignment differ in length.")
-        hypothesis.soft = rows
+        sentence.hypotheses[-1].soft = rows
     else:
-        hypothesis.hard = tuple(_positions(pair) for pair in rest.split())
+        sentence.hypotheses[-1].hard = tuple(rest.split())
 
 
 def _floats(texts: Iterable[str]) -> tuple[float, ...]:
@@ -183,20 +170,6 @@ def _floats(texts: Iterable[str]) -> tuple[float, ...]:
         return tuple(map(float, texts))
     except ValueError as error:
         raise ValueError(f"expected numbers, but {error!s:.80}.") from None
-
-
-def _positions(pair: str) -> tuple[int, int]:
-    match = _POSITIONS.fullmatch(pair)
-    if not match:
-        raise ValueError(f"expected an alignment like `0-0 1-2`, but found {pair[:60]!r}.")
-    return int(match[1]), int(match[2])
-
-
-def _scored(rest: str) -> tuple[float, str]:
-    match = _SCORED.fullmatch(rest)
-    if not match:
-        raise ValueError(f"expected a score, a tab and text, but found {rest[:60]!r}.")
-    return float(match[1]), match[2]
 
 
 def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | None) -> None:

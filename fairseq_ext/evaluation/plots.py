@@ -325,11 +325,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 
 def stem(output: str | Path) -> Path:
-    """Remove the ending of a picture's path; each file of the picture adds its own ending.
-
-    Raises:
-        ConfigError: the ending belongs to a kind of picture that is not supported.
-    """
+    """Remove the ending of a picture's path; each file of the picture adds its own ending."""
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
         raise ConfigError(

@@ -80,12 +80,7 @@ def shown(name: str, value: float) -> str:
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Choose BLEU's tokenizer: the requested one, or else by the first language that is not None.
-
-    Raises:
-        ConfigError: sacrebleu has no such tokenizer.
-        DataError: the language is unknown, and the usual tokenizer cannot be right.
-    """
+    """Choose BLEU's tokenizer: the requested one, or else that of the first language given."""
     if requested is not None:
         from sacrebleu.metrics import BLEU
 
@@ -105,11 +100,7 @@ def choose_tokenizer(
 
 
 def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
-    """Build sacrebleu's BLEU.
-
-    Raises:
-        EnvironmentProblem: a library or the model of the tokenizer cannot be had.
-    """
+    """Build sacrebleu's BLEU."""
     from sacrebleu.metrics import BLEU
 
     try:
@@ -138,9 +129,6 @@ def build_metrics(
         references: detokenized text.
         tokenizer: of sacrebleu, for BLEU.
         extra_metrics: keys of :data:`TEXT_METRICS`.
-
-    Raises:
-        EnvironmentProblem: a tokenizer cannot be used.
     """
     from sacrebleu.metrics import CHRF, TER
 
@@ -328,21 +316,13 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 def plain_lines(path: str | Path) -> list[str]:
-    """Read the lines of a text; refuse one in which fairseq and sacrebleu see other sentences.
-
-    Raises:
-        DataError: the file is unreadable, or has line ends within sentences.
-    """
+    """Read the lines of a text; refuse one in which fairseq and sacrebleu see other sentences."""
     text.check_text(path, empty_lines=True, max_tokens=None)
     return read_lines(path)
 
 
 def read_sources(path: str | Path | None, expected: int) -> list[str]:
-    """Read the lines of the source text.
-
-    Raises:
-        DataError: there is no text, it has another number of lines, or SentencePiece's pieces.
-    """
+    """Read the lines of the source text."""
     if path is None:
         raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
     lines = plain_lines(path)
@@ -364,9 +344,6 @@ def generated_sources(
         sentences: sentences of the output.
         undoing: converter of the output's tokens to text.
         path: path of the output, for messages.
-
-    Raises:
-        DataError: S lines are missing, or cannot be turned back into text.
     """
     lines = []
     for sentence in sentences:
@@ -416,21 +393,15 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     Args:
         path: path of the JSON.
         system: name of the system in a comparison; None if there is only one.
-
-    Raises:
-        ConfigError: there is no such system, or there are several and none is named.
-        DataError: the file cannot be read, or is of another kind.
     """
     content = read_json(path)
     try:
         if "systems" in content:
             return _of_comparison(path, content, system)
-        scores = [
-            Score(entry["name"], float(entry["value"]), entry["signature"], entry["detail"])
-            for entry in content["scores"]
-        ]
-        if not all(isinstance(part, str) for s in scores for part in (s.name, s.signature)):
-            raise TypeError
+        scores = []
+        for entry in content["scores"]:
+            texts = [str(entry[name]) for name in ("name", "signature", "detail")]
+            scores.append(Score(texts[0], float(entry["value"]), *texts[1:]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ConfigError):
             raise

@@ -13,11 +13,7 @@ from fairseq_ext.utils.parsing import nearest
 
 
 def source(test_set: Path, pair: str | None) -> Path | None:
-    """Return the file with the source text of a set; None if ``test_set`` is the user's file.
-
-    Raises:
-        ConfigError, DataError: as for :func:`reference`.
-    """
+    """Return the file with the source text of a set; None if ``test_set`` is the user's file."""
     reference_path = reference(test_set, pair)
     if reference_path == test_set:
         return None
@@ -33,10 +29,6 @@ def reference(test_set: Path, pair: str | None) -> Path:
         test_set: a file, or the name of a set, such as ``wmt14/full``; an existing file takes
             precedence.
         pair: languages of the set, such as ``en-de``; a file needs none.
-
-    Raises:
-        ConfigError: the languages of a set are missing, or the set does not have them.
-        DataError: the set cannot be downloaded, or has several references.
     """
     name = test_set.as_posix()
     if test_set.exists() or test_set.suffix or test_set.is_absolute():

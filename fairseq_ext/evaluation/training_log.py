@@ -48,9 +48,6 @@ def read_log(path: str | Path) -> Curves:
     an update twice; the later line counts. Training values are logged every
     ``--log-interval`` updates; if a log lacks these, they are the epochs' averages. Validation
     values are those of the subset called ``valid``.
-
-    Raises:
-        DataError: the log is unreadable, or has no loss at all.
     """
     steps, epochs, valid = Curves(), Curves(), Curves()
     kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
@@ -150,9 +147,6 @@ def read_training(log: str) -> Training:
 
     Args:
         log: the text of the log.
-
-    Raises:
-        DataError: the log holds no model size or no finished epoch.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

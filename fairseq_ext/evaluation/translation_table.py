@@ -46,11 +46,7 @@ def write_table(
 
 
 def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
-    """Read a table: for each system, whether its lines are tokens, and the lines of each run.
-
-    Raises:
-        DataError: the file is unreadable, or is not such a table.
-    """
+    """Read a table: for each system, whether its lines are tokens, and the lines of each run."""
     rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
     heading = rows[0] if rows else []
     if not all(heading) or len(set(heading)) < len(heading) or len(rows) < 2:
@@ -77,12 +73,7 @@ def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
 
 
 def read_system(path: str | Path, name: str) -> tuple[bool, list[list[str]]]:
-    """Read the runs of one system, as :func:`read_table` returns them.
-
-    Raises:
-        ConfigError: the table has no such system.
-        DataError: as for :func:`read_table`.
-    """
+    """Read the runs of one system, as :func:`read_table` returns them."""
     systems = read_table(path)
     if name not in systems:
         raise ConfigError(

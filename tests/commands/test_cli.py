@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext import cli, commands
-from fairseq_ext.commands import doctor
-from fairseq_ext.commands.examples import EXAMPLES
+from fairseq_ext.commands import EXAMPLES, doctor
 from fairseq_ext.version import __version__
 from tests.support.harness import BIN, REPO, run, write_lines
 

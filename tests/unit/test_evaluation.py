@@ -55,7 +55,7 @@ def generated(tmp_path) -> Path:
 def test_generated_is_in_corpus_order(generated):
     first, second = outputs.read_generated(generated, expected=2)
     assert (first.index, first.source, first.target) == (0, "đông", "east")
-    assert first.best == outputs.Hypothesis("", -math.inf, "", (-0.5,), ((0.5, 0.5),))
+    assert first.best == outputs.Hypothesis("", -math.inf, (-0.5,), ((0.5, 0.5),))
     assert [hypothesis.text for hypothesis in second.hypotheses] == ["o@@ ne <unk>", "second best"]
     assert [hypothesis.score for hypothesis in second.hypotheses] == [-0.25, -1.5e-05]
     assert second.best.token_scores == (-0.1, -0.2, -0.3, -0.4)
@@ -66,7 +66,7 @@ def test_generated_is_in_corpus_order(generated):
 
 def test_hard_alignment(tmp_path):
     path = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tc d", "A-0\t1-0 0-1"])
-    assert outputs.read_generated(path)[0].best.hard == ((1, 0), (0, 1))
+    assert outputs.read_generated(path)[0].best.hard == ("1-0", "0-1")
     assert outputs.read_generated(path)[0].best.soft == ()
 
 
@@ -82,7 +82,7 @@ def test_hard_alignment(tmp_path):
         (["H-0\t-1\ta", "H-1\t-1\tb"], 1, "translates 2 sentences, but 1 were expected"),
         (["S-0\ta", "S-1\tb", "H-1\t-1\tb"], None, "number 0"),
         (["S-0\ta", "H-0\t-1\ta", "S-0\ta", "H-0\t-1\ta"], None, "line 3: sentence 0 occurs twice"),
-        (["S-0\ta", "D-0\t-1\ta"], None, "line 2: `D-0` comes before"),
+        (["S-0\ta", "P-0\t-1"], None, "line 2: `P-0` comes before"),
         (["H-0\tnoscore"], None, "line 1: expected a score"),
         (["H-0\t-1\ta", "P-0\t-1 x"], None, "line 2"),
         (["H-0\t-1\ta", "A-0\t0.5,0.5 1.0"], None, "line 2: the rows"),
