@@ -26,8 +26,9 @@ SYSTEMS: dict[str, tuple[object, ...]] = {
     "muse": ("--arch", "muse_tiny", "--encoder-layers", 2, "--decoder-layers", 2, "--lr", 2e-3),
 }
 QUICKEST = {("gru", "sort"), ("linformer", "sort"), ("muse", "copy")}
-TASKS = {"copy": (list, 600, 98.0), "sort": (sorted, 600, 98.0)}
-"""What becomes of a sentence, the updates to learn it in, and the BLEU to reach."""
+TASKS = {"copy": list, "sort": sorted}
+UPDATES, ENOUGH = 200, 98.0
+"""Updates in which a task is learnt, and the BLEU to reach."""
 
 TEST_LINES = 200
 
@@ -44,15 +45,14 @@ def bleu(generated: str) -> float:
     ],
 )
 def test_learns(system: str, task: str, tmp_path: Path) -> None:
-    transform, updates, enough = TASKS[task]
-    text = digits_corpus(tmp_path / "text", transform, train=4000, valid=50, test=TEST_LINES)
-    data = binarize(text, tmp_path / "bin")
+    sizes = {"train": 4000, "valid": 50, "test": TEST_LINES, "max_len": 5}
+    data = binarize(digits_corpus(tmp_path / "text", TASKS[task], **sizes), tmp_path / "bin")
     fairseq(
-        *("train", data, "--save-dir", tmp_path / "model", "--cpu", "--max-update", updates),
+        *("train", data, "--save-dir", tmp_path / "model", "--cpu", "--max-update", UPDATES),
         *("--optimizer", "adam", "--clip-norm", 1, "--max-tokens", 600, "--dropout", 0),
         # Down to 0, or the last updates' noise, another on each kind of processor, costs some BLEU.
-        *("--lr-scheduler", "polynomial_decay", "--warmup-updates", 100),
-        *("--total-num-update", updates),
+        *("--lr-scheduler", "polynomial_decay", "--warmup-updates", 50),
+        *("--total-num-update", UPDATES),
         *("--no-save-optimizer-state", "--no-epoch-checkpoints", "--num-workers", 0),
         *SYSTEMS[system],
     )
@@ -61,9 +61,6 @@ def test_learns(system: str, task: str, tmp_path: Path) -> None:
         model = tmp_path / "model" / "checkpoint_last.pt"
         return fairseq("generate", data, "--path", model, "--cpu", *flags).stdout
 
-    small, large = (generate("--max-tokens", n, "--engine", "fairseq") for n in (40, 4000))
-    greedy = generate("--beam", 1)
-    assert bleu(large) >= enough
-    assert bleu(greedy) >= enough
-    assert len(hypotheses(large)) == TEST_LINES
-    assert hypotheses(small) == hypotheses(large)
+    for output in (generate("--engine", "fairseq"), generate("--beam", 1)):
+        assert bleu(output) >= ENOUGH
+        assert len(hypotheses(output)) == TEST_LINES
