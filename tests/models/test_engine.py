@@ -40,9 +40,9 @@ def test_beam_search(names: str):
     """All hypotheses, of sentences together in a batch, with scores and alignments."""
     voters, task = together(names)
     sentences = SENTENCES[:4] if "+" in names else SENTENCES
-    rules = Rules(beam=4, max_len_b=25, attention=True)
+    rules = Rules(beam=4, max_len_b=15, attention=True)
     ours = worker_of(voters, task).translate(sentences, rules)
-    theirs = fairseqs(voters, task, sentences, beam_size=4, max_len_b=25)
+    theirs = fairseqs(voters, task, sentences, beam_size=4, max_len_b=15)
     assert_same(ours, theirs, attention=True)
 
 

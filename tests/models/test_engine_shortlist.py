@@ -57,8 +57,10 @@ def small_worker(lists: Shortlist | None) -> Worker:
     return worker_of(*sharpened("transformer"), shortlist=lists)
 
 
-@pytest.mark.parametrize("numbers", NUMBERS)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [*((name, "fp32") for name in ALL), *itertools.product(("gru", "bmt-1", "muse"), NUMBERS)],
+)
 def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
     program = program_of(*sharpened(name))
     with_it, without = (

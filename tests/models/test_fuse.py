@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq import checkpoint_utils
 
 from fairseq_ext.muse import fusing
+from fairseq_ext.muse.projections import FusedProjections
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support.harness import fairseq, hypotheses, run
 from tests.support.models import ARCHITECTURES, UNDER_LAW, build, padded, previous, random_sentences
@@ -127,9 +129,17 @@ def test_commands_find_the_same_translations(copy_data: Path, tmp_path: Path) ->
     assert "last_optimizer_state" not in left
 
     search = ("--beam", 5, "--cpu", "--engine", "fairseq")  # the modules, not the engine
-    translations = [
-        hypotheses(fairseq("generate", copy_data, "--path", path, *search).stdout)
-        for path in (trained, fused)
-    ]
-    assert len(translations[0]) == 50
-    assert translations[0] == translations[1]
+    expected, *others = (
+        hypotheses(fairseq("generate", copy_data, "--path", path, *search, *flags).stdout)
+        for path, flags in (
+            (trained, ()),
+            (fused, ()),
+            (trained, ("--model-overrides", "{'muse_fused': True}")),
+        )
+    )
+    assert len(expected) == 50
+    assert others == [expected, expected]
+    models, _ = checkpoint_utils.load_model_ensemble(
+        [str(trained)], arg_overrides={"muse_fused": True, "data": str(copy_data)}
+    )
+    assert isinstance(models[0].encoder.layers[1].projections, FusedProjections)

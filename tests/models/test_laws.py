@@ -13,14 +13,18 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_ext.utils.errors import ConfigError
 from tests.support.models import (
     ARCHITECTURES,
     UNDER_LAW,
+    batch,
     build,
     configuration,
+    net_input,
     padded,
     previous,
     random_sentences,
+    sample_of,
 )
 
 pytestmark = pytest.mark.parametrize("name", ARCHITECTURES)
@@ -30,8 +34,7 @@ TARGET = random_sentences([4, 6, 3, 2], seed=4)
 
 
 def logits(model, source: Tensor, target: Tensor) -> Tensor:
-    lengths = source.ne(1).sum(1)
-    return model(source, lengths, previous(target))[0]
+    return model(**net_input(source, target))[0]
 
 
 def both_outputs(model, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,18 +197,14 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
     for parameter in model.parameters():  # sharper than at initialization: hypotheses end
         parameter.data *= 2
     generator = SequenceGenerator(
-        [model], task.target_dictionary, beam_size=4, max_len_a=1, max_len_b=6
+        [model], task.target_dictionary, beam_size=4, max_len_a=0, max_len_b=9
     )
     sentences = random_sentences([9, 2, 6, 1, 4], seed=7)
 
-    def search(batch: list[list[int]]) -> list:
-        source = padded(batch, left=True)
-        net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
-        return generator.generate([model], {"net_input": net_input, "id": torch.arange(len(batch))})
-
-    generator.max_len_a, generator.max_len_b = 0, 9  # a limit that batch mates do not move
-    for hypotheses, sentence in zip(search(sentences), sentences, strict=True):
-        alone = search([sentence])[0]
+    # The limit of the length must not be moved by batch mates, so it has no part of the source's.
+    together = generator.generate([model], sample_of(sentences))
+    for hypotheses, sentence in zip(together, sentences, strict=True):
+        (alone,) = generator.generate([model], sample_of([sentence]))
         for hypothesis, other in zip(hypotheses, alone, strict=True):
             assert hypothesis["tokens"].equal(other["tokens"])
             assert hypothesis["score"].item() == pytest.approx(other["score"].item(), abs=1e-9)
@@ -219,40 +218,25 @@ def attentive(name: str):
     return model
 
 
-def assert_near(actual: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
-    """Within a few roundings of ``dtype``, of the size of the logits."""
-    atol = 16 * torch.finfo(dtype).eps * exact.std().item()
-    torch.testing.assert_close(actual.float(), exact, rtol=0, atol=atol)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, "autocast"])
+def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype | str) -> None:
     model = attentive(name)
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     exact = logits(model, source, target)
-    model = model.to(dtype)
-    rounded = logits(model, source, target)
-    assert rounded.dtype == dtype
+    if dtype == "autocast":
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = logits(model, source, target)
+    else:
+        rounded = logits(model.to(dtype), source, target)
+        assert rounded.dtype == dtype
     assert rounded.isfinite().all()
-    if not UNDER_LAW[name].unsteady:
-        assert_near(rounded, exact, dtype)
+    if not UNDER_LAW[name].unsteady:  # within a few roundings, of the size of the logits
+        eps = torch.finfo(torch.bfloat16 if dtype == "autocast" else dtype).eps
+        limit = 16 * eps * exact.std().item()
+        torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=limit)
     rounded.float().square().sum().backward()
     for parameter in model.parameters():
-        assert parameter.grad.isfinite().all()
-
-
-def test_autocast_is_finite_and_near(name: str) -> None:
-    model = attentive(name)
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    exact = logits(model, source, target)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = logits(model, source, target)
-    assert rounded.isfinite().all()
-    if not UNDER_LAW[name].unsteady:
-        assert_near(rounded, exact, torch.bfloat16)
-    rounded.float().square().sum().backward()
-    for parameter in model.parameters():
-        assert parameter.grad.dtype == torch.float32
+        assert parameter.grad.dtype == (torch.float32 if dtype == "autocast" else dtype)
         assert parameter.grad.isfinite().all()
 
 
@@ -273,10 +257,9 @@ def test_the_alignment_loss_of_fairseq_trains_the_attention(model, name: str) ->
     if getattr(model, "no_alignment", None):
         pytest.skip("refused for it, see test_no_alignment_loss_of_a_linformer")
     source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    source_tokens = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
     columns, rows = source.size(1), target.size(1)
     sample = {
-        "net_input": {**source_tokens, "prev_output_tokens": previous(target)},
+        "net_input": net_input(source, target),
         "alignments": torch.tensor(
             [[0, 1], [2, 0], [columns - 2, rows + 4], [columns - 1, 3 * rows]]
         ),
@@ -301,6 +284,19 @@ def test_the_alignment_loss_of_fairseq_trains_the_attention(model, name: str) ->
         embedding.data += sign * step
         values.append(alignment().item())
     assert (values[0] - values[1]) / 2 == pytest.approx((gradient * step).sum().item(), rel=0.01)
+
+
+def test_generation_returns_attention_only_when_asked(name: str) -> None:
+    if UNDER_LAW[name].wings == ("binary",):
+        pytest.skip("fairseq's own decoder always returns it")
+    model, _ = build(ARCHITECTURES[name])
+    model.make_generation_fast_(need_attn=False)
+    assert model(**batch()["net_input"])[1]["attn"] == [None]
+
+
+def test_shared_embeddings_need_one_dictionary(name: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=r"one dictionary|joined dictionary"):
+        build([*ARCHITECTURES[name], "--share-all-embeddings"], target_size=40)
 
 
 def test_pad_embedding_stays_zero(model, name: str) -> None:

@@ -18,7 +18,6 @@ from tests.support.models import (
     LINFORMER,
     build,
     configuration,
-    dictionary,
     padded,
     previous,
     random_sentences,
@@ -132,11 +131,6 @@ def test_slots_of_each_layer(k: str, layers: tuple[int, int], slots: list[int]) 
 def test_bad_options_are_refused_by_name(flags: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build([*LINFORMER, *flags])
-
-
-def test_embeddings_of_two_dictionaries_cannot_be_shared() -> None:
-    with pytest.raises(ConfigError, match="one dictionary for both"):
-        build([*LINFORMER, "--share-all-embeddings"], target_size=40)
 
 
 # ---- sources ----
@@ -280,19 +274,25 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_commands_do_not_depend_on_the_side_of_the_pads(copy_data: Path, trained: Path) -> None:
+def test_commands_depend_on_neither_pads_nor_the_maximum_length(
+    copy_data: Path, trained: Path
+) -> None:
     """fairseq-generate, by any batches and padding, and fairseq-interactive."""
 
     def generate(*flags: object) -> list[str]:
         command = ("generate", copy_data, "--path", trained, "--cpu", "--beam", 4, *PADDED)
-        return hypotheses(fairseq(*command, *flags).stdout)
+        return hypotheses(fairseq(*command, "--max-tokens", 1000, *flags).stdout)
 
-    together = generate("--max-tokens", 1000)
+    together = generate()
     assert len(set(together)) > 10
-    assert generate("--batch-size", 1) == together
-    assert generate("--task", "translation", "--left-pad-source", "--max-tokens", 1000) == together
-    widened = ("--task", "translation", "--required-seq-len-multiple", 8, "--max-tokens", 1000)
-    assert generate(*widened) == together
+    for flags in (
+        ("--batch-size", 1),
+        ("--task", "translation", "--left-pad-source"),
+        ("--task", "translation", "--required-seq-len-multiple", 8),
+        ("--model-overrides", "{'linformer_max_len': 50}"),
+        ("--model-overrides", "{'linformer_max_len': 12}"),
+    ):
+        assert generate(*flags) == together, flags
     text = (copy_data.parent / "text" / "test.src").read_text()
     interactive = fairseq(
         *("interactive", copy_data, "--path", trained, "--cpu", "--beam", 4),
@@ -300,19 +300,6 @@ def test_commands_do_not_depend_on_the_side_of_the_pads(copy_data: Path, trained
         stdin=text,
     )
     assert hypotheses(interactive.stdout) == together
-
-
-@pytest.mark.system
-@pytest.mark.slow
-def test_checkpoint_generates_at_another_max_len(copy_data: Path, trained: Path) -> None:
-    def generate(*flags: object) -> list[str]:
-        command = ("generate", copy_data, "--path", trained, "--cpu", "--max-tokens", 1000)
-        command += PADDED
-        return hypotheses(fairseq(*command, *flags).stdout)
-
-    expected = generate()
-    assert generate("--model-overrides", "{'linformer_max_len': 50}") == expected
-    assert generate("--model-overrides", "{'linformer_max_len': 12}") == expected
     models, _ = checkpoint_utils.load_model_ensemble(
         [str(trained)], arg_overrides={"linformer_max_len": 50, "data": str(copy_data)}
     )
@@ -334,7 +321,3 @@ def test_training_goes_on_with_a_larger_max_len(
     )
     assert cfg.model.linformer_max_len == 40
     assert models[0].encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)
-
-
-def test_dictionary_helper_is_exact() -> None:
-    assert len(dictionary(50_272)) == 50_272

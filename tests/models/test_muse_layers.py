@@ -214,16 +214,10 @@ def causal_mask(length: int) -> Tensor:
     return torch.full((length, length), -torch.inf, dtype=torch.double).triu(1)
 
 
-def run(
-    block: ParallelBlock,
-    x: Tensor,
-    source: Tensor | None,
-    pads: Tensor | None = None,
-    source_pads: Tensor | None = None,
-) -> Tensor:
+def run(block: ParallelBlock, x: Tensor, source: Tensor | None) -> Tensor:
     if source is None:
-        return block(x, pads)[0]
-    return block(x, pads, causal_mask(len(x)), block.source(source, source_pads))[0]
+        return block(x, None)[0]
+    return block(x, None, causal_mask(len(x)), block.source(source, None))[0]
 
 
 @pytest.mark.parametrize("longest_band", [0, 64])
@@ -252,44 +246,6 @@ def test_block_equals_the_reference(
     ]
     inputs = [x, *block.parameters(), *([] if source is None else [source])]
     equal(run(block, x, source), torch.stack(expected, 1), inputs, atol=1e-11)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("decoder", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_pads_reach_nothing_in_two_layers(variant: str, decoder: bool, fused: bool) -> None:
-    """A sentence alone, and batched with pads of any value on the left and on the right."""
-    blocks = [build(variant, decoder, fused=fused), build(variant, decoder, fused=fused)]
-    random_(blocks[1], seed=5)
-
-    def layers(x: Tensor, source: Tensor | None, *pads: Tensor) -> Tensor:
-        for block in blocks:
-            x = run(block, x, source, *pads)
-        return x
-
-    sentence, origin = tensor(4, 1, DIM), tensor(3, 1, 5, seed=3) if decoder else None
-    alone = layers(sentence, origin)
-    x, pads = tensor(9, 3, DIM, seed=7).detach(), torch.zeros(3, 9, dtype=torch.bool)
-    x[:4, :1], x[5:, 1:2] = sentence, sentence
-    pads[0, 4:], pads[1, :5] = True, True
-    source = source_pads = None
-    if decoder:
-        source, source_pads = tensor(5, 3, 5, seed=8).detach(), torch.zeros(3, 5, dtype=torch.bool)
-        source[:3, :1], source[2:, 1:2] = origin, origin
-        source_pads[0, 3:], source_pads[1, :2] = True, True
-    together = layers(x, source, pads, source_pads)
-    torch.testing.assert_close(together[:4, :1], alone, rtol=0, atol=1e-12)
-    torch.testing.assert_close(together[5:, 1:2], alone, rtol=0, atol=1e-12)
-
-
-def test_a_sentence_of_pads_alone_stays_finite() -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        block = build("gated", decoder=True).to(dtype)
-        pads = torch.tensor([[True] * 3, [False] * 3])
-        x, source = tensor(3, 2, DIM).to(dtype), tensor(3, 2, 5).to(dtype)
-        out, weights = block(x, pads, causal_mask(3).to(dtype), block.source(source, pads))
-        assert out.isfinite().all()
-        assert weights.isfinite().all()
 
 
 def test_shared_values_make_kernels_and_queries_do_not() -> None:
@@ -344,17 +300,6 @@ def test_permuting_heads_permutes_nothing_else() -> None:
     other.attention.convolution.predictor.weight.data = by_head.reshape(-1, DIM)
     x = tensor(5, 2, DIM)
     torch.testing.assert_close(run(other, x, None), run(block, x, None), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_decoder_block_reads_no_later_position(variant: str) -> None:
-    block, x, source = build(variant, True), tensor(6, 2, DIM), tensor(4, 2, 5)
-    before = run(block, x, source)
-    changed = x.detach().clone()
-    changed[3:] += 1
-    after = run(block, changed, source)
-    assert after[:3].equal(before[:3])
-    assert not after[3:].allclose(before[3:])
 
 
 def test_cross_attention_reads_the_blocks_input() -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_ext.muse.model import MuseConfig
-from fairseq_ext.muse.projections import FusedProjections
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
-from tests.support.models import SMALL, build, configuration, padded, previous, random_sentences
+from tests.support.engine import as_found, assert_same
+from tests.support.models import (
+    MUSE,
+    build,
+    configuration,
+    padded,
+    previous,
+    random_sentences,
+    sample_of,
+)
 
-MUSE = ["--arch", "muse_base", *SMALL]
-TORCH = ("--engine", "fairseq")  # the modules, not the engine
 DE_EN = {"size": 8848, "target_size": 6632}  # dictionaries of the authors' log
 DEAD_NORM = 2 * 384 * 12  # their decoder's unused layer norms, which their counts include
 
@@ -143,17 +144,6 @@ def test_refuses_by_option_name(flags: list[str], message: str) -> None:
         build([*MUSE, *flags])
 
 
-def test_shared_embeddings_refuse_two_dictionaries() -> None:
-    with pytest.raises(ConfigError, match=r"30 source and 40 target.*joined-dictionary"):
-        build([*MUSE, "--share-all-embeddings"], size=30, target_size=40)
-
-
-def test_every_option_has_help() -> None:
-    fields = MuseConfig.__dataclass_fields__
-    missing = [name for name, field in fields.items() if not field.metadata.get("help")]
-    assert missing == ["_name", "max_source_positions", "max_target_positions"]
-
-
 def test_encoder_may_have_another_width_than_the_decoder() -> None:
     model, _ = build([*MUSE, "--encoder-embed-dim", "24", "--encoder-attention-heads", "3"])
     source, target = batch()
@@ -167,16 +157,11 @@ def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     source = padded(sentences, left=True)
     learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=5, max_len_b=20)
-    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
-    expected = generator.generate([model], {**sample, "id": torch.arange(3)})
+    expected = generator.generate([model], sample_of(sentences))
     model.make_generation_fast_(need_attn=False)
     assert model.decoder._output.enabled
-    for candidates, other in zip(generator.generate([model], sample), expected, strict=True):
-        assert [h["tokens"].tolist() for h in candidates] == [h["tokens"].tolist() for h in other]
-        scores = [
-            [hypothesis["score"].item() for hypothesis in side] for side in (candidates, other)
-        ]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+    translations = generator.generate([model], sample_of(sentences))
+    assert_same([*map(as_found, translations)], [*map(as_found, expected)])
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -203,23 +188,6 @@ def learn(
     return losses
 
 
-@pytest.mark.parametrize("kernels", ["3,15", "none"])
-def test_fused_checkpoint_is_the_same_model(kernels: str) -> None:
-    flags = [*MUSE, "--muse-kernels", kernels]
-    model, _ = build(flags, seed=1)
-    fused, _ = build([*flags, "--muse-fused"], seed=2)
-    fused.load_state_dict(model.state_dict())
-    assert isinstance(fused.decoder.layers[0].projections, FusedProjections)
-    source, target = batch()
-    expected = model(source, source.ne(1).sum(1), target)[0]
-    actual = fused(source, source.ne(1).sum(1), target)[0]
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-    separate, _ = build(flags, seed=3)
-    separate.load_state_dict(fused.state_dict())
-    for name, value in model.state_dict().items():
-        assert separate.state_dict()[name].equal(value), name
-
-
 @pytest.mark.parametrize("flags", [[], ["--muse-fused"], ["--muse-kernels", "none"]])
 def test_beam_search_with_and_without_its_cache(flags: list[str]) -> None:
     """Decoding each prefix from the start finds the same, scores included."""
@@ -228,20 +196,16 @@ def test_beam_search_with_and_without_its_cache(flags: list[str]) -> None:
     sentences = random_sentences([9, 2, 6, 1], seed=7)
     source = padded(sentences, left=True)
     learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
-    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
     results = []
     for cached in (True, False):
         generator = SequenceGenerator(
             [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=25
         )
         generator.model.has_incremental = cached
-        results.append(generator.generate([model], {**sample, "id": torch.arange(4)}))
-    lengths = [len(sentence[0]["tokens"]) for sentence in results[0]]
+        results.append(generator.generate([model], sample_of(sentences)))
+    lengths = [len(hypotheses[0]["tokens"]) for hypotheses in results[0]]
     assert min(lengths) < max(lengths)
-    for actual, other in zip(*results, strict=True):
-        assert [h["tokens"].tolist() for h in actual] == [h["tokens"].tolist() for h in other]
-        scores = [[hypothesis["score"].item() for hypothesis in side] for side in (actual, other)]
-        assert scores[0] == pytest.approx(scores[1], abs=1e-9)
+    assert_same(*([*map(as_found, translations)] for translations in results), atol=1e-9)
 
 
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
@@ -252,9 +216,7 @@ def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
     generator = SequenceGenerator(
         [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=6
     )
-    source = padded(random_sentences([9, 4]), left=True)
-    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
-    generator.generate([model], {**sample, "id": torch.arange(2)})
+    generator.generate([model], sample_of(random_sentences([9, 4])))
     assert sizes == [(9, 2, 64)]
 
 
@@ -270,13 +232,6 @@ def test_alignment_of_a_chosen_layer_and_of_fewer_heads() -> None:
         calls.append(full)
     assert not calls[0].allclose(calls[1])
     assert not calls[0].allclose(calls[2])
-
-
-def test_generation_returns_attention_only_when_asked() -> None:
-    model, _ = build(MUSE)
-    source, target = batch()
-    model.make_generation_fast_(need_attn=False)
-    assert model(source, source.ne(1).sum(1), target)[1]["attn"] == [None]
 
 
 @pytest.mark.parametrize("flags", [[], ["--muse-convolution", "ordinary", "--muse-kernels", "3"]])
@@ -301,25 +256,3 @@ def test_300_updates_learn_by_heart() -> None:
     source, target = batch()[0], padded(sentences, left=False)
     losses = learn(model, source, target, updates=300, rate=1e-3)
     assert losses[-1] < 0.2 < 2 < losses[0]
-
-
-@pytest.mark.system
-def test_commands_with_a_fused_model_find_the_same(tmp_path: Path) -> None:
-    text = digits_corpus(tmp_path / "text", train=200, valid=20, test=30)
-    data = binarize(text, tmp_path / "bin")
-    fairseq(
-        *("train", data, "--arch", "muse_tiny", "--save-dir", tmp_path / "model", "--cpu"),
-        *("--optimizer", "adam", "--lr", 1e-3, "--max-tokens", 400, "--max-update", 20),
-        *("--no-save-optimizer-state", "--num-workers", 0, "--dropout", 0),
-    )
-    model = tmp_path / "model" / "checkpoint_last.pt"
-    values = [
-        fairseq("generate", data, "--path", model, "--cpu", "--beam", 5, *TORCH, *flags).stdout
-        for flags in ((), ("--model-overrides", "{'muse_fused': True}"))
-    ]
-    assert hypotheses(values[0]) == hypotheses(values[1])
-    assert len(hypotheses(values[0])) == 30
-    models, _ = checkpoint_utils.load_model_ensemble(
-        [str(model)], arg_overrides={"muse_fused": True, "data": str(data)}
-    )
-    assert isinstance(models[0].encoder.layers[3].projections, FusedProjections)

@@ -95,6 +95,15 @@ def test_a_missing_option_has_its_default(name: str, tmp_path: Path):
         assert reloaded.max_positions() == model.max_positions(), missing
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_every_option_has_help(name: str):
+    """But for those of the task, shown there, and fairseq's own."""
+    fields = MODEL_DATACLASS_REGISTRY[name].__dataclass_fields__
+    missing = {option for option, field in fields.items() if not field.metadata.get("help")}
+    limits = {"max_positions", "max_source_positions", "max_target_positions"}
+    assert missing <= {"_name", *limits}
+
+
 def test_a_named_architecture_has_its_own_default(tmp_path: Path):
     cfg = configuration(["--arch", "gru_tiny"])
     task = task_of(cfg, "gru_tiny")

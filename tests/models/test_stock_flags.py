@@ -192,12 +192,6 @@ def assert_same(actual: list[Sentence], other: list[Sentence]) -> None:
             assert ours == pytest.approx(theirs, abs=2e-4)
 
 
-def same_alignments(actual: list[Sentence], other: list[Sentence]) -> None:
-    for left, right in zip(actual, other, strict=True):
-        for ours, theirs in zip(left.alignments, right.alignments, strict=True):
-            torch.testing.assert_close(soft(ours), soft(theirs), rtol=0, atol=1e-5)
-
-
 # Generation
 
 
@@ -225,13 +219,7 @@ def test_soft_alignments_are_distributions_over_the_source(trained: Trained) -> 
     assert widest > 0.5  # it has learned to look at something
 
 
-def test_alone_as_in_a_batch(trained: Trained) -> None:
-    alone = trained.generate("--batch-size", 1, "--nbest", 3, "--print-alignment", "soft")
-    assert_same(alone, trained.plain)
-    same_alignments(alone, trained.plain)
-
-
-def test_padding_flags_change_nothing(trained: Trained) -> None:
+def test_batches_and_padding_change_nothing(trained: Trained) -> None:
     """fairseq's `--left-pad-source` takes no value and, its default being true, means false."""
     output = trained.output(
         *("--task", "translation", "--left-pad-source", "--required-seq-len-multiple", 8),
@@ -240,9 +228,12 @@ def test_padding_flags_change_nothing(trained: Trained) -> None:
     )
     assert "'left_pad_source': False" in output
     assert "bucketing source lengths" in output
-    padded = parse(output)
-    assert_same(padded, trained.plain)
-    same_alignments(padded, trained.plain)
+    alone = trained.output("--batch-size", 1, "--nbest", 3, "--print-alignment", "soft")
+    for sentences in map(parse, (output, alone)):
+        assert_same(sentences, trained.plain)
+        for left, right in zip(sentences, trained.plain, strict=True):
+            for ours, theirs in zip(left.alignments, right.alignments, strict=True):
+                torch.testing.assert_close(soft(ours), soft(theirs), rtol=0, atol=1e-5)
 
 
 def test_hard_alignments_and_an_ensemble_of_one_model_twice(trained: Trained) -> None:
@@ -384,14 +375,6 @@ def losses(log: str) -> tuple[str, str]:
     return re.findall(r"valid on 'valid' subset \|.*? loss ([\d.]+) \| nll_loss ([\d.]+)", log)[-1]
 
 
-def test_validate_equals_validation_while_training(trained: Trained) -> None:
-    done = fairseq(
-        *("validate", trained.data, "--path", trained.last, "--cpu", "--no-progress-bar"),
-        *("--task", "translation", "--batch-size", 3),
-    )
-    assert losses(done.stdout + done.stderr) == losses(trained.log)
-
-
 HUB = """
 import sys
 import fairseq_ext
@@ -458,32 +441,13 @@ def test_shared_embeddings_in_bf16(trained: Trained, tmp_path: Path) -> None:
     assert len({s.texts[0] for s in sentences}) > TEST_LINES / 4
 
 
-def test_shared_embeddings_need_one_dictionary(trained: Trained, tmp_path: Path) -> None:
-    data = binarize(trained.text, tmp_path / "bin")
-    done = train(
-        *(data, tmp_path / "model", "--share-all-embeddings", "--optimizer", "adam"),
-        *("--max-tokens", 500),
-        ok=False,
-    )
-    assert done.stderr.splitlines()[-1].startswith("fairseq-ext: error: `--share-all-embeddings`")
-    assert "--joined-dictionary" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--fp16", "--amp"])
-def test_half_precision_on_the_cpu_is_refused_by_name(
-    trained: Trained, tmp_path: Path, option: str
-) -> None:
-    needed = ("--optimizer", "adam", "--max-tokens", 500)
-    done = train(trained.data, tmp_path / "model", option, *needed, ok=False)
-    assert done.stderr.splitlines()[-1].startswith(f"fairseq-ext: error: `{option}` trains on")
-    assert "Traceback" not in done.stderr
-
-
 def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_path: Path) -> None:
     done = train(trained.data, tmp_path / "model", "--encoder-embed-path", "x", ok=False)
     assert done.returncode == 2
     assert "unrecognized arguments: --encoder-embed-path x" in done.stderr.splitlines()[-1]
+
+
+NEEDED = ("--optimizer", "adam", "--max-tokens", 500)
 
 
 @pytest.mark.parametrize(
@@ -503,7 +467,7 @@ def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_pat
         ),
         (
             "train",
-            ["--valid-subset", "train", "--optimizer", "adam", "--max-tokens", 500],
+            ["--valid-subset", "train", *NEEDED],
             "`--valid-subset` must not be the training subset",
         ),
         (
