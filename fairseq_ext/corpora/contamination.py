@@ -4,12 +4,6 @@ A score on sentences of the training text says little about other sentences. Two
 near-duplicates if they become equal when a word is left out of each (two words in sentences of nine
 words or more), as in :mod:`fairseq_ext.corpora.near_duplicates`. They then share a skeleton, which
 is what this module compares. Training text of any size can be read: once, in chunks.
-
-**Filter.** Nearly all training sentences are far from the test set, and making their skeletons
-would cost hours. If at most ``e`` words may be left out of a sentence of ``m`` words, it shares at
-least ``m - 1 - 3 e`` pairs of neighbouring words with its near-duplicate (a word left out of it
-breaks two pairs, a word left out of the other breaks one), and ``m - 2 - 5 e`` triples.
-Sentences that share fewer pairs and triples with every test sentence are passed over.
 """
 
 from __future__ import annotations
@@ -24,22 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext.corpora.command_lines import ContaminationOptions
-from fairseq_ext.corpora.near_duplicates import (
-    BASE,
-    Reach,
-    WordHashes,
-    hash_words,
-    mixed,
-    skeletons,
-)
+from fairseq_ext.corpora.near_duplicates import WordHashes, hash_words, skeletons
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
 
 CHUNK = 100_000  # training sentences at a time; some 200 MB
-FILTER_BITS = 24
-REACH = Reach(longest=100)
-"""Tries all pairs of words in long sentences, too, because few sentences pass the filter."""
+FILTER_BITS = 26
+LONGEST = 100
+"""Most words of a sentence of which all pairs of words are tried."""
 EXACT, NEAR = "exact", "near"
 
 
@@ -58,121 +45,6 @@ class Match:
     line: int
 
 
-class HashFilter:
-    """A set of 64-bit hashes, whose answers may be false positives but never false negatives."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self._bits = np.zeros(1 << FILTER_BITS, bool)
-        self._bits[self._places(values)] = True
-
-    def holds(self, values: np.ndarray) -> np.ndarray:
-        """Return True for each value that may be in the set."""
-        return self._bits[self._places(values)]
-
-    @staticmethod
-    def _places(values: np.ndarray) -> np.ndarray:
-        return (values >> np.uint64(64 - FILTER_BITS)).astype(np.int64)
-
-
-class TestSentences:
-    """The sentences of a test set, prepared for a search in other text.
-
-    Args:
-        sentences: plain text.
-    """
-
-    __test__ = False  # keeps pytest from collecting this class because of its name
-
-    def __init__(self, sentences: Sequence[str]) -> None:
-        hashes = hash_words(sentences)
-        values, rows = _all_skeletons(hashes)
-        order = np.argsort(values, kind="stable")
-        self._values, self._rows = values[order], rows[order]
-        self._skeletons = HashFilter(values)
-        self._runs = {size: HashFilter(_runs(hashes.words, size)) for size in (2, 3)}
-        self._normal = [_sentence_words(hashes, row) for row in range(len(sentences))]
-        self._matches: dict[int, Match] = {}
-        self._lines = 0
-
-    def search(self, sentences: Sequence[str]) -> None:
-        """Look for the test sentences among the next training sentences."""
-        hashes = hash_words(sentences)
-        candidates = np.flatnonzero(self._may_match(hashes))
-        subset = _subset(hashes, candidates)
-        for values, rows in skeletons(subset, REACH):
-            hits = self._skeletons.holds(values)
-            if not hits.any():
-                continue
-            low, high = (
-                np.searchsorted(self._values, values[hits], side) for side in ("left", "right")
-            )
-            for row, first, end in zip(
-                rows[hits].tolist(), low.tolist(), high.tolist(), strict=True
-            ):
-                for sentence in self._rows[first:end].tolist():
-                    equal = _sentence_words(subset, row) == self._normal[sentence]
-                    self._note(sentence, equal, self._lines + int(candidates[row]))
-        self._lines += len(sentences)
-
-    def matches(self) -> list[Match]:
-        """Return the matches so far, by test sentence; an exact match outranks a near one."""
-        return [self._matches[sentence] for sentence in sorted(self._matches)]
-
-    def _note(self, sentence: int, equal: bool, line: int) -> None:
-        before = self._matches.get(sentence)
-        kind = EXACT if equal else NEAR
-        if (
-            before is None
-            or (kind == EXACT and before.kind == NEAR)
-            or (kind == before.kind and line < before.line)
-        ):
-            self._matches[sentence] = Match(sentence, kind, line)
-
-    def _may_match(self, hashes: WordHashes) -> np.ndarray:
-        """Return True for each sentence that shares enough runs of words with test sentences."""
-        lengths = hashes.lengths
-        edits = (lengths >= REACH.one_word).astype(np.int64)
-        edits += lengths >= REACH.two_words
-        result = np.ones(len(lengths), bool)
-        for size in (2, 3):
-            needed = lengths - (size - 1) - (2 * size - 1) * edits
-            shared = np.zeros(len(hashes.words) + 1, np.int64)
-            hits = self._runs[size].holds(_runs(hashes.words, size))
-            np.cumsum(hits, out=shared[1 : len(hits) + 1])
-            shared[len(hits) + 1 :] = shared[len(hits)]
-            last = np.maximum(hashes.ends - (size - 1), hashes.ends - lengths)
-            result &= shared[last] - shared[hashes.ends - lengths] >= needed
-        return result
-
-
-def _runs(words: np.ndarray, size: int) -> np.ndarray:
-    """Hash each run of ``size`` words, even across sentence ends: ``[W - size + 1]``."""
-    total = max(0, len(words) - size + 1)
-    sums = np.zeros(total, np.uint64)
-    for place in range(size):
-        sums = sums * BASE + words[place : place + total]
-    return mixed(sums)
-
-
-def _all_skeletons(hashes: WordHashes) -> tuple[np.ndarray, np.ndarray]:
-    parts = list(skeletons(hashes, REACH))
-    empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
-    values, rows = zip(empty, *parts, strict=True)
-    return np.concatenate(values), np.concatenate(rows)
-
-
-def _subset(hashes: WordHashes, rows: np.ndarray) -> WordHashes:
-    lengths = hashes.lengths[rows]
-    ends = np.cumsum(lengths)
-    starts = np.repeat(hashes.ends[rows] - lengths - (ends - lengths), lengths)
-    return WordHashes(hashes.words[np.arange(len(starts)) + starts], ends)
-
-
-def _sentence_words(hashes: WordHashes, row: int) -> bytes:
-    start = int(hashes.ends[row - 1]) if row else 0
-    return hashes.words[start : int(hashes.ends[row])].tobytes()
-
-
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
     """Find the sentences of a test set that are in training text, equal or nearly so.
 
@@ -180,11 +52,37 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
         sentences: the test set, plain text.
         training: any number of sentences in its language, plain text.
     """
-    test = TestSentences(sentences)
-    iterator = iter(training)
+    hashes = hash_words(sentences)
+    empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
+    columns = zip(empty, *skeletons(hashes, LONGEST), strict=True)
+    values, rows = (np.concatenate(column) for column in columns)
+    order = np.argsort(values, kind="stable")
+    values, rows = values[order], rows[order]
+    shift = np.uint64(64 - FILTER_BITS)
+    may_match = np.zeros(1 << FILTER_BITS, bool)  # by the first bits of a skeleton's fingerprint
+    may_match[values >> shift] = True
+    matches: dict[int, Match] = {}
+    iterator, before = iter(training), 0
     while chunk := list(itertools.islice(iterator, CHUNK)):
-        test.search(chunk)
-    return test.matches()
+        training_hashes = hash_words(chunk)
+        for fingerprints, places in skeletons(training_hashes, LONGEST):
+            hits = may_match[fingerprints >> shift]
+            places, fingerprints = places[hits], fingerprints[hits]
+            low, high = (np.searchsorted(values, fingerprints, side) for side in ("left", "right"))
+            for hit in np.flatnonzero(low < high).tolist():
+                place = int(places[hit])
+                for sentence in rows[low[hit] : high[hit]].tolist():
+                    equal = _words(training_hashes, place) == _words(hashes, sentence)
+                    match = Match(sentence, EXACT if equal else NEAR, before + place)
+                    former = matches.get(sentence, match)
+                    matches[sentence] = min(former, match, key=lambda m: (m.kind, m.line))
+        before += len(chunk)
+    return [matches[sentence] for sentence in sorted(matches)]
+
+
+def _words(hashes: WordHashes, row: int) -> bytes:
+    start = int(hashes.ends[row - 1]) if row else 0
+    return hashes.words[start : int(hashes.ends[row])].tobytes()
 
 
 def texts(paths: Iterable[Path]) -> Iterator[str]:

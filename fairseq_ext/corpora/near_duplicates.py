@@ -4,7 +4,7 @@
 yesterday.” in the test set. A test is fair only if such sentences stay on one side of the split.
 
 **Near-duplicates** are sentences that become equal when a word or two are left out of each
-(:class:`Reach`), after case and punctuation are dropped:
+(:data:`ONE_WORD`, :data:`TWO_WORDS`), after case and punctuation are dropped:
 
 - up to 4 words: equal sentences only;
 - 5 to 8 words: one word inserted, left out or replaced;
@@ -40,30 +40,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairseq_ext.corpora.fingerprints import normalized
+from fairseq_ext.text.cleaning import Spaced
 
+ONE_WORD, TWO_WORDS = 5, 9
+"""Fewest words of a sentence in which one word may differ, and two."""
+LONGEST = 24
+"""Most words of a sentence in which all pairs of words are left out in turn. Their number grows
+with the square of the length, so in longer sentences only neighbours are."""
 RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; some 500 MB while they are sorted
-BATCH = 1 << 14  # sentences of equal length whose skeletons are made at a time
-BASE = np.uint64(0x9E3779B97F4A7C15)  # the x of a polynomial in the hashes of words
+BATCH = 1 << 18  # skeletons made at a time
+BASE = 0x9E3779B97F4A7C15  # the x of a polynomial in the hashes of words
+INVERSE, INVERSE_SQUARED = (np.uint64(pow(BASE, -power, 1 << 64)) for power in (1, 2))
 LARGEST_HELD_OUT = 20  # pairs in the largest group that a held-out set may contain
 
 
-class Reach(NamedTuple):
-    """The words in which near-duplicates may differ, by the length of a sentence.
-
-    Attributes:
-        one_word: fewest words of a sentence in which one word may differ.
-        two_words: fewest words of a sentence in which two words may differ.
-        longest: most words of a sentence in which all pairs of words are left out in turn. Their
-            number grows with the square, so in longer sentences only neighbours are.
-    """
-
-    one_word: int = 5
-    two_words: int = 9
-    longest: int = 24
+_LETTERS = Spaced("PSZC")  # marks (M) are not in the list, so they stay
 
 
-DEFAULT_REACH = Reach()
+def normalized(sentence: str) -> str:
+    """Reduce a sentence to its letters and digits, without case and punctuation, for comparison."""
+    return " ".join(sentence.casefold().translate(_LETTERS).split()) or sentence
 
 
 class WordHashes(NamedTuple):
@@ -98,44 +94,48 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
     return WordHashes(np.array(words, np.uint64), np.array(ends, np.int64))
 
 
-def skeleton_count(lengths: np.ndarray, reach: Reach = DEFAULT_REACH) -> int:
-    """Count the skeletons of sentences with these numbers of words."""
-    sizes, counts = np.unique(lengths, return_counts=True)
-    return sum(
-        len(left_out_places(int(size), reach)) * int(count)
-        for size, count in zip(sizes, counts, strict=True)
-    )
+def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
+    """List the places of the two words that each skeleton leaves out, ``[2, K]``.
 
-
-def left_out_places(length: int, reach: Reach) -> list[tuple[int, ...]]:
-    """List the places of the words that each skeleton leaves out; the first leaves out none."""
-    places: list[tuple[int, ...]] = [()]
-    if length >= reach.one_word:
-        places += [(place,) for place in range(length)]
-    if length >= reach.two_words:
-        if length <= reach.longest:
+    Places behind the last word leave out nothing; the first skeleton is the sentence itself.
+    """
+    places = [(length, length + 1)]
+    if length >= ONE_WORD:
+        places += [(place, length) for place in range(length)]
+    if length >= TWO_WORDS:
+        if length <= longest:
             places += itertools.combinations(range(length), 2)
         else:
             places += itertools.pairwise(range(length))
-    return places
+    return np.array(places).T
 
 
-def skeletons(hashes: WordHashes, reach: Reach) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``."""
+def skeletons(
+    hashes: WordHashes, longest: int = LONGEST
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
+
+    A fingerprint is a polynomial in :data:`BASE`. Sums up to each word give that of the words
+    before, between and behind the words left out, and division by the base closes the gaps.
+    """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
-        rows = np.flatnonzero(lengths == length)
+        first, second = left_out_places(length, longest)
         powers = np.cumprod(np.full(length, BASE, np.uint64), dtype=np.uint64)
         # Sentences too short to leave out words have one skeleton: themselves.
-        apart = np.uint64(length < reach.one_word)
-        for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
+        apart = np.uint64(length < ONE_WORD)
+        rows = np.flatnonzero(lengths == length)
+        size = max(1, BATCH // len(first))
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
             places = (hashes.ends[batch] - length)[:, None] + np.arange(length)
-            words = hashes.words[places]  # [n, length]
-            for left_out in left_out_places(length, reach):
-                rest = np.delete(words, left_out, axis=1)
-                sums = (rest * powers[: rest.shape[1]]).sum(axis=1, dtype=np.uint64)
-                yield mixed(sums + apart), batch
+            sums = np.zeros((len(batch), length + 3), np.uint64)
+            np.cumsum(hashes.words[places] * powers, axis=1, out=sums[:, 1 : length + 1])
+            sums[:, length + 1 :] = sums[:, length, None]
+            values = sums[:, first] + apart
+            values += (sums[:, second] - sums[:, first + 1]) * INVERSE
+            values += (sums[:, -1:] - sums[:, second + 1]) * INVERSE_SQUARED
+            yield mixed(values.ravel()), np.repeat(batch, len(first))
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
@@ -145,20 +145,19 @@ def mixed(values: np.ndarray) -> np.ndarray:
     return values ^ (values >> np.uint64(33))
 
 
-def range_count(lengths: np.ndarray, reach: Reach = DEFAULT_REACH) -> int:
+def range_count(lengths: np.ndarray) -> int:
     """Choose the number of ranges of fingerprints into which :func:`links` cuts its work."""
-    return max(1, -(-skeleton_count(lengths, reach) // RANGE_SKELETONS))
+    sizes, counts = np.unique(lengths, return_counts=True)
+    skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
+    return max(1, -(-int(counts @ np.array(skeleton_counts, np.int64)) // RANGE_SKELETONS))
 
 
-def links(
-    parts: Sequence[WordHashes], number: int = 0, count: int = 1, reach: Reach = DEFAULT_REACH
-) -> np.ndarray:
+def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
     """Find the sentences that share a skeleton, in one range of fingerprints.
 
     Args:
         parts: one side of the corpus, in order; rows are counted through all parts.
         number, count: the range, and how many there are.
-        reach: what counts as a near-duplicate.
 
     Returns:
         Pairs of rows ``[2, n]``: a sentence, and the first sentence with the same skeleton.
@@ -168,7 +167,7 @@ def links(
     rows: list[np.ndarray] = []
     offset = 0
     for part in parts:
-        for values, places in skeletons(part, reach):
+        for values, places in skeletons(part):
             inside = (values >= np.uint64(first)) & (values <= np.uint64(last - 1))
             prints.append(values[inside])
             rows.append(places[inside] + offset)
@@ -212,27 +211,28 @@ class Groups:
         return np.array([self._root(row) for row in range(len(self._parents))], np.int64)
 
 
-def group_pairs(
-    pairs: Sequence[tuple[str, str]], reach: Reach = DEFAULT_REACH, ranges: int | None = None
-) -> np.ndarray:
+def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None) -> np.ndarray:
     """Assign each sentence pair to a group of near-duplicates.
 
     Args:
-        pairs: sources and targets.
-        reach: what counts as a near-duplicate.
+        sides: for both sides of the corpus, the hashes of its parts, in order.
         ranges: number of ranges of fingerprints to search one after the other, by default as
             many as memory requires; the result does not depend on it.
 
     Returns:
         The group of each pair ``[N]``: the number of the first pair in it.
     """
-    groups = Groups(len(pairs))
-    for side in (0, 1):
-        hashes = hash_words(pair[side] for pair in pairs)
-        count = ranges or range_count(hashes.lengths, reach)
+    groups = Groups(sum(len(part.ends) for part in sides[0]))
+    for parts in sides:
+        count = ranges or range_count(np.concatenate([part.lengths for part in parts]))
         for number in range(count):
-            groups.join(links([hashes], number, count, reach))
+            groups.join(links(parts, number, count))
     return groups.numbers()
+
+
+def group_pairs(pairs: Sequence[tuple[str, str]], ranges: int | None = None) -> np.ndarray:
+    """Assign each pair of a source and a target to a group, like :func:`group_sides`."""
+    return group_sides([[hash_words(pair[side] for pair in pairs)] for side in (0, 1)], ranges)
 
 
 def group_sizes(groups: np.ndarray) -> np.ndarray:
@@ -246,26 +246,24 @@ def draw_groups(
     size: int,
     salt: str,
     exclude: np.ndarray | None = None,
-    largest: int = LARGEST_HELD_OUT,
 ) -> np.ndarray:
     """Draw whole groups in the order of a hash, until they have ``size`` pairs.
 
     A group that would exceed the size is passed over, so the size is exact if groups of one pair
-    are left. Groups with more than ``largest`` pairs stay in the training text, because nearly
-    equal sentences would make up much of the set.
+    are left. Groups of more than :data:`LARGEST_HELD_OUT` pairs stay in the training text, because
+    nearly equal sentences would make up much of the set.
 
     Args:
         groups: the group of each pair, from :func:`group_pairs`.
         size: pairs to draw.
         salt: another salt gives another order of the groups.
         exclude: True for pairs whose groups must not be drawn, such as those drawn before.
-        largest: most pairs in a group that may be drawn.
 
     Returns:
         True for each pair that is drawn, ``[N]``.
     """
     numbers, counts = np.unique(groups, return_counts=True)
-    usable = counts <= largest
+    usable = counts <= LARGEST_HELD_OUT
     if exclude is not None:
         usable &= ~np.isin(numbers, groups[exclude])
     numbers, counts = numbers[usable], counts[usable]

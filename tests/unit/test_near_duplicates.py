@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from fairseq_ext.corpora import near_duplicates
 from fairseq_ext.corpora.near_duplicates import (
+    ONE_WORD,
+    TWO_WORDS,
     Groups,
-    Reach,
     draw_groups,
     group_pairs,
     group_sizes,
     hash_words,
     links,
     range_count,
-    skeleton_count,
 )
 
 SENTENCE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=11).map(" ".join)
@@ -69,11 +69,10 @@ def test_sentences_are_near_within_the_reach_of_their_length(
 @given(st.lists(SENTENCE, min_size=2, max_size=12))
 def test_every_pair_within_the_distance_is_in_one_group(sentences: list[str]) -> None:
     groups = grouped(*sentences)
-    reach = Reach()
     for left, right in itertools.combinations(range(len(sentences)), 2):
         words = [sentences[row].split() for row in (left, right)]
         shorter = min(map(len, words))
-        reach_of_pair = (shorter >= reach.one_word) + (shorter >= reach.two_words)
+        reach_of_pair = (shorter >= ONE_WORD) + (shorter >= TWO_WORDS)
         if distance(*words) <= reach_of_pair:
             assert groups[left] == groups[right], (sentences[left], sentences[right])
 
@@ -118,8 +117,7 @@ def test_parts_and_the_order_of_ranges_do_not_change_the_groups() -> None:
 
 def test_few_skeletons_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = hash_words(source for source, _ in corpus(500))
-    total = skeleton_count(hashes.lengths)
-    assert total == sum(len(values) for values, _ in near_duplicates.skeletons(hashes, Reach()))
+    total = sum(len(values) for values, _ in near_duplicates.skeletons(hashes))
     monkeypatch.setattr(near_duplicates, "RANGE_SKELETONS", 1000)
     assert range_count(hashes.lengths) == -(-total // 1000)
 
