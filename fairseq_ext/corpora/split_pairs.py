@@ -38,20 +38,13 @@ from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import READ, suggest_pieces
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.text.writing import writers
 from fairseq_ext.utils import files, locks, ray_workers, shared_folder
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.files import require_file, sha256
 
 # Options without influence on the result.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}
-LATER: dict[str, Any] = {
-    "rule": [],
-    "corpora": None,
-    "download": None,
-    "header": False,
-    "csv": False,
-}  # options that are recorded only if they are given
 LOCK = ".preparing.lock"
 LOOKED_AT = 20  # rows of a table searched for a header or numbers
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
@@ -59,19 +52,15 @@ IDENTIFIER = re.compile(r"#?\d+")
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
-def summary(
-    report: dict[str, Any], sizes: dict[str, dict[str, Any]], langs: tuple[str, str]
-) -> str:
+def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
     """Return a table of the splits, and counts of dropped and leaked pairs."""
-    key, dropped, leaks = report["key"], report["dropped"], report["leaks"]
-    rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'types':>7} {'words/line':>11}"]
-    for name, size in sizes.items():
-        pairs = size["pairs"]
-        for lang, words, types in zip(langs, size["words"], size["types"], strict=True):
-            mean = words / max(1, pairs)
-            rows.append(f"{name:6} {pairs:8} {lang:>6} {words:9} {types:7} {mean:11.1f}")
-    held = sum(count for name, count in report["splits"].items() if name != "train")
-    if 4 * held > report["splits"].get("train", 4 * held):
+    key, dropped, leaks, splits = (report[name] for name in ("key", "dropped", "leaks", "splits"))
+    rows = [f"{'split':6} {'pairs':>8} {'side':>6} {'words':>9} {'words/line':>11}"]
+    for name, pairs in splits.items():
+        for lang, words in zip(langs, report["words"][name], strict=True):
+            rows.append(f"{name:6} {pairs:8} {lang:>6} {words:9} {words / max(1, pairs):11.1f}")
+    held = sum(count for name, count in splits.items() if name != "train")
+    if 4 * held > splits.get("train", 4 * held):
         rows.append(f"{held} pairs are not for training; with --valid and --test fewer")
     rows.append(f"pairs read: {report['read']}")
     rows += [f"dropped, {reason}: {count}" for reason, count in dropped.items()]
@@ -292,7 +281,6 @@ def work_on_ray(args: argparse.Namespace) -> int:
 def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
     """Return the manifest's record of the options and the inputs."""
     recorded = {name: value for name, value in vars(options).items() if name not in ELSEWHERE}
-    recorded = {name: value for name, value in recorded.items() if LATER.get(name, ...) != value}
     inputs = [(text.name, path) for text in texts for path in text.files]
     names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
     if len({*names}) < len(names):  # such as `en/corpus.txt` and `de/corpus.txt`
@@ -354,39 +342,30 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
     """Write all splits, ``text.json`` and the manifest; return the summary."""
     options, texts = job.options, job.texts
     langs = (options.src_lang, options.tgt_lang)
-    sizes = job.sizes()
-    key, leaks = job.leaks()
-    report = {
-        "read": job.read(),
-        "dropped": job.dropped(),
-        "splits": {name: size["pairs"] for name, size in sizes.items()},
-        "key": key,
-        "leaks": leaks,
-    }
-    if texts[0].name:
-        described = [_described(text) for text in texts]
-        corpora = [
-            {**entry, **counts} for entry, counts in zip(described, job.of_texts(), strict=True)
-        ]
-        record = {**record, "corpora": corpora}
-    names = [f"{name}.{lang}" for name in sizes for lang in langs]
+    splits = SPLITS if options.as_split is None else (options.as_split,)
+    names = [f"{name}.{lang}" for name in splits for lang in langs]
     hints = []
-    with staged(options.out) as (stage,):
+    with files.staged_folder(options.out) as stage:
         with writers([stage / name for name in names]) as opened:
-            pairs = dict(zip(sizes, zip(opened[::2], opened[1::2], strict=True), strict=True))
-            job.write([pairs.get(name, ()) for name in SPLITS])
-        record = {**record, "report": report}
-        record["sha256"] = {name: sha256(stage / name) for name in names}
+            pairs = dict(zip(splits, zip(opened[::2], opened[1::2], strict=True), strict=True))
+            report = job.write([pairs.get(name, ()) for name in SPLITS])
+        of_texts = report.pop("texts")
+        for table in ("splits", "words"):
+            report[table] = {name: report[table][name] for name in splits}
+        if options.corpora is not None:
+            described = zip(map(_described, texts), of_texts, strict=True)
+            record = {**record, "corpora": [{**entry, **counts} for entry, counts in described]}
+        sums = {name: sha256(stage / name) for name in names}
+        record = {**record, "report": report, "sha256": sums}
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
         (stage / _manifest(options)).write_text(text + "\n", encoding="utf-8")
         text_pipeline(options).save(stage)
         for lang in langs:
-            first = stage / f"{next(iter(sizes))}.{lang}"
-            with first.open(encoding="utf-8", newline="\n") as file:
+            with (stage / f"{splits[0]}.{lang}").open(encoding="utf-8", newline="\n") as file:
                 hints.append(suggest_pieces(lang, list(itertools.islice(file, READ))))
     listed = [
         f"{corpus['name']}: {corpus['read']} pairs read, {corpus['train']} in train, weight "
         f"{corpus['weight']:g}; licence: {corpus['licence']}"
         for corpus in record.get("corpora", ())
     ]
-    return "\n".join([summary(report, sizes, langs), *listed, *filter(None, hints)])
+    return "\n".join([summary(report, langs), *listed, *filter(None, hints)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import SIDES
-from fairseq_ext.corpora.fingerprints import normalized
+from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.text.cleaning import plain
 
 SentencePair = tuple[str, str]
