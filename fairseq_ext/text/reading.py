@@ -10,17 +10,17 @@ import lzma
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
-from fairseq_ext.text import encodings
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.archives import whole_archive
 from fairseq_ext.utils.errors import DataError
 
 LONGEST = 1 << 24  # most bytes of a line
 QUOTED = re.compile('"[^"]*"')
+KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -54,7 +54,7 @@ def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
         number += 1
         if len(line) > LONGEST:
             raise DataError(
-                f"`{path}`, line {number}: longer than {LONGEST:,} bytes; split it into sentences."
+                f"{path}, line {number}: longer than {LONGEST:,} bytes; split it into sentences."
             )
         yield line
 
@@ -105,13 +105,33 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"`{path}`, line {number}, byte {error.start + 1} (0x{raw[error.start]:02x}): "
-                f"not UTF-8; {encodings.cure(path, raw)}"
+                f"{path}, line {number}: not UTF-8, byte 0x{raw[error.start]:02x} at offset "
+                f"{error.start} of the line; {_conversion(path, raw)}"
             ) from error
         if "\0" in text:
-            raise DataError(f"`{path}`, line {number}: NUL bytes; {encodings.cure(path, raw)}")
+            raise DataError(f"{path}, line {number}: NUL bytes; {_conversion(path, raw)}")
         text = text.removesuffix("\n").removesuffix("\r")
         yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _conversion(path: Path, line: bytes) -> str:
+    """Name the command that converts a file with such a line, by a guess at its encoding."""
+    name = _encoding(line)
+    seems = "if it is Latin-1" if name == "latin1" else f"it seems to be {name.upper()}"
+    return f"{seems}, convert it: iconv -f {name} -t utf-8 {path} > {path}.utf8"
+
+
+def _encoding(line: bytes) -> str:
+    """Guess the encoding of bytes that are not UTF-8 or include NUL; return iconv's name for it."""
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    if b"\0" in line:
+        return "utf-16le" if line[1::2].count(0) >= line[::2].count(0) else "utf-16be"
+    for name in ("shift_jis", "euc-jp"):
+        with suppress(UnicodeDecodeError):
+            if KANA.search(line.decode(name)):
+                return name
+    return "latin1"
 
 
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:

@@ -22,7 +22,7 @@ import torch
 from fairseq_ext import text
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.data_folder import checked_files, indexed
-from fairseq_ext.text import checks
+from fairseq_ext.text import reading
 from fairseq_ext.utils.error_messages import one_message
 from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
@@ -77,10 +77,10 @@ class TestCheckText:
             (b"", "a.txt is empty"),
             (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark (UTF-8)"),
             ("a\n".encode("utf-16"), "byte-order mark (UTF-16)"),
-            (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 3. "),
-            (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 3"),
-            (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 2"),
-            (b"a\nb\nc\0d\n", "a.txt, line 3: NUL byte at offset 5"),
+            (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 1 of the line; "),
+            (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 1"),
+            (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 0"),
+            (b"a\nb\nc\0d\n", "a.txt, line 3: NUL bytes"),
             (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
             (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
             (b"a\rb\rc", "line 1: carriage return"),
@@ -104,20 +104,18 @@ class TestCheckText:
         assert text.check_text(file(b"b " * 100_000 + b"\n"), max_tokens=None) == 1
         assert text.check_text(file(b"a\n\n  \n"), empty_lines=True) == 3
 
-    def test_across_blocks(self, file, monkeypatch):
-        """Line numbers and offsets are those of the file, whatever is read at a time."""
-        monkeypatch.setattr(checks, "BLOCK", 16)
+    def test_numbers_of_lines(self, file, monkeypatch):
+        monkeypatch.setattr(reading, "LONGEST", 20)
         lines = [b"one two %d" % n for n in range(200)]
         assert text.check_text(file(b"\r\n".join(lines) + b"\r\n")) == 200
         lines[150] = "ä b".encode("latin1")
-        offset = len(b"\n".join(lines[:150])) + 1
-        with pytest.raises(DataError, match=rf"line 151: .* 0xe4 at offset {offset:,}\."):
+        with pytest.raises(DataError, match=r"line 151: .* 0xe4 at offset 0 of the line;"):
             text.check_text(file(b"\n".join(lines)))
         lines[150], lines[160] = b"a\rb", b"a\rb"
         with pytest.raises(DataError, match="lines 151, 161: carriage return"):
             text.check_text(file(b"\n".join(lines)))
         lines[150], lines[160] = b"", b"x" * 40
-        with pytest.raises(DataError, match="line 161: longer than 16 bytes"):
+        with pytest.raises(DataError, match="line 161: longer than 20 bytes"):
             text.check_text(file(b"\n".join(lines)))
 
     def test_agrees_with_fairseq_on_every_white_space(self, file):
@@ -245,7 +243,7 @@ BAD_TEXTS = {
     "empty-file": (put("train.src", b""), "train.src is empty"),
     "not-utf-8": (
         put("test.src", "1\n2 é\n3\n".encode("latin1")),
-        *("test.src, line 2: not UTF-8, byte 0xe9 at offset 4", "iconv -f latin1 -t utf-8"),
+        *("test.src, line 2: not UTF-8, byte 0xe9 at offset 2", "iconv -f latin1 -t utf-8"),
     ),
     "compressed": (
         put("test.src", gzip.compress(b"1\n2\n3\n")),

@@ -129,9 +129,9 @@ def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) 
     ("content", "message"),
     [
         ("#version: 0.3\na b\n", "line 1: `#version: 0.3` is not a version that subword-nmt"),
-        ("#version: 0.2\n", "line 2: `` is not a merge"),
+        ("#version: 0.2\n", "codes has no merges"),
         ("#version: 0.2\na b\nc\n", "line 3: `c` is not a merge of two pieces"),
-        ("", "line 1: `` is not a merge"),
+        ("", "codes has no merges"),
     ],
 )
 def test_merges(tmp_path: Path, content: str, message: str) -> None:

@@ -114,7 +114,7 @@ def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, pl
         (b"de,en\na,b\n\nc,d\n", r"row 2 \(line 3\): 0 fields"),
         (b'de,en\n"a\nb",c\n"d,e\nf,g\n', "from line 4: .*quotation mark"),
         (b'de,en\na,b\nc,"d"e\n', "from line 3: .*quotation mark"),
-        (b"de,en\na,b\nc,\xff\n", r"line 3, byte 3 \(0xff\): not UTF-8"),
+        (b"de,en\na,b\nc,\xff\n", r"line 3: not UTF-8, byte 0xff at offset 2"),
     ],
 )
 def test_malformed_files_are_named_with_row_and_line(
