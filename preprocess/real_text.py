@@ -30,6 +30,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,9 @@ from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus,
 from fairseq_ext.corpora.contamination import find
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.preparation import Preparation
-from fairseq_ext.corpora.readers.help_pages import help_pages
+from fairseq_ext.corpora.readers.two_files import help_pages
 from fairseq_ext.corpora.report import summary
-from fairseq_ext.corpora.translation_files import Extraction
+from fairseq_ext.corpora.translation_files import accepted
 from fairseq_ext.text import reading
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.writing import write_all
@@ -153,10 +154,10 @@ def help_parts(folder: Path) -> Iterator[Part]:
                 break
         else:
             return
-        extraction = Extraction(Rules())
         apart: tuple[Pairs, Pairs] = ([], [])
         paths = tuple(side for side in sides if side is not None)
-        for source, target, page in extraction.pairs(help_pages(paths, *LANGUAGES)):
+        segments = help_pages(paths, *LANGUAGES)
+        for source, target, page in accepted(segments, Rules(), Counter()):
             digest = hashlib.sha256(page.encode()).digest()
             apart[digest[0] % HELD_OUT_PAGES == 0].append((source, target))
     for name, pairs in zip(("help", "test_help"), apart, strict=True):

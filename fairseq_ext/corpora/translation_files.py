@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairseq_ext.corpora.command_lines import TranslationOptions
 from fairseq_ext.corpora.markup import Rules
-from fairseq_ext.corpora.readers import Reader, Segment, catalogues, help_pages, memories, test_sets
+from fairseq_ext.corpora.readers import Reader, Segment, catalogues, two_files, xml_files
 from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import sha256
@@ -34,42 +34,36 @@ class Format:
 FORMATS = {
     "po": Format(catalogues.po, (".po",)),
     "mo": Format(catalogues.mo, (".mo",)),
-    "tmx": Format(memories.tmx, (".tmx",)),
-    "xliff": Format(memories.xliff, (".xlf", ".xliff")),
-    "wmt": Format(test_sets.wmt_xml, (".xml",)),
-    "sgm": Format(test_sets.sgm, (".sgm",), 2),
-    "help": Format(help_pages.help_pages, (), 2),
-    "lines": Format(test_sets.lines, (), 2),
+    "tmx": Format(xml_files.tmx, (".tmx",)),
+    "xliff": Format(xml_files.xliff, (".xlf", ".xliff")),
+    "wmt": Format(xml_files.wmt_xml, (".xml",)),
+    "sgm": Format(two_files.sgm, (".sgm",), 2),
+    "help": Format(two_files.help_pages, (), 2),
+    "lines": Format(two_files.lines, (), 2),
 }
-Pair = tuple[str, str, str]
 
 
-class Extraction:
-    """The selection of pairs that the rules accept, each once.
+def accepted(
+    segments: Iterable[Segment], rules: Rules, counts: Counter[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield source, target and document of each segment that the rules accept, each pair once.
 
-    Attributes:
+    Args:
+        segments: texts with their translations.
         rules: rules for mark-up, placeholders and mnemonics.
-        counts: pairs read and written, and pairs left out by reason.
+        counts: filled with the pairs read and written, and those left out by reason.
     """
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules, self.counts = rules, Counter[str]()
-        self._pairs = set[tuple[str, str]]()
-
-    def pairs(self, segments: Iterable[Segment]) -> Iterator[Pair]:
-        """Yield source, target and document of each accepted segment."""
-        for segment in segments:
-            self.counts["read"] += 1
-            (source, target), reason = self.rules.apply(segment.source, segment.target)
-            reason = segment.fault or reason
-            if not reason and (source, target) in self._pairs:
-                reason = "repeated"
-            if reason:
-                self.counts[f"left out: {reason}"] += 1
-                continue
-            self._pairs.add((source, target))
-            self.counts["written"] += 1
-            yield source, target, " ".join(segment.document.split())
+    pairs = set[tuple[str, str]]()
+    for segment in segments:
+        counts["read"] += 1
+        pair, reason = rules.apply(segment.source, segment.target)
+        reason = segment.fault or reason or ("repeated" if pair in pairs else "")
+        if reason:
+            counts[f"left out: {reason}"] += 1
+            continue
+        pairs.add(pair)
+        counts["written"] += 1
+        yield *pair, " ".join(segment.document.split())
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
@@ -136,17 +130,18 @@ def run(args: TranslationOptions) -> str:
         ConfigError: options that cannot be used.
         DataError: a file that cannot be used; nothing is written then.
     """
-    extraction = Extraction(Rules(args.markup, args.placeholders, args.mnemonics))
-    pairs = list(extraction.pairs(segments(args)))
+    rules, counts = Rules(args.markup, args.placeholders, args.mnemonics), Counter[str]()
+    pairs = list(accepted(segments(args), rules, counts))
+    listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     if not pairs:
-        raise DataError(f"no pair is left: {_listed(extraction.counts)}.")
+        raise DataError(f"no pair is left: {listed}.")
     inputs = [path for path in (*args.files, args.source, args.target) if path is not None]
     record = {
         "languages": [args.src, args.tgt],
         "licence": args.licence,
         "domain": args.domain,
-        "rules": vars(extraction.rules),
-        "counts": dict(extraction.counts),
+        "rules": vars(rules),
+        "counts": dict(counts),
         "files": {
             str(path): sha256(path) if path.is_file() else "folder" for path in sorted(inputs)
         },
@@ -154,8 +149,4 @@ def run(args: TranslationOptions) -> str:
     name = args.output.name
     rows = ("\t".join(pair) for pair in pairs)
     write_all(args.output.parent, {name: rows, f"{name}.json": [json.dumps(record, indent=1)]})
-    return f"{args.output}: {_listed(extraction.counts)}"
-
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return f"{args.output}: {listed}"

@@ -1,17 +1,78 @@
-"""Read two folders of HTML pages whose paragraphs have the same ids, such as LibreOffice's help."""
+"""Read translations that have a file or folder for each language.
+
+These are WMT's SGM files, aligned lines, and folders of HTML pages whose paragraphs have the same
+ids, such as LibreOffice's help.
+"""
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import zip_longest
 from pathlib import Path
 
-from fairseq_ext.corpora.readers import Segment
+from fairseq_ext.corpora.readers import LONGEST, Segment
+from fairseq_ext.text import reading
 from fairseq_ext.utils.errors import DataError
 
-LARGEST = 1 << 24  # bytes of a page
+DOCUMENT = re.compile(r"<doc\b[^>]*?\bdocid\s*=\s*[\"']?([^\"'>]+)", re.IGNORECASE)
+SEGMENT = re.compile(r"<seg\b[^>]*?\bid\s*=\s*[\"']?([^\"'\s>]+)[^>]*>(.*?)</seg>", re.I | re.S)
+LARGEST_PAGE = 1 << 24  # bytes
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title"}
 VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
+
+
+def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read two SGM files side by side.
+
+    Raises:
+        DataError: a file cannot be read, or document or segment numbers differ.
+    """
+    for pair in zip_longest(*(_sgm_segments(path) for path in paths)):
+        names = [f"{item[0]}, segment {item[1]}" if item else "its end" for item in pair]
+        if names[0] != names[1]:
+            raise DataError(
+                f"`{paths[0]}` has {names[0]} where `{paths[1]}` has {names[1]}; the files must "
+                "be of the same test set."
+            )
+        yield Segment(pair[0][2], pair[1][2], pair[0][0])
+
+
+def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
+    document, count = "", 0
+    for text in _lines(path):
+        if match := DOCUMENT.search(text):
+            document = match[1]
+        for match in SEGMENT.finditer(text):
+            count += 1
+            yield document, match[1], html.unescape(match[2]).strip()
+    if not count:
+        raise DataError(f"`{path}` has no <seg id=…> in one line; is it an SGM file?")
+
+
+def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read two aligned text files, line by line.
+
+    Raises:
+        DataError: a file cannot be read, or one has more lines.
+    """
+    for number, (source, target) in enumerate(zip_longest(*map(_lines, paths)), 1):
+        if source is None or target is None:
+            longer = paths[source is None]
+            raise DataError(
+                f"`{longer}` goes on at line {number}, where the other file ends; lines must "
+                "correspond."
+            )
+        yield Segment(source, target)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    for number, text in reading.lines(path):
+        if len(text) > LONGEST:
+            raise DataError(f"`{path}`, line {number}: longer than {LONGEST:,} characters.")
+        yield text
 
 
 class Paragraphs(HTMLParser):
@@ -88,8 +149,8 @@ def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]
 
 
 def _paragraphs(page: Path) -> dict[str, str | None]:
-    if page.stat().st_size > LARGEST:
-        raise DataError(f"`{page}` is larger than {LARGEST:,} bytes; no page of help is.")
+    if page.stat().st_size > LARGEST_PAGE:
+        raise DataError(f"`{page}` is larger than {LARGEST_PAGE:,} bytes; no page of help is.")
     parser = Paragraphs()
     try:
         parser.feed(page.read_text(encoding="utf-8-sig"))

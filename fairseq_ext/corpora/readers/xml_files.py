@@ -1,0 +1,150 @@
+"""Read XML: translation memories (TMX 1.4, XLIFF 1.2 and 2), and test sets of WMT since 2021."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+from fairseq_ext.corpora.readers import Segment, is_language
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import require_file
+
+LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})  # elements with code of the original file
+UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "initial"}
+
+
+def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read the units of a TMX file that have both languages, by the first text of each language.
+
+    Raises:
+        DataError: the file cannot be read, or has no unit with both languages.
+    """
+    languages: dict[str, None] = {}
+    pairs = 0
+    for _, unit in elements(paths[0], "tu"):
+        texts: dict[str, str] = {}
+        for variant in unit.iter("tuv"):
+            code = variant.get(LANGUAGE) or variant.get("lang") or ""
+            languages[code] = None
+            segment = variant.find("seg")
+            for language in (src, tgt):
+                if segment is not None and is_language(code, language):
+                    texts.setdefault(language, marked_text(segment, CODES))
+        if len(texts) == len({src, tgt}):
+            pairs += 1
+            yield Segment(texts[src], texts[tgt], unit.get("tuid", ""))
+    if not pairs:
+        _refuse(paths[0], languages, src, tgt)
+
+
+def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read the units of an XLIFF file of version 1.2 or 2.
+
+    Raises:
+        DataError: the file cannot be read, or has other languages.
+    """
+    languages: dict[str, None] = {}
+    for surroundings, unit in elements(paths[0], "trans-unit", "unit"):
+        codes = [_attribute(surroundings, "source-language", "srcLang")]
+        codes.append(_attribute(surroundings, "target-language", "trgLang"))
+        languages.update(dict.fromkeys(codes))
+        if not is_language(codes[0], src) or not is_language(codes[1] or tgt, tgt):
+            continue
+        document = _attribute(surroundings, "original", "id")
+        segments = [unit] if unit.tag == "trans-unit" else list(unit.iter("segment"))
+        for segment in segments:
+            yield _xliff_segment(segment, document)
+    if not any(is_language(code, src) for code in languages):
+        _refuse(paths[0], languages, src, tgt)
+
+
+def _xliff_segment(segment: Element, document: str) -> Segment:
+    source, target = segment.find("source"), segment.find("target")
+    texts = ["" if side is None else marked_text(side, CODES) for side in (source, target)]
+    state = segment.get("state") or ("" if target is None else target.get("state") or "")
+    unfinished = target is None or state in UNFINISHED or segment.get("translate") == "no"
+    return Segment(texts[0], texts[1], document, "not translated" if unfinished else "")
+
+
+def _attribute(surroundings: list[Element], *names: str) -> str:
+    """Return the attribute of the nearest surrounding element that has one of ``names``, or ""."""
+    values = (element.get(name) for element in reversed(surroundings) for name in names)
+    return next((value for value in values if value is not None), "")
+
+
+def _refuse(path: Path, languages: dict[str, None], src: str, tgt: str) -> None:
+    present = ", ".join(filter(None, languages)) or "none"
+    raise DataError(f"`{path}` has no pairs of {src} and {tgt}; its languages are: {present}.")
+
+
+def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
+    """Read an XML test set: each source segment with its translation in the first reference.
+
+    Raises:
+        DataError: the file cannot be read, has other languages, or segment numbers differ.
+    """
+    count = 0
+    for _, document in elements(paths[0], "doc"):
+        name = document.get("id", "")
+        sources = [side for side in document.iter("src") if is_language(side.get("lang", ""), src)]
+        references = [
+            side for side in document.iter("ref") if is_language(side.get("lang", ""), tgt)
+        ]
+        if not sources or not references:
+            continue
+        sides = [
+            {segment.get("id", ""): marked_text(segment) for segment in side.iter("seg")}
+            for side in (sources[0], references[0])
+        ]
+        if list(sides[0]) != list(sides[1]):
+            raise DataError(
+                f"`{paths[0]}`, document `{name}`: the segments of source and reference have "
+                "different numbers; get the file again."
+            )
+        count += len(sides[0])
+        for number, source in sides[0].items():
+            yield Segment(source, sides[1][number], name)
+    if not count:
+        raise DataError(f"`{paths[0]}` has no document with a source in {src} and one in {tgt}.")
+
+
+def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
+    """Yield each outermost element with one of ``names``, after the elements that surround it.
+
+    Names lose their namespaces. The parser refuses entities that expand without end.
+
+    Raises:
+        DataError: the file is missing or is not XML.
+    """
+    surroundings: list[Element] = []
+    require_file(path)
+    try:
+        for event, element in iterparse(path, ("start", "end")):
+            if event == "start":
+                element.tag = element.tag.rpartition("}")[2]
+                surroundings.append(element)
+                continue
+            surroundings.pop()
+            if element.tag in names and not any(outer.tag in names for outer in surroundings):
+                yield surroundings, element
+                if surroundings:
+                    surroundings[-1].remove(element)  # its memory
+    except (ParseError, LookupError, ValueError) as error:
+        raise DataError(f"`{path}` is damaged or no XML: {error}; export it again.") from None
+
+
+def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
+    """Return the text of an element, with its children as tags without attributes.
+
+    Args:
+        element: the element; its own tag is left out.
+        codes: names of children that contain code of the original file instead of text.
+    """
+    pieces = [element.text or ""]
+    for child in element:
+        content = "" if child.tag in codes else marked_text(child, codes)
+        pieces.append(f"<{child.tag}>{content}</{child.tag}>" if content else f"<{child.tag}/>")
+        pieces.append(child.tail or "")
+    return "".join(pieces)
