@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,9 +68,6 @@ class Pipeline:
 
         Args:
             language: the source language by default.
-
-        Raises:
-            ConfigError: sacremoses is not installed.
         """
         language = language or self.src
         steps: list[Step] = []
@@ -80,28 +77,33 @@ class Pipeline:
             steps.append(cleaning.straight)
         if self.lowercase_first:
             steps.append(cleaning.lower_case(language))
+        if self.normalize or self.tokenize:
+            from fairseq_ext.text import moses  # only here, because it takes time
         if self.normalize:
-            steps += [_moses().normalizer(language).normalize, cleaning.printable]
+            steps += [moses.normalizer(language).normalize, cleaning.printable]
         if self.tokenize:
-            steps.append(self._tokenizer(language))
+            tokenize = moses.tokenizer(language).tokenize
+            steps.append(partial(tokenize, aggressive=self.aggressive, escape=self.escape))
         else:
             steps.append(cleaning.one_spaced)
         if self.lowercase:
             steps.append(cleaning.lower_case(language))
         if self.clean:
             steps.append(cleaning.plain)  # NFC again: a small letter may combine with its mark
-        return _in_turn(steps)
 
-    def _tokenizer(self, language: str) -> Step:
-        tokenizer = _moses().tokenizer(language)
-        return partial(tokenizer.tokenize, aggressive=self.aggressive, escape=self.escape)
+        def do(line: str) -> str:
+            for step in steps:
+                line = step(line)
+            return line
+
+        return do
 
     def encoder(self, language: str | None = None) -> Step:
         """Return the function from a line of text to a line of tokens.
 
         Raises:
-            ConfigError: a library is not installed.
             DataError: the files of the subwords cannot be used.
+            EnvironmentProblem: a library is not installed.
         """
         words = self.words(language)
         if self.subwords == "none":
@@ -125,7 +127,8 @@ class Pipeline:
         join = self.joiner()
         if not self.tokenize:
             return join
-        moses = _moses()
+        from fairseq_ext.text import moses
+
         return lambda line: moses.detokenize(join(line), language)
 
     def towards(self, src: str, tgt: str) -> Pipeline | None:
@@ -160,25 +163,6 @@ class Pipeline:
         content = {"format": FORMAT, **dataclasses.asdict(self), "files": entries}
         with files.atomic_write(folder / FILE) as file:
             file.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-
-
-def _in_turn(steps: Sequence[Step]) -> Step:
-    def do(line: str) -> str:
-        for step in steps:
-            line = step(line)
-        return line
-
-    return do
-
-
-def _moses() -> Any:
-    try:
-        from fairseq_ext.text import moses
-    except ImportError as error:
-        raise ConfigError(
-            "Moses' rules need sacremoses, which is not installed: `pip install sacremoses`."
-        ) from error
-    return moses
 
 
 def load(folder: str | Path) -> Pipeline | None:

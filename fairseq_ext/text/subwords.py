@@ -6,21 +6,19 @@ A library is imported only by the kind that needs it.
 
 from __future__ import annotations
 
-import functools
 import heapq
 import inspect
-import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairseq_ext.text.checks import check_fastbpe, check_merges
 from fairseq_ext.text.cleaning import escape_controls, one_spaced, unescape_controls
-from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils import extras, files
+from fairseq_ext.utils.errors import DataError
 
 Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]
@@ -54,22 +52,16 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
         paths: the files: merges, or a model.
 
     Raises:
-        ConfigError: the library is not installed.
         DataError: the library cannot read a file.
+        EnvironmentProblem: the library is not installed.
     """
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
-    try:
-        pieces = KINDS[kind](*paths)
-        return pieces._replace(
-            encode=lambda line: escape_controls(pieces.encode(line)),
-            decode=lambda line: pieces.decode(unescape_controls(line)),
-        )
-    except ImportError as error:
-        raise ConfigError(
-            f"subwords of the kind `{kind}` need {error.name}, which is not installed: "
-            f"`pip install {error.name}`."
-        ) from error
+    pieces = KINDS[kind](*paths)
+    return pieces._replace(
+        encode=lambda line: escape_controls(pieces.encode(line)),
+        decode=lambda line: pieces.decode(unescape_controls(line)),
+    )
 
 
 def kind_of_merges(path: Path) -> str:
@@ -89,7 +81,9 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """Byte-pair encoding by subword-nmt, with a cache of the pieces of recent words.
+    """Byte-pair encoding as by subword-nmt, with a cache of the pieces of recent words.
+
+    The library itself would take time quadratic in the length of a word.
 
     Args:
         codes: merges of ``subword-nmt learn-bpe``, or of ``fast learnbpe``.
@@ -100,45 +94,29 @@ class Merges:
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
-        if counts:
-            check_fastbpe(codes)
-        else:
-            check_merges(codes)
-        self._codes, self._counts = codes, counts
-        self._known: dict[str, str] = {}
-
-    @functools.cached_property
-    def _bpe(self) -> Any:
-        """The library's own encoder, made when the first word is encoded."""
-        from subword_nmt.apply_bpe import BPE
-
-        if self._counts:
-            merges = [merge.rpartition(" ")[0] for merge in check_fastbpe(self._codes)]
-            return BPE(io.StringIO("\n".join(["#version: 0.2", *merges])))
-        with self._codes.open(encoding="utf-8") as file:
-            return BPE(file)
+        version, merges = ("0.2", check_fastbpe(codes)) if counts else check_merges(codes)
+        self._ends_apart = version == "0.1"  # the end of a word is a symbol of its own
+        self._ranks: dict[tuple[str, str], int] = {}
+        for rank, (first, second) in enumerate(merges):
+            self._ranks.setdefault((first, second), rank)
+        self._cache: dict[str, str] = {}
 
     def __call__(self, line: str) -> str:
-        cache = self._known
+        cache = self._cache
         return " ".join([cache.get(word) or self._pieces(word) for word in line.split(" ")])
 
     def _pieces(self, word: str) -> str:
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        if len(word) > LONGEST_REMEMBERED:
-            return self._pieces_of_long(word)
-        self._bpe.cache.clear()
-        self._known[word] = pieces = " ".join(self._bpe.segment_tokens([word]))
-        return pieces
-
-    def _pieces_of_long(self, word: str) -> str:
-        """Encode a long word, for which the library would take time quadratic in the length."""
         symbols = [*word, END_OF_WORD]
-        if self._bpe.version != (0, 1):
-            symbols[-2:] = [word[-1] + END_OF_WORD]
-        symbols = merge_pairs(symbols, self._bpe.bpe_codes)
+        if not self._ends_apart:
+            symbols[-2:] = [word[-1:] + END_OF_WORD]
+        symbols = merge_pairs(symbols, self._ranks)
         symbols[-1] = symbols[-1].removesuffix(END_OF_WORD)
-        return "@@ ".join(filter(None, symbols))
+        pieces = "@@ ".join(filter(None, symbols))
+        if len(self._cache) >= REMEMBERED:
+            self._cache.clear()
+        if len(word) <= LONGEST_REMEMBERED:
+            self._cache[word] = pieces
+        return pieces
 
 
 def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
@@ -177,15 +155,8 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     return [symbol for symbol in merged if symbol]
 
 
-def _subword_nmt(codes: Path) -> Subwords:
-    return Subwords(Merges(codes), remove_bpe)
-
-
-def _fastbpe(codes: Path) -> Subwords:
-    return Subwords(Merges(codes, counts=True), remove_bpe)
-
-
 def _sentencepiece(model: Path) -> Subwords:
+    extras.need("sentencepiece")
     import sentencepiece
 
     try:
@@ -200,6 +171,7 @@ def _sentencepiece(model: Path) -> Subwords:
 
 
 def _tokenizers(description: Path) -> Subwords:
+    extras.need("tokenizers")
     import tokenizers
 
     try:
@@ -222,6 +194,7 @@ def _tokenizers(description: Path) -> Subwords:
 
 
 def _byte_level(vocabulary: Path, merges: Path) -> Subwords:
+    extras.need("tokenizers")
     from fairseq_ext.text.byte_level import ByteBPE
 
     bpe = ByteBPE.load(vocabulary, merges)
@@ -235,14 +208,11 @@ def _unreadable(path: Path, form: str, error: BaseException) -> DataError:
     return DataError(f"`{path}` must be {form}, but is not ({type(error).__name__}).")
 
 
-def _joined() -> Subwords:
-    return Subwords(str, remove_bpe)
-
-
 KINDS: dict[str, Callable[..., Subwords]] = {
-    "joined": _joined,  # text that already has subword-nmt's pieces, which are only joined
-    "subword-nmt": _subword_nmt,
-    "fastbpe": _fastbpe,  # merges with their counts
+    # Text that already has subword-nmt's pieces, which are only joined.
+    "joined": lambda: Subwords(str, remove_bpe),
+    "subword-nmt": lambda codes: Subwords(Merges(codes), remove_bpe),
+    "fastbpe": lambda codes: Subwords(Merges(codes, counts=True), remove_bpe),
     "sentencepiece": _sentencepiece,
     "tokenizers": _tokenizers,
     "byte-level": _byte_level,  # GPT-2's pieces, as ids like those of fairseq's `--bpe gpt2`
@@ -268,18 +238,12 @@ def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[st
         The kind for :func:`load`, and its files.
 
     Raises:
-        ConfigError: the library is not installed.
         DataError: the texts are too small for the size.
+        EnvironmentProblem: the library is not installed.
     """
     learner = LEARNT[kind]
     path = folder / learner.file
-    try:
-        learner.learn(texts, path, size)
-    except ImportError as error:
-        raise ConfigError(
-            f"`--subwords {kind}` needs {error.name}, which is not installed: "
-            f"`pip install {error.name}`."
-        ) from error
+    learner.learn(texts, path, size)
     return learner.kind, [path]
 
 
@@ -308,6 +272,7 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
 
 def _learn_sentencepiece(model_type: str) -> Learn:
     def learn_model(texts: Sequence[Path], path: Path, size: int) -> None:
+        extras.need("sentencepiece")
         import sentencepiece
 
         try:
@@ -334,6 +299,7 @@ def _learn_sentencepiece(model_type: str) -> Learn:
 
 
 def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
+    extras.need("tokenizers")
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

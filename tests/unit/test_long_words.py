@@ -30,8 +30,8 @@ def test_the_pieces_are_those_of_subword_nmt(codes: Path):
     with codes.open(encoding="utf-8") as file:
         library = BPE(file)
     encode, draw = subwords.Merges(codes), random.Random(2)
-    words = ["".join(draw.choices("abcd", k=draw.randint(101, 300))) for _ in range(60)]
-    words += ["a" * 101, "ab" * 70, "aab" * 51 + "é"]
+    words = ["".join(draw.choices("abcd", k=draw.randint(1, 300))) for _ in range(60)]
+    words += ["", "a", "a" * 101, "ab" * 70, "aab" * 51 + "é"]
     for word in words:
         assert encode(word) == " ".join(library.segment_tokens([word]))
 

@@ -250,7 +250,7 @@ def test_long_words_are_not_remembered(tmp_path: Path):
     merges = subwords.Merges(tmp_path / "codes")
     long = "ab" * subwords.LONGEST_REMEMBERED
     assert merges(f"ab {long}") == f"ab {' '.join(f'{letter}@@' for letter in long[:-2])} ab"
-    assert list(merges._known) == ["ab"]
+    assert list(merges._cache) == ["ab"]
 
 
 def test_saved_and_loaded(tmp_path: Path):
