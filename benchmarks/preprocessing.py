@@ -160,14 +160,14 @@ def our_command(work: Path, name: str, workers: int) -> list[str]:
 
 def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
     """Write merges learnt from the pairs' tokens."""
-    from fairseq_ext.corpora.streams import Chunk, Encode
+    from fairseq_ext.corpora.streams import Encode
     from fairseq_ext.text.pipeline import Pipeline
     from fairseq_ext.text.subwords import learn_merges
 
     pipeline = Pipeline(*SIDES, normalize=True, tokenize=True, escape=True)
-    lines = Encode(pipeline, words=True)(Chunk(1, pairs))
+    sources, targets, _ = Encode(pipeline, words=True)(pairs)
     texts = [codes.with_name(f"learn.{side}") for side in SIDES]
-    for path, side in zip(texts, (lines.source, lines.target), strict=True):
+    for path, side in zip(texts, (sources, targets), strict=True):
         path.write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     learn_merges(texts, codes, MERGES)
 

@@ -368,13 +368,15 @@ class CommandLine(NamedTuple):
 
     Attributes:
         options: the dataclass of its options.
-        module: a module of this package; its ``run`` takes the options and returns what to print.
+        module: a module of this package.
         summary: the line for ``--help``.
+        function: of the module: takes the options and returns the text to print.
     """
 
     options: type
     module: str
     summary: str
+    function: str = "run"
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the command and print the text that it returns; return the exit status.
@@ -387,7 +389,7 @@ class CommandLine(NamedTuple):
         """
         try:
             module = importlib.import_module(f"fairseq_ext.corpora.{self.module}")
-            print(module.run(from_args(self.options, args)))
+            print(getattr(module, self.function)(from_args(self.options, args)))
         except ModuleNotFoundError as error:
             raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
         except OSError as error:
@@ -426,7 +428,10 @@ OTHERS = {
         NoiseOptions, "noise", "a test set with typing errors, another case or no punctuation"
     ),
     "monolingual": CommandLine(
-        MonolingualOptions, "monolingual", "one side of a prepared corpus as plain text"
+        MonolingualOptions,
+        "synthetic",
+        "one side of a prepared corpus as plain text",
+        "write_side",
     ),
     "mix": CommandLine(
         MixOptions,

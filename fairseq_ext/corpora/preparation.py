@@ -7,15 +7,17 @@ Each is done once, and a run that was stopped goes on.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -23,17 +25,67 @@ from fairseq_ext.corpora import SPLITS, report, streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Limits, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
-from fairseq_ext.corpora.raw_pairs import raw_pairs
-from fairseq_ext.corpora.recorded import Report, Steps
-from fairseq_ext.corpora.streams import Encode
+from fairseq_ext.corpora.streams import Encode, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
-from fairseq_ext.text.writing import staged, write_all, writers
+from fairseq_ext.text.writing import write_all, writers
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.files import sha256, staged_folder
 from fairseq_ext.utils.json_files import read_json
+
+Report = dict[str, Any]
+
+
+class Steps:
+    """Records of finished steps, one file each in ``folder/.steps``.
+
+    A step is done if its record has the same settings, and every file it wrote still has the same
+    size. The record is written last, so a step that was killed does not count as done.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._records = folder / ".steps"
+
+    def run(
+        self,
+        name: str,
+        settings: Report,
+        outputs: Iterable[Path],
+        work: Callable[[], Report],
+    ) -> Report:
+        """Do ``work`` unless it is done; return its result, recorded or new.
+
+        Args:
+            name: name of the step.
+            settings: everything that its result depends on, as plain data.
+            outputs: files in the folder that it writes; listed after the work.
+            work: writes the files and returns plain data.
+        """
+        record = self._records / f"{name}.json"
+        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        if (report := self._done(record, key)) is not None:
+            print(f"{name}: done before", file=sys.stderr)
+            return report
+        record.unlink(missing_ok=True)
+        report = work()
+        sizes = {str(path.relative_to(self._folder)): path.stat().st_size for path in outputs}
+        state = {"settings": key, "files": sizes, "report": report}
+        write_all(self._records, {record.name: [json.dumps(state, ensure_ascii=False, indent=2)]})
+        return report
+
+    def _done(self, record: Path, key: str) -> Report | None:
+        if not record.exists():
+            return None
+        try:
+            state = read_json(record)
+            paths = {self._folder / name: size for name, size in state["files"].items()}
+            complete = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
+            return state["report"] if complete and state["settings"] == key else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None  # the file is not the record of a step
 
 
 @dataclass
@@ -170,7 +222,7 @@ class Preparation:
                 total=total,
                 disable=None,
             )
-            with staged(folder) as (stage,), writers([stage / name for name in names]) as files:
+            with staged_folder(folder) as stage, writers([stage / name for name in names]) as files:
                 plain = streams.copying(pairs, files[2:], self._plain) if files[2:] else pairs
                 tally = work.write(plain, files[:2], self.workers)
             return {"origin": origin, "fates": tally}
@@ -199,7 +251,7 @@ class Preparation:
                 source.name: self._part(source)
                 for source in (*corpus.train, *self._held_out(), *corpus.test)
             }
-            with staged(text, reference) as (tokens, plain):
+            with staged_folder(text) as tokens, staged_folder(reference) as plain:
                 splits = self._split(tokens)
                 copied = [plain / name for name in self._names(["test"])]
                 with writers(copied) as files:
@@ -214,10 +266,9 @@ class Preparation:
 
         def make() -> Report:
             part = self._part(source)
-            with staged(*folders) as stages:
-                for stage, kind in zip(stages, ("plain.", ""), strict=True):
-                    with writers([stage / name for name in names]) as files:
-                        counts = streams.deal(self._part_lines([source], kind), [files])
+            for folder, kind in zip(folders, ("plain.", ""), strict=True):
+                with staged_folder(folder) as stage, writers([stage / n for n in names]) as files:
+                    counts = streams.deal(self._part_lines([source], kind), [files])
             return {"parts": {source.name: part}, "splits": {source.name: counts[0]}}
 
         outputs = [folder / name for folder in folders for name in names]
@@ -260,7 +311,7 @@ class Preparation:
         settings, codes = self._settings(), self._codes
 
         def make() -> Report:
-            with staged(bpe) as (stage,):
+            with staged_folder(bpe) as stage:
                 paths = [text / f"train.{side}" for side in self._sides]
                 learn(self.subwords, paths, self.corpus.merges, stage)
             return {"sha256": sha256(codes)}
@@ -278,7 +329,7 @@ class Preparation:
         """Write the subword pieces of these splits."""
         fates = {}
         pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
-        with staged(self.out / "bpe") as (stage,):
+        with staged_folder(self.out / "bpe") as stage:
             for split in splits:
                 names = self._names([split])
                 limits = self.corpus.bpe_limits if split in report.TRAINING else None

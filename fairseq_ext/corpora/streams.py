@@ -1,44 +1,131 @@
-"""Process streams of pairs: encode them in several processes, clean, count, deal out to files."""
+"""Process streams of pairs: read, encode in several processes, clean, count, deal out to files."""
 
 from __future__ import annotations
 
 import functools
+import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TypeVar
 
 from tqdm import tqdm
 
 from fairseq_ext.corpora.catalogue import Limits
-from fairseq_ext.corpora.parallel import ordered_map
-from fairseq_ext.corpora.raw_pairs import RawPair
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import raw_lines
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError
 
+RawPair = tuple[str | None, str | None]  # None: the line is not UTF-8
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+ABOUT_THE_TALK = (b"<url>", b"<talkid>", b"<keywords>")
+SPOKEN_TOO = re.compile(rb"</?(?:title|description)>")
+SEGMENT = re.compile(rb"<seg id[^>]*>\s*(.*?)\s*(?:</seg>|$)", re.IGNORECASE | re.DOTALL)
 CHUNK = 2_000  # pairs that a process takes at a time
 LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"
 Tally = dict[str, list[int]]
 """Counts of pairs, source tokens and target tokens, by ``kept`` or the reason for dropping."""
+EncodedLines = tuple[list[str], list[str], Tally]
 
 
-class Chunk(NamedTuple):
-    """Successive pairs of a text; ``first`` is the number of the first one, from 1."""
+def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
+    """Yield the pairs of two files in one of :data:`FORMS`.
 
-    first: int
-    pairs: Sequence[RawPair]
+    Only a line feed ends a line. A byte-order mark is dropped.
+
+    Raises:
+        DataError: a missing or damaged file, or unequal numbers of sentences (both are named).
+    """
+    read = FORMS[form]
+    sides = (enumerate(read(_lines(path)), 1) for path in (source, target))
+    counts = [0, 0]
+    for first, second in zip_longest(*sides):
+        for side, numbered in enumerate((first, second)):
+            counts[side] = numbered[0] if numbered else counts[side]
+        if first and second:
+            yield _text(first[1]), _text(second[1])
+    if counts[0] != counts[1]:
+        raise DataError(
+            f"`{source}` has {counts[0]} sentences, `{target}` {counts[1]}; they must have "
+            "equally many. Download them again."
+        )
 
 
-@dataclass(frozen=True)
-class Lines:
-    """The encoded lines of a chunk on both sides, and the counts."""
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise DataError(f"`{path}` does not exist: the archive is not the official one.")
+    for number, line in enumerate(raw_lines(path)):
+        yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
-    source: list[str] = field(default_factory=list)
-    target: list[str] = field(default_factory=list)
-    tally: Tally = field(default_factory=dict)
+
+def _text(line: bytes) -> str | None:
+    try:
+        return line.rstrip(b"\r\n").decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _plain(lines: Iterator[bytes]) -> Iterator[bytes]:
+    return lines
+
+
+def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the sentences, titles and descriptions; drop a talk's address, number and keywords."""
+    for line in lines:
+        if not any(tag in line for tag in ABOUT_THE_TALK):
+            yield SPOKEN_TOO.sub(b"", line)
+
+
+def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the text inside ``<seg id="…">``. Entities stay, as in the scripts of the papers."""
+    for line in lines:
+        if match := SEGMENT.search(line):
+            yield match[1]
+
+
+FORMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
+    "lines": _plain,
+    "tagged": _tagged,
+    "segments": _segments,
+}
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Iterator[Result]:
+    """Yield ``map(function, items)``, computed by ``workers`` processes; 1 is this process.
+
+    At most three items for each process are taken ahead of the results.
+
+    Raises:
+        DataError: a process was killed, which the system does when memory is short.
+    """
+    if workers == 1:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[Result]] = deque()
+    pool = ProcessPoolExecutor(workers)
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= 3 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise DataError(
+            "a worker process was killed, perhaps for want of memory; run the same command again "
+            "with fewer `--workers`."
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -63,34 +150,38 @@ class Encode:
     tag: str = ""
     version: str = ""
 
-    def __call__(self, chunk: Chunk) -> Lines:
-        """Return the tokens of the pairs that are kept.
+    def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> EncodedLines:
+        """Return the source and target tokens of the pairs that are kept, and the counts.
+
+        Args:
+            chunk: successive pairs.
+            first: number of the first one.
 
         Raises:
             DataError: a pair that may not be dropped has an empty or unreadable side.
         """
-        lines = Lines()
+        sources, targets, tally = list[str](), list[str](), Tally()
         languages = (self.pipeline.src, self.pipeline.tgt)
         to_source, to_target = (
             step(self.pipeline, side, self.words, self.version) for side in languages
         )
-        for number, (source, target) in enumerate(chunk.pairs, chunk.first):
-            first, second, fate = "", "", "not UTF-8"
+        for number, (source, target) in enumerate(chunk, first):
+            left, right, fate = "", "", "not UTF-8"
             if source is not None and target is not None:
-                first, second = to_source(source), to_target(target)
-                fate = why_dropped(first, second, self.limits)
-            if self.different and fate == KEPT and first == second:
+                left, right = to_source(source), to_target(target)
+                fate = why_dropped(left, right, self.limits)
+            if self.different and fate == KEPT and left == right:
                 fate = "both sides are the same"
             if fate != KEPT and self.must_keep:
                 raise DataError(
                     f"{self.must_keep}, sentence {number}: {fate}. Such a set is never shortened; "
                     "the archive is not the official one."
                 )
-            _add(lines.tally, fate, 1, count(first), count(second))
+            _add(tally, fate, 1, count(left), count(right))
             if fate == KEPT:
-                lines.source.append(f"{self.tag} {first}" if self.tag else first)
-                lines.target.append(second)
-        return lines
+                sources.append(f"{self.tag} {left}" if self.tag else left)
+                targets.append(right)
+        return sources, targets, tally
 
     def write(
         self,
@@ -108,14 +199,17 @@ class Encode:
             bar: a progress bar that counts pairs.
         """
         tally: Tally = {}
-        for lines in ordered_map(self, _cut(pairs), workers):
-            for file, side in zip(files, (lines.source, lines.target), strict=True):
+        for *sides, counts in ordered_map(self._encode_chunk, _cut(pairs), workers):
+            for file, side in zip(files, sides, strict=True):
                 file.writelines(f"{line}\n" for line in side)
-            for fate, numbers in lines.tally.items():
+            for fate, numbers in counts.items():
                 _add(tally, fate, *numbers)
             if bar is not None:
-                bar.update(pairs_read(lines.tally))
+                bar.update(pairs_read(counts))
         return tally
+
+    def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> EncodedLines:
+        return self(numbered[1], numbered[0])
 
 
 @functools.lru_cache
@@ -158,11 +252,11 @@ def _longest_token(sides: Iterable[str]) -> int:
     return max(max(map(len, side.split(" "))) if len(side) > LONGEST_TOKEN else 0 for side in sides)
 
 
-def _cut(pairs: Iterable[RawPair]) -> Iterator[Chunk]:
-    """Yield numbered chunks of successive pairs."""
+def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
+    """Yield chunks of successive pairs, each with the number of its first one, from 1."""
     pairs, first = iter(pairs), 1
     while chunk := list(islice(pairs, CHUNK)):
-        yield Chunk(first, chunk)
+        yield first, chunk
         first += len(chunk)
 
 

@@ -1,7 +1,8 @@
 """Add synthetic pairs, with one side written by a model: back-translation and distillation.
 
-The input is plain text, so the model may have any pipeline; the ``text.json`` of the corpus to
-extend turns it into tokens. Pairs are streamed, so memory does not grow with the text.
+:func:`write_side` writes the text for the model to translate, :func:`run` adds the pairs. They are
+plain text, so the model may have any pipeline; the ``text.json`` of the corpus to extend turns them
+into tokens. Pairs are streamed, so memory does not grow with the text.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.catalogue import Limits
-from fairseq_ext.corpora.command_lines import MixOptions
+from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
 from fairseq_ext.corpora.streams import KEPT, Encode
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.text.writing import writers
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -51,7 +53,7 @@ def run(options: MixOptions) -> str:
     ]
     written = [options.out / name for name in (*(path.name for path in train), *held_out_names)]
     files.keep_inputs(read, written)
-    with staged(options.out) as (stage,):
+    with files.staged_folder(options.out) as stage:
         with writers([stage / path.name for path in train]) as opened:
             for _ in range(options.copies):
                 streams.deal(streams.line_pairs(*train), [opened])
@@ -67,6 +69,36 @@ def run(options: MixOptions) -> str:
         (stage / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     dropped = "".join(f"; {why}: {counts[0]:,}" for why, counts in tally.items() if why != KEPT)
     return f"{tally.get(KEPT, [0])[0]:,} of {total:,} synthetic pairs kept{dropped}"
+
+
+def write_side(options: MonolingualOptions) -> str:
+    """Write plain text that has no translation, or is used as if it had none.
+
+    Returns:
+        The number of lines.
+
+    Raises:
+        DataError: a corpus lacks its pipeline or has too few lines, or a text cannot be read by
+            `fairseq-ext translate` or would be written over.
+    """
+    if options.text is None:
+        decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)
+        (path,) = train_files(options.data, (options.language,))
+    else:
+        decode, path = str, options.text
+    files.keep_inputs([path], [options.out])
+    text.check_text(path, empty_lines=True, max_tokens=None)
+    lines = 0
+    with (
+        path.open(encoding="utf-8", newline="\n") as tokens,
+        files.atomic_write(options.out) as file,
+    ):
+        for line in islice(tokens, options.skip, None):
+            file.write(decode(line.rstrip("\r\n")) + "\n")
+            lines += 1
+        if not lines:
+            raise DataError(f"{path} has no line after the first {options.skip:,}; skip fewer.")
+    return f"{options.out}: {lines:,} lines"
 
 
 def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:

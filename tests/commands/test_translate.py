@@ -16,7 +16,7 @@ from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPECo
 
 from fairseq_ext import cli
 from fairseq_ext.commands.translate import Session
-from fairseq_ext.corpora.streams import Chunk, Encode
+from fairseq_ext.corpora.streams import Encode
 from fairseq_ext.decoding.search import Candidate, Search
 from fairseq_ext.decoding.stream import TextCodec, Translation, translations
 from fairseq_ext.decoding.translator import Translator
@@ -255,7 +255,7 @@ def test_text_is_prepared_as_the_training_corpus_was() -> None:
         *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
     )
     prepare = Encode(pipeline, words=True)
-    corpus = prepare(Chunk(1, [(line, "x") for line in lines])).source
+    corpus, _, _ = prepare([(line, "x") for line in lines])
     assert [*map(pipeline.encoder(), lines)] == corpus
 
 

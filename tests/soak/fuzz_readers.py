@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from fairseq_ext.binary.scaling import table as scaling_table
-from fairseq_ext.corpora import downloads, pair_texts, raw_pairs, recorded
+from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
@@ -135,12 +135,12 @@ def read_all_pairs(folder: Path, *paths: Path) -> None:
 
 
 def read_raw(folder: Path) -> None:
-    for form in raw_pairs.FORMS:
-        list(raw_pairs.raw_pairs(folder / "a", folder / "b", form))
+    for form in streams.FORMS:
+        list(streams.raw_pairs(folder / "a", folder / "b", form))
 
 
 def read_records(folder: Path) -> None:
-    recorded.Steps(folder)._done(folder / "a.json", "x")
+    preparation.Steps(folder)._done(folder / "a.json", "x")
     try:
         downloads._known(folder / "a.json")
     finally:

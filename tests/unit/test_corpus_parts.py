@@ -13,9 +13,8 @@ import regex
 
 from fairseq_ext.corpora import streams
 from fairseq_ext.corpora.catalogue import Limits
-from fairseq_ext.corpora.parallel import ordered_map
-from fairseq_ext.corpora.raw_pairs import raw_pairs
-from fairseq_ext.corpora.recorded import Steps
+from fairseq_ext.corpora.preparation import Steps
+from fairseq_ext.corpora.streams import ordered_map, raw_pairs
 from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support import troubled_server  # noqa: F401  puts the scripts on the path
@@ -96,11 +95,11 @@ def test_unprintable_characters_become_spaces() -> None:
 def test_a_set_that_is_not_cleaned_must_be_whole() -> None:
     pipeline = Pipeline("en", "de", straight=True, tokenize=True, escape=True)
     work = streams.Encode(pipeline, words=True, must_keep="tst2010")
-    lines = work(streams.Chunk(1, [("It’s", "x " * 400)]))
-    assert lines.source == ["It &apos;s"]
+    sources, _, _ = work([("It’s", "x " * 400)])
+    assert sources == ["It &apos;s"]
     for pair, reason in ((("a", " "), "empty side"), ((None, "b"), "not UTF-8")):
         with pytest.raises(ValueError, match=f"tst2010, sentence 8: {reason}"):
-            work(streams.Chunk(7, [("a", "b"), pair]))
+            work([("a", "b"), pair], 7)
 
 
 def double(number: int) -> int:
