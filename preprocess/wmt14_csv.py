@@ -29,10 +29,10 @@ from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import table_rows
-from fairseq_ext.text.writing import staged, write_all, writers
+from fairseq_ext.text.writing import write_all, writers
 from fairseq_ext.utils.archives import whole_archive
 from fairseq_ext.utils.errors import ConfigError, DataError, FairseqExtError
-from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.files import sha256, staged_folder
 
 CSV_NAMES = {
     "train": "wmt14_translate_de-en_train.csv",
@@ -207,7 +207,7 @@ def convert(
         "test": read("test"),
     }
     splits = {name: Split() for name in SPLITS}
-    with staged(args.out / "text", args.out / "bpe") as (text, ids):
+    with staged_folder(args.out / "text") as text, staged_folder(args.out / "bpe") as ids:
         for name, pairs in streams.items():
             paths = [folder / f"{name}.{side}" for folder in (text, ids) for side in columns]
             split = splits[name]

@@ -13,7 +13,6 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from tqdm import tqdm
 
@@ -203,8 +202,14 @@ def _attempt(url: str, part: Part) -> None:
         if not _continues(answer, part):
             length = answer.headers.get("Content-Length")
             part.restart(_version(answer), None if length is None else int(length))
-        with part.path.open("ab") as file, _bar(part) as bar:
-            _copy(answer, file, bar)
+        units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
+        bar = tqdm(total=part.total, initial=part.size, desc=part.path.stem, disable=None, **units)
+        with part.path.open("ab") as file, bar:
+            while block := answer.read(1 << 16):
+                file.write(block)
+                bar.update(len(block))
+            file.flush()
+            os.fsync(file.fileno())
     if part.total is not None and part.size != part.total:
         if part.size > part.total:
             part.remove()
@@ -230,26 +235,6 @@ def _continues(answer: http.client.HTTPResponse, part: Part) -> bool:
     return True
 
 
-def _copy(answer: http.client.HTTPResponse, file: IO[bytes], bar: tqdm) -> None:
-    while block := answer.read(1 << 16):
-        file.write(block)
-        bar.update(len(block))
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _bar(part: Part) -> tqdm:
-    return tqdm(
-        total=part.total,
-        initial=part.size,
-        desc=part.path.stem,
-        unit="B",
-        unit_scale=True,
-        unit_divisor=1024,
-        disable=None,
-    )
-
-
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """Unpack an archive into ``folder``, and remove everything else there.
 
@@ -262,15 +247,11 @@ def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:
-        _require_no_web_page(archive)
+        with archive.open("rb") as file:
+            if file.read(512).lstrip()[:1] == b"<":
+                raise DataError(
+                    f"`{archive}` is a web page, not an archive: the address gave an error page."
+                )
         safe_extract(archive, folder, max_bytes)
     except ValueError as error:
         raise DataError(f"{error} {discard(archive)}") from None
-
-
-def _require_no_web_page(archive: Path) -> None:
-    with archive.open("rb") as file:
-        if file.read(512).lstrip()[:1] == b"<":
-            raise DataError(
-                f"`{archive}` is a web page, not an archive: the address gave an error page."
-            )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairseq_ext.data_folder import checked_files, manifest
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file, sha256
@@ -59,13 +61,44 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     for path, entry in zip((index, data), entries, strict=True):
         manifest.require_size(path, entry)
         if contents and header is None and entry is not None:
-            digest = checked_files.examine(
+            facts = checked_files.examine(
                 path, lambda path: {"sha256": sha256(path)}, {"sha256": str}
             )
-            manifest.require_checksum(path, entry, digest["sha256"])
+            manifest.require_checksum(path, entry, facts["sha256"])
     if contents and header is not None:
-        _check_index(index, data, header, entries[0])
-        _check_data(data, header, entries[1], vocabulary)
+        _check_contents(index, data, header, entries, vocabulary)
+
+
+def _check_contents(
+    index: Path,
+    data: Path,
+    header: Header,
+    entries: tuple[manifest.Entry | None, manifest.Entry | None],
+    vocabulary: int | None,
+) -> None:
+    facts = checked_files.examine(
+        index,
+        lambda path: {"sha256": sha256(path), "data_bytes": bytes_of_data(path, header)},
+        {"sha256": str, "data_bytes": int},
+    )
+    manifest.require_checksum(index, entries[0], facts["sha256"])
+    size = data.stat().st_size
+    if size != facts["data_bytes"]:
+        raise DataError(
+            f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
+            f"{facts['data_bytes']:,}. {AGAIN}"
+        )
+    facts = checked_files.examine(
+        data,
+        lambda path: read_data(path, header.token_type),
+        {"sha256": str, "largest": int},
+    )
+    manifest.require_checksum(data, entries[1], facts["sha256"])
+    if vocabulary and facts["largest"] >= vocabulary:
+        raise DataError(
+            f"{data} has the token number {facts['largest']:,}, but its dictionary only "
+            f"{vocabulary:,} entries: one of them was replaced or is damaged. {AGAIN}"
+        )
 
 
 def read_header(index: Path) -> Header | None:
@@ -74,8 +107,6 @@ def read_header(index: Path) -> Header | None:
     Raises:
         DataError: it is damaged or empty.
     """
-    import numpy as np
-
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
@@ -106,8 +137,6 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
     Raises:
         DataError: as for :func:`check`; or the data are missing, or their layout is not ``mmap``.
     """
-    import numpy as np
-
     index = require_file(f"{prefix}.idx", "index")
     check(prefix)
     header = read_header(index)
@@ -118,30 +147,12 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
     return np.memmap(f"{prefix}.bin", header.token_type, "r"), begins
 
 
-def _check_index(index: Path, data: Path, header: Header, entry: manifest.Entry | None) -> None:
-    def measure(path: Path) -> checked_files.Facts:
-        facts = {"sha256": sha256(path)} if entry else {}
-        return {**facts, "data_bytes": bytes_of_data(path, header)}
-
-    fact_types = {"data_bytes": int, **({"sha256": str} if entry else {})}
-    facts = checked_files.examine(index, measure, fact_types)
-    manifest.require_checksum(index, entry, facts.get("sha256"))
-    size = data.stat().st_size
-    if size != facts["data_bytes"]:
-        raise DataError(
-            f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
-            f"{facts['data_bytes']:,}. {AGAIN}"
-        )
-
-
 def bytes_of_data(index: Path, header: Header) -> int:
     """Compute the data size that an index implies, and check its pointers against its sizes.
 
     Raises:
         DataError: a size is negative, or a pointer is not the sum of the sizes before it.
     """
-    import numpy as np
-
     itemsize, offset = np.dtype(header.token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (header.sentences,))
     pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (header.sentences,))
@@ -162,30 +173,11 @@ def bytes_of_data(index: Path, header: Header) -> int:
     return end
 
 
-def _check_data(
-    data: Path, header: Header, entry: manifest.Entry | None, vocabulary: int | None
-) -> None:
-    def measure(path: Path) -> checked_files.Facts:
-        return read_data(path, header.token_type, hashed=entry is not None)
-
-    fact_types = {"largest": int, **({"sha256": str} if entry else {})}
-    facts = checked_files.examine(data, measure, fact_types)
-    manifest.require_checksum(data, entry, facts.get("sha256"))
-    if vocabulary and facts["largest"] >= vocabulary:
-        raise DataError(
-            f"{data} has the token number {facts['largest']:,}, but its dictionary only "
-            f"{vocabulary:,} entries: one of them was replaced or is damaged. {AGAIN}"
-        )
-
-
-def read_data(path: Path, token_type: str, *, hashed: bool) -> checked_files.Facts:
-    """Return the ``largest`` token of a data file and, if ``hashed``, its ``sha256``."""
-    import numpy as np
-
+def read_data(path: Path, token_type: str) -> checked_files.Facts:
+    """Return the ``sha256`` of a data file and its ``largest`` token."""
     digest, largest = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            if hashed:
-                digest.update(block)
+            digest.update(block)
             largest = max(largest, int(np.frombuffer(block, token_type).max()))
-    return {"largest": largest, **({"sha256": digest.hexdigest()} if hashed else {})}
+    return {"sha256": digest.hexdigest(), "largest": largest}

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.reading import lines
-from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.text.writing import writers
 from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import staged_folder
 from fairseq_ext.utils.json_files import read_json
 
 # Entries of a vocabulary that occur in no text: fairseq's own symbols, and padding.
@@ -153,7 +154,8 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
     model = json.loads(tokenizer.to_str())["model"]
     ids = model["vocab"]
     ids["<|endoftext|>"] = len(ids)
-    with staged(out) as (stage,), writers([stage / name for name in FILES]) as (vocabulary, merges):
+    with staged_folder(out) as stage, writers([stage / name for name in FILES]) as opened:
+        vocabulary, merges = opened
         json.dump(ids, vocabulary, ensure_ascii=False)
         merges.write("#version: 0.2\n")
         merges.writelines(f"{first} {second}\n" for first, second in model["merges"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_ext.text import pipeline, subwords
@@ -47,19 +48,15 @@ def split_into_subwords(
             f"not of {src} and {tgt}."
         )
     train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
-    texts = sorted(path for side in (src, tgt) for path in text.glob(f"*.{side}"))
-    _check(texts, src, tgt)
-    files.keep_inputs(texts, [out / path.name for path in texts])
-    with files.staged_folder(out, last=pipeline.FILE) as stage:
+    with _staged(text, out, (src, tgt)) as (stage, texts):
         if kind == "none":
             encode, learnt = escape_controls, text_pipeline
         else:
             name, paths = subwords.learn(kind, train, size, stage)
             encode = subwords.load(name, paths).encode
             learnt = dataclasses.replace(text_pipeline, subwords=name, files=tuple(paths))
-        counts = {path.name: _write(path, stage / path.name, encode) for path in texts}
         learnt.save(stage)
-    return counts
+        return {path.name: _write(path, stage / path.name, encode) for path in texts}
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
@@ -80,30 +77,31 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     """
     if pipeline.load(text) is not None:
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")
-    sides = (steps.src, steps.tgt)
-    texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
-    if not texts:
-        raise DataError(f"{text} has no files that end in .{steps.src} or .{steps.tgt}.")
-    _check(texts, *sides)
-    files.keep_inputs(texts, [out / path.name for path in texts])
-    with files.staged_folder(out, last=pipeline.FILE) as stage:
-        encoders = {f".{side}": steps.encoder(side) for side in sides}
-        counts = {
-            path.name: _write(path, stage / path.name, encoders[path.suffix]) for path in texts
-        }
+    with _staged(text, out, (steps.src, steps.tgt)) as (stage, texts):
+        if not texts:
+            raise DataError(f"{text} has no files that end in .{steps.src} or .{steps.tgt}.")
+        encoders = {f".{side}": steps.encoder(side) for side in (steps.src, steps.tgt)}
         steps.save(stage)
-    return counts
+        return {path.name: _write(path, stage / path.name, encoders[path.suffix]) for path in texts}
 
 
-def _check(texts: Sequence[Path], src: str, tgt: str) -> None:
-    """Refuse files that are not text, and sides of unequal length; empty sides are allowed."""
+@contextmanager
+def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield a folder that becomes ``out``, and the checked texts to write to it.
+
+    Files that are not text and sides of unequal length are refused; empty sides are allowed.
+    """
+    texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
     for path in texts:
-        sides = [path.with_suffix(f".{side}") for side in (src, tgt)]
-        if sides[0] in texts and sides[1] in texts:
-            if path == sides[0] and any(side.stat().st_size for side in sides):
-                check_parallel(*sides, empty_lines=True, max_tokens=None)
+        pair = [path.with_suffix(f".{side}") for side in sides]
+        if pair[0] in texts and pair[1] in texts:
+            if path == pair[0] and any(side.stat().st_size for side in pair):
+                check_parallel(*pair, empty_lines=True, max_tokens=None)
         elif files.require_file(path, "text file").stat().st_size:
             check_text(path, empty_lines=True, max_tokens=None)
+    files.keep_inputs(texts, [out / path.name for path in texts])
+    with files.staged_folder(out, last=pipeline.FILE) as stage:
+        yield stage, texts
 
 
 def _write(path: Path, out: Path, encode: subwords.Step) -> int:

@@ -12,19 +12,6 @@ from fairseq_ext.utils import files
 
 
 @contextmanager
-def staged(*folders: Path) -> Iterator[list[Path]]:
-    """Yield an empty folder for each of ``folders``; its files move there once all are written.
-
-    After an error the folders are unchanged.
-
-    Raises:
-        EnvironmentProblem: a folder cannot be made or written.
-    """
-    with ExitStack() as stack:
-        yield [stack.enter_context(files.staged_folder(folder)) for folder in folders]
-
-
-@contextmanager
 def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
     """Open files for UTF-8 lines, which are on disk when the block ends without an error."""
     with ExitStack() as stack:

@@ -12,7 +12,8 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
 from fairseq_ext.text.byte_level import FILES, ByteBPE, train
-from fairseq_ext.text.writing import staged, writers
+from fairseq_ext.text.writing import writers
+from fairseq_ext.utils.files import staged_folder
 from tests.support.harness import run, write_lines
 from tests.support.troubled_server import serving
 from tests.unit.test_wmt14_csv import COMMAND, flat, write_files
@@ -125,7 +126,11 @@ def test_the_command_downloads(tmp_path: Path, files: Path) -> None:
 
 
 def write_both(left: Path, right: Path, fail: bool) -> None:
-    with staged(left, right) as (first, second), writers([first / "x", second / "y"]) as files:
+    with (
+        staged_folder(left) as first,
+        staged_folder(right) as second,
+        writers([first / "x", second / "y"]) as files,
+    ):
         files[0].write("text")
         if fail:
             raise ValueError("stop")
