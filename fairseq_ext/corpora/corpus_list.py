@@ -14,12 +14,12 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.utils import extras
@@ -28,23 +28,28 @@ from fairseq_ext.utils.files import atomic_write, require_file
 from fairseq_ext.utils.json_files import read_json
 
 MOST_COPIES = 100
-KINDS: dict[str, Any] = {
-    "name": str,
-    "licence": str,
-    "pairs": str,
-    "columns": list,
-    "member": str,
-    "source": str,
-    "target": str,
-    "mtdata": str,
-    "swap": bool,
-    "weight": (int, float),
-}
 ORIGINS = ({"pairs"}, {"source", "target"}, {"mtdata"})
-Fetch = Callable[[str], Path]
+EXAMPLE = '[{"name": "a", "pairs": "a.tsv", "licence": "CC0"}]'
 
 
-def read(path: Path, fetch: Fetch) -> tuple[Text, ...]:
+class Entry(BaseModel):
+    """A corpus of the list."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1)
+    licence: str = Field(min_length=1)
+    pairs: str | None = None
+    columns: list[PositiveInt] = Field([1, 2], min_length=2, max_length=2)
+    member: str | None = None
+    source: str | None = None
+    target: str | None = None
+    mtdata: str | None = None
+    swap: bool = False
+    weight: float = Field(1.0, gt=0, le=MOST_COPIES)
+
+
+def read(path: Path, fetch: Callable[[str], Path]) -> tuple[Text, ...]:
     """Read the texts of a list; paths are relative to its folder.
 
     Args:
@@ -54,62 +59,39 @@ def read(path: Path, fetch: Fetch) -> tuple[Text, ...]:
     Raises:
         DataError: the list, or a file that it names, cannot be used; nothing is fetched then.
     """
-    entries = read_json(path)
-    if not isinstance(entries, list) or not entries:
-        raise DataError(f"`{path}` must be a JSON list of corpora, such as {_EXAMPLE}.")
+    content = read_json(path)
+    try:
+        entries = TypeAdapter(list[Entry]).validate_python(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        number, *names = fault["loc"] or (None,)
+        place = "" if number is None else f", corpus {int(number) + 1}"
+        name = f"`{names[0]}`: " if names else ""
+        raise DataError(
+            f"`{path}`{place}: {name}{fault['msg']}. It must be a JSON list such as {EXAMPLE}."
+        ) from None
     for number, entry in enumerate(entries, start=1):
-        _check(entry, f"`{path}`, corpus {number}")
-    names = [entry["name"] for entry in entries]
-    if len({*names}) < len(names):
-        raise DataError(f"`{path}` has two corpora of one name; give each its own.")
+        if {*entry.model_fields_set} & set[str]().union(*ORIGINS) not in ORIGINS:
+            raise DataError(
+                f"`{path}`, corpus {number} needs `pairs`, or `source` and `target`, or `mtdata`."
+            )
+    if len({entry.name for entry in entries}) < max(1, len(entries)):
+        raise DataError(f"`{path}` must have a corpus, and no two of one name.")
     for entry in entries:
-        for kind in ("pairs", "source", "target"):
-            if kind in entry:
-                require_file(path.parent / entry[kind], "text file")
+        for name in (entry.pairs, entry.source, entry.target):
+            if name is not None:
+                require_file(path.parent / name, "text file")
     return tuple(_text(entry, path.parent, fetch) for entry in entries)
 
 
-_EXAMPLE = '[{"name": "a", "pairs": "a.tsv", "licence": "CC0"}]'
-
-
-def _check(entry: Any, where: str) -> None:
-    if not isinstance(entry, dict):
-        raise DataError(f"{where} must be an object, such as {_EXAMPLE[1:-1]}.")
-    for name, value in entry.items():
-        if name not in KINDS:
-            raise DataError(f"{where}: `{name}` is not known; there are {', '.join(KINDS)}.")
-        if not isinstance(value, KINDS[name]) or (name == "weight" and isinstance(value, bool)):
-            raise DataError(f"{where}: `{name}` cannot be {value!r:.40}.")
-    for name in ("name", "licence"):
-        if not entry.get(name):
-            raise DataError(f"{where} lacks `{name}`, which is recorded; give it, or `unknown`.")
-    if {*entry} & set[str]().union(*ORIGINS) not in ORIGINS:
-        raise DataError(f"{where} needs `pairs`, or `source` and `target`, or `mtdata`.")
-    weight = entry.get("weight", 1)
-    if not (math.isfinite(weight) and 0 < weight <= MOST_COPIES):
-        raise DataError(
-            f"{where}: `weight` must be above 0 and at most {MOST_COPIES}, but is {weight}."
-        )
-    columns = entry.get("columns", [1, 2])
-    if len(columns) != 2 or not all(type(column) is int and column > 0 for column in columns):
-        raise DataError(f"{where}: `columns` must be two column numbers, such as [2, 1].")
-
-
-def _text(entry: dict[str, Any], folder: Path, fetch: Fetch) -> Text:
-    if "mtdata" in entry:
-        paths: tuple[Path, ...] = (fetch(entry["mtdata"]),)
-    elif "pairs" in entry:
-        paths = (folder / entry["pairs"],)
-    else:
-        paths = (folder / entry["source"], folder / entry["target"])
+def _text(entry: Entry, folder: Path, fetch: Callable[[str], Path]) -> Text:
+    names = (entry.pairs, entry.source, entry.target)
+    paths = tuple(folder / name for name in names if name is not None)
     return Text(
-        entry["name"],
-        paths,
-        columns=(*entry.get("columns", (1, 2)),),
-        member=entry.get("member"),
-        swap=entry.get("swap", False),
-        weight=float(entry.get("weight", 1)),
-        licence=entry["licence"],
+        entry.name,
+        paths if entry.mtdata is None else (fetch(entry.mtdata),),
+        columns=(entry.columns[0], entry.columns[1]),
+        **entry.model_dump(include={"member", "swap", "weight", "licence"}),
     )
 
 

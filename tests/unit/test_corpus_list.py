@@ -107,17 +107,18 @@ def origin(pair: tuple[str, str]) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": ""}, "corpus 1 lacks `name`, which is recorded"),
-        ({"licence": None}, "corpus 1: `licence` cannot be None."),
-        ({"weight": 0}, "corpus 1: `weight` must be above 0 and at most 100, but is 0."),
-        ({"weight": True}, "corpus 1: `weight` cannot be True."),
-        ({"columns": [1]}, "corpus 1: `columns` must be two column numbers, such as [2, 1]."),
-        ({"url": "x"}, "corpus 1: `url` is not known; there are name, licence, pairs,"),
+        ({"name": ""}, "corpus 1: `name`: String should have at least 1 character."),
+        ({"licence": None}, "corpus 1: `licence`: Input should be a valid string."),
+        ({"weight": 0}, "corpus 1: `weight`: Input should be greater than 0."),
+        ({"weight": True}, "corpus 1: `weight`: Input should be a valid number."),
+        ({"columns": [1]}, "corpus 1: `columns`: List should have at least 2 items"),
+        ({"url": "x"}, "corpus 1: `url`: Extra inputs are not permitted."),
         ({"source": "b.de"}, "corpus 1 needs `pairs`, or `source` and `target`, or `mtdata`."),
         ({"pairs": "none.tsv"}, "none.tsv does not exist"),
-        ({"name": "b"}, "has two corpora of one name; give each its own."),
-        ([], "must be a JSON list of corpora, such as [{"),
-        ([1], "corpus 1 must be an object, such as {"),
+        ({"name": "b"}, "must have a corpus, and no two of one name."),
+        ([], "must have a corpus, and no two of one name."),
+        ({}, "Input should be a valid list. It must be a JSON list such as [{"),
+        ([1], "corpus 1: Input should be a valid dictionary"),
     ],
 )
 def test_lists_that_cannot_be(change: object, message: str, tmp_path: Path) -> None:
