@@ -165,7 +165,6 @@ class PairOptions:
         "--output)",
         metavar="DIR",
     )
-    swap: bool = option(False, "exchange source and target after reading")
     tokenize: bool = option(False, "tokenize as Moses does (sacremoses), without escapes")
     lowercase: bool = option(False, "lower-case both sides")
     max_words: int | None = option(

@@ -45,7 +45,6 @@ class Entry(BaseModel):
     source: str | None = None
     target: str | None = None
     mtdata: str | None = None
-    swap: bool = False
     weight: float = Field(1.0, gt=0, le=MOST_COPIES)
 
 
@@ -91,7 +90,7 @@ def _text(entry: Entry, folder: Path, fetch: Callable[[str], Path]) -> Text:
         entry.name,
         paths if entry.mtdata is None else (fetch(entry.mtdata),),
         columns=(entry.columns[0], entry.columns[1]),
-        **entry.model_dump(include={"member", "swap", "weight", "licence"}),
+        **entry.model_dump(include={"member", "weight", "licence"}),
     )
 
 

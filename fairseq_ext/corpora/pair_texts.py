@@ -27,7 +27,6 @@ class Text:
         table: whether the file of pairs is CSV.
         header: whether the first row of the file of pairs names its columns.
         member: the file to read in a ``.zip`` with several.
-        swap: whether to exchange source and target.
         weight: how often each pair is trained on; a fraction keeps that share of the pairs.
         licence: the licence of the text, for the record.
     """
@@ -38,7 +37,6 @@ class Text:
     table: bool = False
     header: bool = False
     member: str | None = None
-    swap: bool = False
     weight: float = 1.0
     licence: str = ""
 
@@ -139,9 +137,5 @@ def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
         for file_part, path in zip(part.parts, text.files, strict=True)
     ]
     if len(sides) == 1:
-        pairs = cells(sides[0], text.files[0], text.columns)
-    else:
-        pairs = (
-            (plain(source), plain(target)) for (_, source), (_, target) in zip(*sides, strict=True)
-        )
-    return ((target, source) for source, target in pairs) if text.swap else pairs
+        return cells(sides[0], text.files[0], text.columns)
+    return ((plain(source), plain(target)) for (_, source), (_, target) in zip(*sides, strict=True))

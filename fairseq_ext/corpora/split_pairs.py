@@ -95,13 +95,11 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
     inputs = (options.pairs, options.source, options.target)
     paths = tuple(require_file(path, "text file") for path in inputs if path is not None)
     if options.pairs is None:
-        return (Text("", paths, swap=options.swap),)
+        return (Text("", paths),)
     if options.pairs.suffix in SPREADSHEETS:
         raise ConfigError(f"`{options.pairs}` is a spreadsheet; save it as CSV, and give that.")
     table = options.csv or ".csv" in Path(options.member or options.pairs).suffixes
-    text = Text(
-        "", paths, table=table, header=options.header, member=options.member, swap=options.swap
-    )
+    text = Text("", paths, table=table, header=options.header, member=options.member)
     top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))
     text = replace(text, columns=_column_numbers(options, top[0] if top else []))
     _warn_of_columns(text, top, (options.src_lang, options.tgt_lang))
@@ -148,12 +146,6 @@ def _require_used(options: PairOptions) -> None:
     """Raise :class:`ConfigError` for an option that does not apply to this kind of input."""
     zipped = options.pairs is not None and options.pairs.suffix == ".zip"
     for option, is_set, used, partner in (
-        (
-            "--swap",
-            options.swap,
-            options.corpora is None,
-            "PAIRS or --source; in LIST it is `swap`",
-        ),
         ("--columns", options.columns != (1, 2), options.pairs is not None, "PAIRS"),
         ("--header", options.header, options.pairs is not None, "PAIRS"),
         ("--csv", options.csv, options.pairs is not None, "PAIRS"),
@@ -335,7 +327,7 @@ def _work(
 def _described(text: Text) -> dict[str, Any]:
     """Return the manifest's record of a text of a corpus list."""
     named = {"name": text.name, "licence": text.licence, "weight": text.weight}
-    return {**named, "columns": list(text.columns), "member": text.member, "swap": text.swap}
+    return {**named, "columns": list(text.columns), "member": text.member}
 
 
 def _write(job: SplitJob, record: dict[str, Any]) -> str:

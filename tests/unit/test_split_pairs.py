@@ -425,9 +425,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     assert manifest["report"]["splits"]["test"] == 30
     assert "are not for training" not in done.stdout
     large_sizes = ("--valid", 150, "--test", 30, "--overwrite")
-    swapped = command(
-        tmp_path / "pairs.tsv", *large_sizes, "--columns", "2,1", "--swap", "--out", out
-    )
+    swapped = command(tmp_path / "pairs.tsv", *large_sizes, "--columns", "1,2", "--out", out)
     assert "180 pairs are not for training; with --valid and --test fewer\n" in swapped.stdout
     assert "split by the source sentence" in swapped.stdout
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
@@ -446,7 +444,6 @@ def test_command_splits_a_tab_separated_file(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
-        ("--corpora", "--swap"),
         ("--corpora", "--columns 2,1"),
         ("--corpora", "--member x"),
         ("--source", "--columns 2,1"),
