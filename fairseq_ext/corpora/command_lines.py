@@ -382,9 +382,6 @@ class CommandLine(NamedTuple):
 
         Args:
             args: the options, perhaps among others of a command that includes this one.
-
-        Raises:
-            FairseqExtError: an option, input or folder that cannot be used.
         """
         try:
             module = importlib.import_module(f"fairseq_ext.corpora.{self.module}")

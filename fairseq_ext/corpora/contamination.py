@@ -97,11 +97,7 @@ def texts(paths: Iterable[Path]) -> Iterator[str]:
 
 
 def run(options: ContaminationOptions) -> str:
-    """Find the sentences of a test set in training text; return a summary.
-
-    Raises:
-        DataError: a file that is empty or cannot be read as text.
-    """
+    """Find the sentences of a test set in training text; return a summary."""
     sentences = list(texts([options.test]))
     if not sentences:
         raise DataError(f"`{options.test}` is empty; give the sentences of a test set.")

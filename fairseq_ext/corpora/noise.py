@@ -70,12 +70,7 @@ KINDS: Mapping[str, Noise] = {
 
 
 def run(options: NoiseOptions) -> str:
-    """Write a test set with noise; returns how many of its lines differ.
-
-    Raises:
-        ConfigError: options of typing errors with noise of another kind, or no share.
-        DataError: the file is unreadable.
-    """
+    """Write a test set with noise; returns how many of its lines differ."""
     share = 0.1 if options.share is None else options.share
     seed = 1 if options.seed is None else options.seed
     for name in ("share", "seed"):

@@ -93,12 +93,7 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
 
 
 def run(options: OwnTextOptions) -> str:
-    """Check and copy the text as the options say; return the sizes.
-
-    Raises:
-        ConfigError: one language twice.
-        DataError: text that cannot be trained on; nothing has been written then.
-    """
+    """Check and copy the text as the options say; return the sizes."""
     if options.src == options.tgt:
         raise ConfigError(
             f"`--src` and `--tgt` are both `{options.src}`; their files would be the same."

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -371,11 +370,7 @@ def _existing(paths: list[Path]) -> Iterator[Path]:
 
 
 def run(options: OfficialOptions) -> str:
-    """Prepare the corpus as the options say; return the summary.
-
-    Raises:
-        DataError: an option, archive or number of pairs is wrong.
-    """
+    """Prepare the corpus as the options say; return the summary."""
     corpus = CORPORA[options.corpus]
     size = 0 if options.subwords == "none" else options.bpe
     if size is not None:
@@ -388,11 +383,17 @@ def run(options: OfficialOptions) -> str:
             "leave this corpus as words."
         )
     download = options.download or options.out / "download"
-    workers = len(os.sched_getaffinity(0)) if options.workers is None else max(1, options.workers)
     options.out.mkdir(parents=True, exist_ok=True)
     with locks.held(options.out / ".preparing.lock", wait=True):
         work = Preparation(
-            *(options.corpus, corpus, options.out, download, options.mirror, workers),
+            *(
+                options.corpus,
+                corpus,
+                options.out,
+                download,
+                options.mirror,
+                streams.processes(options.workers),
+            ),
             subwords=options.subwords if corpus.merges else "bpe",
         )
         manifest = work.run()

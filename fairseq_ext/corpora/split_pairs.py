@@ -21,7 +21,6 @@ import argparse
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import sys
@@ -81,12 +80,8 @@ def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
 
 def _texts(options: PairOptions) -> tuple[Text, ...]:
     """Return the texts that the options name."""
-    input_flags = [
-        options.pairs is not None,
-        options.source is not None,
-        options.corpora is not None,
-    ]
-    if sum(input_flags) != 1 or (options.source is None) != (options.target is None):
+    origins = (options.pairs, options.source, options.corpora)
+    if origins.count(None) != 2 or (options.source is None) != (options.target is None):
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
     _require_used(options)
     if options.corpora is not None:
@@ -120,25 +115,23 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
     return names.index(options.columns[0]) + 1, names.index(options.columns[1]) + 1
 
 
-def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)
-
-
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
     """Warn of a first line that looks like a header, and of columns without sentences."""
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     if not text.header and firsts and {*firsts} <= {*HEADER_WORDS, *map(str.lower, languages)}:
-        _warn(
-            f"line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
-            "becomes a pair; give --header if it is one."
+        print(
+            f"warning: line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
+            "becomes a pair; give --header if it is one.",
+            file=sys.stderr,
         )
     for number, column in zip(text.columns, columns, strict=True):
         sentences = column[int(bool(text.header)) :]
         if len(sentences) > 1 and all(IDENTIFIER.fullmatch(cell.strip()) for cell in sentences):
-            _warn(
-                f"column {number} of {text.files[0]} holds numbers (`{sentences[0]}` …), "
-                "no sentences; choose others with --columns."
+            print(
+                f"warning: column {number} of {text.files[0]} holds numbers (`{sentences[0]}` …), "
+                "no sentences; choose others with --columns.",
+                file=sys.stderr,
             )
 
 
@@ -157,12 +150,7 @@ def _require_used(options: PairOptions) -> None:
 
 
 def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
-    """Check that the options fit together, and return the texts that they name.
-
-    Raises:
-        ConfigError: options contradict each other.
-        DataError: a text is missing.
-    """
+    """Check that the options fit together, and return the texts that they name."""
     shared_folder.check_options(options.parts, shard=options.shard, ray=options.ray)
     shared_folder.shard(options.shard)  # refuses values that are not a shard
     for option, language in (("--src", options.src_lang), ("--tgt", options.tgt_lang)):
@@ -181,11 +169,7 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
 
 
 def run(options: PairOptions) -> str:
-    """Read, clean, split and write as the options say; return the summary.
-
-    Raises:
-        DataError: an option or input that cannot be used; nothing has been written then.
-    """
+    """Read, clean, split and write as the options say; return the summary."""
     texts = _checked_texts(options)
     _check_folder(options, texts)
     if options.parts is not None and files.twice([options.parts, options.out]):
@@ -213,11 +197,7 @@ def run(options: PairOptions) -> str:
 
 
 def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
-    """Refuse to overwrite the texts, or to mix splits that were made in different ways.
-
-    Raises:
-        DataError: the run would do so.
-    """
+    """Refuse to overwrite the texts, or to mix splits that were made in different ways."""
     written = [
         path for lang in (options.src_lang, options.tgt_lang) for path in _files(options, lang)
     ]
@@ -239,11 +219,7 @@ def _files(options: PairOptions, language: str) -> list[Path]:
 
 
 def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
-    """Refuse to write over a corpus that was made with other options or inputs.
-
-    Raises:
-        DataError: ``out`` has such a corpus.
-    """
+    """Refuse to write over a corpus that was made with other options or inputs."""
     manifest = options.out / _manifest(options)
     if not any(path.exists() for path in _files(options, options.src_lang)):
         return
@@ -295,11 +271,8 @@ def _folder(options: PairOptions) -> Iterator[Path]:
         with locks.held(options.out / LOCK, wait=True):
             for left in options.out.glob(".partial-*"):  # folders that a killed run left
                 shutil.rmtree(left, ignore_errors=True)
-            folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=options.out))
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=".partial-", dir=options.out) as folder:
+                yield Path(folder)
 
 
 def _work(
@@ -307,10 +280,11 @@ def _work(
 ) -> tuple[SplitJob, list[str]]:
     """Do this worker's share; return the job, and the parts that other shards have not done."""
     part_lines = options.part_lines or splitting.PART_LINES
+    # Without folders, because folders differ between machines.
     recorded = {
         name: value for name, value in record["options"].items() if not isinstance(value, Path)
     }
-    inputs = [  # by language, without folders, because folders differ between machines
+    inputs = [
         {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
     ]
     job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
@@ -318,10 +292,7 @@ def _work(
         job_record["corpora"] = [_described(text) for text in texts]
     with splitting.shared(folder).joined_job(json.loads(json.dumps(job_record))):
         job = splitting.prepare(options, texts, folder, part_lines)
-        workers = (
-            len(os.sched_getaffinity(0)) if options.workers is None else max(1, options.workers)
-        )
-        return job, splitting.work(job, workers, shared_folder.shard(options.shard))
+        return job, splitting.work(job, options.workers, shared_folder.shard(options.shard))
 
 
 def _described(text: Text) -> dict[str, Any]:

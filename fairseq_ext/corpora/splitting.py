@@ -31,7 +31,7 @@ from fairseq_ext.corpora import SPLITS, near_duplicates, pair_texts, rules
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import WordHashes, normalized
 from fairseq_ext.corpora.pair_texts import PairPart, Text
-from fairseq_ext.corpora.streams import ordered_map, step
+from fairseq_ext.corpora.streams import ordered_map, processes, step
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
@@ -409,12 +409,12 @@ def shared(folder: Path) -> SharedFolder:
     return SharedFolder(folder, HEAD, "corpus pairs --parts", called={"part_lines": "--part-lines"})
 
 
-def work(job: SplitJob, workers: int, shard: tuple[int, int] = (0, 1)) -> list[str]:
+def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) -> list[str]:
     """Do all stages, side by side with other workers.
 
     Args:
         job: the job, from :func:`prepare`.
-        workers: processes on this machine.
+        workers: processes on this machine; None for one for each core.
         shard: number and count of the share of the parts to clean. The worker that finds all
             parts cleaned does the rest.
 
@@ -425,7 +425,7 @@ def work(job: SplitJob, workers: int, shard: tuple[int, int] = (0, 1)) -> list[s
         DataError: a text cannot be used, or cleaning leaves nothing of it.
     """
     folder = shared(job.folder)
-    spread = partial(_spread, workers)
+    spread = partial(_spread, processes(workers))
     for stage, (names, do) in enumerate(job.steps()):
         share = names[shard[0] :: shard[1]] if stage == 0 else names
         folder.work(share, do, spread=spread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -95,6 +96,11 @@ FORMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
     "tagged": _tagged,
     "segments": _segments,
 }
+
+
+def processes(workers: int | None) -> int:
+    """Return the number of processes to use: ``--workers``, or one for each core."""
+    return len(os.sched_getaffinity(0)) if workers is None else max(1, workers)
 
 
 def ordered_map(

@@ -28,13 +28,7 @@ REPORT = "synthetic.json"
 
 
 def run(options: MixOptions) -> str:
-    """Write a corpus whose training text has synthetic pairs; return a summary.
-
-    Raises:
-        ConfigError: the tag is not a single word.
-        DataError: texts differ in length, the corpus lacks its pipeline or is in the folder to
-            write, or nothing is left to train on.
-    """
+    """Write a corpus whose training text has synthetic pairs; return a summary."""
     if options.tag and options.tag.split() != [options.tag]:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
     text_pipeline = pipeline_of(options.data, options.src, options.tgt)
@@ -76,10 +70,6 @@ def write_side(options: MonolingualOptions) -> str:
 
     Returns:
         The number of lines.
-
-    Raises:
-        DataError: a corpus lacks its pipeline or has too few lines, or a text cannot be read by
-            `fairseq-ext translate` or would be written over.
     """
     if options.text is None:
         decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)

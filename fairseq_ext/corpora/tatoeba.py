@@ -93,12 +93,7 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
 
 def run(options: TatoebaOptions) -> str:
-    """Write the corpus, split without leaks, or a sample of it; return a summary.
-
-    Raises:
-        ConfigError: the corpus does not have a language.
-        DataError: the options ask for more pairs than there are.
-    """
+    """Write the corpus, split without leaks, or a sample of it; return a summary."""
     if {options.src, options.tgt} != {*LANGUAGES}:
         raise ConfigError(
             f"`--src` and `--tgt` must be es and en, or en and es, but are `{options.src}` and "

@@ -124,12 +124,7 @@ def _two_sided_format(source: Path) -> str:
 
 
 def run(args: TranslationOptions) -> str:
-    """Write the pairs, and a record beside the file; return the counts as text.
-
-    Raises:
-        ConfigError: options that cannot be used.
-        DataError: a file that cannot be used; nothing is written then.
-    """
+    """Write the pairs, and a record beside the file; return the counts as text."""
     rules, counts = Rules(args.markup, args.placeholders, args.mnemonics), Counter[str]()
     pairs = list(accepted(segments(args), rules, counts))
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())

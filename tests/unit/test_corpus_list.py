@@ -117,7 +117,7 @@ def origin(pair: tuple[str, str]) -> str:
         ({"pairs": "none.tsv"}, "none.tsv does not exist"),
         ({"name": "b"}, "must have a corpus, and no two of one name."),
         ([], "must have a corpus, and no two of one name."),
-        ({}, "Input should be a valid list. It must be a JSON list such as [{"),
+        ("x", "Input should be a valid list. It must be a JSON list such as [{"),
         ([1], "corpus 1: Input should be a valid dictionary"),
     ],
 )

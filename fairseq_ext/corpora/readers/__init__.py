@@ -1,15 +1,15 @@
 """Readers of files in which people keep translations, one module for each family of formats.
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
-the two languages. It yields a :class:`Segment` for each translated text, in order.
+the two languages. It yields a :class:`Segment` for each translated text, in order, and raises
+DataError for a file that cannot be read, is malformed or has other languages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 FORMAT_NAMES = ("help", "lines", "mo", "po", "sgm", "tmx", "wmt", "xliff")
 """Names in options; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
@@ -35,10 +35,7 @@ class Segment:
     fault: str = ""
 
 
-class Reader(Protocol):
-    """A function that reads one file with both languages, or a file or folder for each."""
-
-    def __call__(self, paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]: ...
+Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 
 
 def is_language(code: str, language: str) -> bool:

@@ -39,22 +39,14 @@ class Message:
 
 
 def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read a ``.po`` file, whose messages are in the source language.
-
-    Raises:
-        DataError: the file cannot be read, is malformed, or has other plural forms than it says.
-    """
+    """Read a ``.po`` file, whose messages are in the source language."""
     path = paths[0]
     text = _decoded(_read(path), path)
     yield from _segments(_po_messages(text, path), path)
 
 
 def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read a ``.mo`` file, whose messages are in the source language.
-
-    Raises:
-        DataError: the file cannot be read, is damaged, or has other plural forms than it says.
-    """
+    """Read a ``.mo`` file, whose messages are in the source language."""
     path = paths[0]
     yield from _segments(_mo_messages(_read(path), path), path)
 

@@ -25,11 +25,7 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 
 
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read two SGM files side by side.
-
-    Raises:
-        DataError: a file cannot be read, or document or segment numbers differ.
-    """
+    """Read two SGM files side by side."""
     for pair in zip_longest(*(_sgm_segments(path) for path in paths)):
         names = [f"{item[0]}, segment {item[1]}" if item else "its end" for item in pair]
         if names[0] != names[1]:
@@ -53,11 +49,7 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read two aligned text files, line by line.
-
-    Raises:
-        DataError: a file cannot be read, or one has more lines.
-    """
+    """Read two aligned text files, line by line."""
     for number, (source, target) in enumerate(zip_longest(*map(_lines, paths)), 1):
         if source is None or target is None:
             longer = paths[source is None]
@@ -117,11 +109,7 @@ class Paragraphs(HTMLParser):
 
 
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the paragraphs of two folders by page and id; each page is a document.
-
-    Raises:
-        DataError: a folder or page cannot be read, or no paragraph is in both.
-    """
+    """Read the paragraphs of two folders by page and id; each page is a document."""
     first, second = paths
     for folder in paths:
         if not folder.is_dir():

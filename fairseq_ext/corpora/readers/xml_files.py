@@ -16,11 +16,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of a TMX file that have both languages, by the first text of each language.
-
-    Raises:
-        DataError: the file cannot be read, or has no unit with both languages.
-    """
+    """Read the units of a TMX file that have both languages, by the first text of each language."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
@@ -40,11 +36,7 @@ def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of an XLIFF file of version 1.2 or 2.
-
-    Raises:
-        DataError: the file cannot be read, or has other languages.
-    """
+    """Read the units of an XLIFF file of version 1.2 or 2."""
     languages: dict[str, None] = {}
     for surroundings, unit in elements(paths[0], "trans-unit", "unit"):
         codes = [_attribute(surroundings, "source-language", "srcLang")]
@@ -80,11 +72,7 @@ def _refuse(path: Path, languages: dict[str, None], src: str, tgt: str) -> None:
 
 
 def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read an XML test set: each source segment with its translation in the first reference.
-
-    Raises:
-        DataError: the file cannot be read, has other languages, or segment numbers differ.
-    """
+    """Read an XML test set: each source segment with its translation in the first reference."""
     count = 0
     for _, document in elements(paths[0], "doc"):
         name = document.get("id", "")
