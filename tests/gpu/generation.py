@@ -16,9 +16,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_ext import register
 from fairseq_ext.engine import TORCH
 from fairseq_ext.generation.on_engine import NativeGenerator, with_engine
+from tests.gpu.material import base
 from tests.gpu.results import Results, arguments, time_in_turn
-from tests.gpu.systems import base
-from tests.support.models import build, padded, random_sentences
+from tests.support.models import build, random_sentences, sample_of, sharpen
 
 SOURCE, TARGET, BEAM = 25, 40, 5
 NOT_RUN = (
@@ -30,10 +30,7 @@ NOT_RUN = (
 def sharpened(flags: list[str], size: int) -> tuple[Any, Any]:
     """A model whose random weights are large enough for its words to differ."""
     model, task = build(flags, size=size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(1.3)
+    sharpen(model, 1.3)
     return model, task
 
 
@@ -50,10 +47,9 @@ def generate(
             [device_model], words, beam_size=BEAM, min_len=target, max_len_a=0, max_len_b=target
         )
 
-    rows = padded(random_sentences([SOURCE] * batch, size=len(words)), left=True)
-    rows = rows.to(options.device)
-    net_input = {"src_tokens": rows, "src_lengths": rows.ne(1).sum(1)}
-    sample = {"id": torch.arange(batch), "net_input": net_input}
+    sample = sample_of(random_sentences([SOURCE] * batch, size=len(words)))
+    rows = {name: part.to(options.device) for name, part in sample["net_input"].items()}
+    sample["net_input"] = rows
     ours = with_engine(generator(), [device_model], words, TORCH)
     if not isinstance(ours, NativeGenerator):
         raise RuntimeError("the engine does not run this model")
@@ -71,7 +67,7 @@ def generate(
 
     runs = {"engine": run_of("engine", ours), "fairseq": run_of("fairseq", theirs)}
     with torch.no_grad():
-        seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.9, warmup=4)
+        seconds = time_in_turn(runs, 0.1 if options.tiny else 0.9, warmup=4)
     pairs = list(zip(hypotheses["engine"], hypotheses["fairseq"], strict=True))
     return {
         "ms": {name: 1e3 * value for name, value in seconds.items()},

@@ -84,7 +84,7 @@ def encode(
             errors[name] = f"{type(error).__name__}: {error}"[-300:]
             del runs[name]
             torch.cuda.empty_cache()
-    seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.6)
+    seconds = time_in_turn(runs, 0.1 if options.tiny else 0.6)
     times = {name: 1e3 * value for name, value in seconds.items()}
     peer = "flash" if "flash" in times else "sdpa"
     ratios = {name: times[peer] / times[name] for name in times if peer in times}
@@ -113,7 +113,7 @@ def recur(options: Namespace, dtype: torch.dtype, backward: bool) -> dict[str, A
         return run
 
     runs = {"loop": run_by(module._held), "cudnn": run_by(module._packed)}
-    seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.6)
+    seconds = time_in_turn(runs, 0.1 if options.tiny else 0.6)
     with torch.no_grad():
         real = ~pads.unsqueeze(-1)
         outputs = [method(words, pads)[0] * real for method in (module._held, module._packed)]
@@ -130,7 +130,7 @@ def ceiling(options: Namespace) -> dict[str, Any]:
     a = torch.randn(n, n, device=options.device, dtype=torch.bfloat16)
     other = torch.empty_like(a)
     runs = {"product": lambda: a @ a, "copy": lambda: other.copy_(a)}
-    seconds = time_in_turn(runs, options.device, 0.1 if options.tiny else 0.5)
+    seconds = time_in_turn(runs, 0.1 if options.tiny else 0.5)
     return {
         "tflops_bf16": 2e-12 * n**3 / seconds["product"],
         "copy_gb_per_second": 2e-9 * a.nbytes / seconds["copy"],

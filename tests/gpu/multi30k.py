@@ -9,11 +9,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import corpus
-from tests.gpu.commands import Command, hypotheses, log_lines
+from tests.gpu.material import Command, binarize, log_lines
 from tests.gpu.results import Results, arguments
+from tests.support.harness import REPO, hypotheses
 
-SYSTEMS = Path(__file__).resolve().parents[2] / "recipes" / "systems.sh"
+SYSTEMS = REPO / "recipes" / "systems.sh"
 EXTRA = {"linformer-32": "--linformer-k 32", "bmt": "--bmt-preset float"}
 NAMES = ("transformer", "muse", "bmt", "muse-simple", "linformer-32", "gru", "lstm", "binary")
 SEEDS = ("transformer@2", "muse@2", "gru@2", "linformer-32@2")
@@ -44,7 +44,7 @@ def data_of(options: Namespace) -> Path:
             archive.extractall(folder, filter="data")
         return folder
     if options.tiny:
-        return corpus.binarize(options.work / "small", sentences=400, vocabulary=100, mean=8)
+        return binarize(options.work / "small", sentences=400, vocabulary=100, mean=8)
     raise FileNotFoundError(f"{options.data} is not there; CONTRIBUTING.md says what to carry")
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import socket
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tests.gpu import corpus
-from tests.gpu.commands import Command, hypotheses, log_lines
+from fairseq_ext.plugin.repairs.cpu_training import _free_port
+from tests.gpu.material import Command, base, binarize, log_lines
 from tests.gpu.results import Results, arguments
-from tests.gpu.systems import base
+from tests.support.harness import hypotheses
+from tests.support.trainings import load
 
 HALF, ALL = 10, 20
 TRAINING = "--optimizer adam --lr 0.001 --criterion label_smoothed_cross_entropy "
@@ -29,13 +26,8 @@ def training_of(options: Namespace, data: Path, model: str, precision: str) -> l
     return ["train", data, *flags, *TRAINING.split(), "--max-tokens", 400]
 
 
-def weights(path: Path) -> dict[str, torch.Tensor]:
-    torch.serialization.add_safe_globals([argparse.Namespace])
-    return torch.load(path, map_location="cpu", weights_only=True)["model"]
-
-
 def largest_difference(left: Path, other: Path) -> float:
-    ours, theirs = weights(left), weights(other)
+    ours, theirs = load(left)["model"], load(other)["model"]
     return max((ours[name].float() - theirs[name].float()).abs().max().item() for name in ours)
 
 
@@ -82,18 +74,9 @@ class Case:
 
     def move(self, limit: float) -> dict[str, Any]:
         """Whether the CPU finds the GPU's translations from the GPU's checkpoint."""
-        gpu_lines, cpu_lines = (
-            hypotheses(self.on_gpu.wait(limit)),
-            hypotheses(self.on_cpu.wait(limit)),
-        )
-        equal = sum(cpu_lines[name] == text for name, text in gpu_lines.items())
-        return {"sentences": len(gpu_lines), "same": equal}
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return str(probe.getsockname()[1])
+        on_gpu, on_cpu = (hypotheses(run.wait(limit)) for run in (self.on_gpu, self.on_cpu))
+        same = sum(ours == theirs for ours, theirs in zip(on_gpu, on_cpu, strict=True))
+        return {"sentences": len(on_gpu), "same": same}
 
 
 def start_pair(options: Namespace, data: Path, backend: str, ddp: str) -> list[Command]:
@@ -102,7 +85,7 @@ def start_pair(options: Namespace, data: Path, backend: str, ddp: str) -> list[C
     words = [*training_of(options, data, "transformer", "fp32"), "--max-update", HALF]
     words += ["--distributed-backend", backend, "--ddp-backend", ddp, "--save-dir", folder]
     words += ["--distributed-world-size", 2]  # fairseq's default is the number of GPUs here
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2"}
     return [
         Command(folder / f"{rank}.log", *words, **job, RANK=str(rank), LOCAL_RANK="0")
         for rank in range(2)
@@ -125,7 +108,7 @@ def finish_pair(commands: list[Command], reference: Command, limit: float) -> di
 def main() -> None:
     options = arguments("processes")
     results = Results("processes", options)
-    data = corpus.binarize(options.work / "small", sentences=400, vocabulary=100, mean=8)
+    data = binarize(options.work / "small", sentences=400, vocabulary=100, mean=8)
     models = ("gru",) if options.tiny else ("transformer", "gru", "bmt-1")
     pairs = [("gloo", "legacy_ddp")] if options.tiny else [
         ("gloo", "legacy_ddp"), ("gloo", "pytorch_ddp"), ("nccl", "pytorch_ddp")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import subprocess
+import statistics
 import time
 import traceback
 from collections.abc import Callable
@@ -15,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from benchmarks.bench import machine, paired
 
 ERROR_LENGTH = 600
 
@@ -34,27 +33,6 @@ def arguments(step: str) -> argparse.Namespace:
     return options
 
 
-def machine(device: str) -> dict[str, Any]:
-    """Describe what the figures depend on: card, driver, versions, date and commit."""
-    name = driver = None
-    if device == "cuda":
-        name = torch.cuda.get_device_name()
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            driver = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
-        except (OSError, subprocess.TimeoutExpired) as error:
-            driver = str(error)
-    return {
-        "date": datetime.date.today().isoformat(),
-        "gpu": name,
-        "driver": driver and driver.strip(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-    }
-
-
 class Results:
     """The cells of one step, by name, in ``OUT/STEP.json``.
 
@@ -69,7 +47,7 @@ class Results:
         self.content: dict[str, Any] = {"step": step, "complete": False, "cells": {}}
         if self.path.exists():
             self.content = json.loads(self.path.read_text())
-        self.content["machine"] = machine(options.device)
+        self.content["machine"] = machine()
         self.save()
 
     @property
@@ -118,25 +96,8 @@ class Results:
 
 
 def time_in_turn(
-    candidates: dict[str, Callable[[], object]], device: str, seconds: float, warmup: int = 3
+    candidates: dict[str, Callable[[], object]], seconds: float, warmup: int = 3
 ) -> dict[str, float]:
     """Median seconds of each candidate, run in turn in rounds until the time is over."""
-    rounds: dict[str, list[float]] = {name: [] for name in candidates}
-    end = None
-    while end is None or time.monotonic() < end or len(rounds[next(iter(rounds))]) < 3:
-        for name, candidate in candidates.items():
-            synchronize(device)
-            began = time.perf_counter()
-            candidate()
-            synchronize(device)
-            rounds[name].append(time.perf_counter() - began)
-        if end is None and len(rounds[name]) == warmup:
-            rounds = {name: [] for name in candidates}
-            end = time.monotonic() + seconds
-    return {name: sorted(times)[len(times) // 2] for name, times in rounds.items()}
-
-
-def synchronize(device: str) -> None:
-    """Wait until the device has done what was launched."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+    rounds = paired(candidates, repeats=10_000, warmup=warmup, budget=seconds)
+    return {name: statistics.median(times) for name, times in rounds.items()}

@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.gpu import corpus
+from tests.gpu.material import base, binarize
 from tests.gpu.results import ERROR_LENGTH, Results, arguments
-from tests.gpu.systems import base
+from tests.support.harness import USER_DIR
 
 WITHOUT_SPEED = """
 from fairseq_ext.plugin import patches
@@ -154,11 +154,11 @@ def main() -> None:
     models = base(options.tiny)
     size = {"sentences": 300, "vocabulary": 100, "mean": 8} if options.tiny else {}
     size = size or {"sentences": 24_000, "vocabulary": 10_000}
-    data = corpus.binarize(options.work / "synthetic", **size)
+    data = binarize(options.work / "synthetic", **size)
     before = options.work / "without_speed"
     before.mkdir(exist_ok=True)
     (before / "__init__.py").write_text(WITHOUT_SPEED)
-    user_dirs = {"plugin": corpus.USER_DIR, "without-speed": before}
+    user_dirs = {"plugin": USER_DIR, "without-speed": before}
     precisions = ("fp32",) if options.tiny else tuple(PRECISIONS)
     names = ("transformer", "gru") if options.tiny else MODELS
     keys = [
