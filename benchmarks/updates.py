@@ -160,7 +160,8 @@ def training(options: Namespace) -> list[str]:
         *("--lr", "0.001", "--lr-scheduler", "inverse_sqrt", "--warmup-updates", "1000"),
         *("--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"),
         *("--dropout", str(options.dropout), "--max-tokens", str(options.tokens)),
-        *("--num-workers", "0", "--seed", "1", "--no-save", "--disable-validation", "--cpu"),
+        *("--num-workers", "0", "--seed", "1", "--no-save", "--disable-validation"),
+        *(["--cpu"] if options.device == "cpu" else []),
         *("--max-update", "1000000", "--log-interval", "100", "--no-progress-bar"),
     ]
 
@@ -257,7 +258,7 @@ def draw(title: str, ratios: list[dict[str, Any]], output: Path) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     parser = shared_options.parser_with(
-        __doc__, threads=1, repeats=9, warmup=5, tokens=1000, dropout=0.1
+        __doc__, threads=1, device="cpu", repeats=9, warmup=5, tokens=1000, dropout=0.1
     )
     parser.add_argument("--data", help="a binarized corpus with a joint dictionary")
     parser.add_argument("--vocabulary", type=int, default=32_000, help="of a made-up corpus")
