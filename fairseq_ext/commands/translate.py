@@ -33,15 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A call of ``translate``; fields not listed here are the options of the same name.
-
-    Attributes:
-        words: positional arguments: the folder of the data, or text.
-        path: models; after :meth:`resolved` as paths, so that a name on the Hub is the same commit
-            for all workers.
-        data: folder with the dictionaries, if it was given.
-        lines: text to translate from the command line.
-    """
+    """A call of ``translate``; :meth:`resolved` tells models, data and text apart."""
 
     words: Sequence[str] = option(
         [],
@@ -50,10 +42,10 @@ class Request:
         nargs="*",
         metavar="DATA|TEXT",
     )
-    path: Sequence[Path] = ()
+    path: Sequence[Path] = ()  # a name on the Hub is resolved to the same commit for all workers
     model: Path | None = None
-    data: Path | None = None
-    lines: Sequence[str] | None = None
+    data: Path | None = None  # folder with the dictionaries
+    lines: Sequence[str] | None = None  # text from the command line
     input: Sequence[Path] | None = option(
         None,
         "text to translate, from several files in this order (default: standard input)",
@@ -183,20 +175,29 @@ def _find_models(request: Request) -> list[Path]:
     from fairseq_ext.model import find_model
 
     names = request.path or [request.model or Path()]
+    if not request.words:
+        # A name on the Hub has no blank.
+        _require_no_text(path for path in names[1:] if " " in str(path))
     languages = request.src, request.tgt
     paths = [checkpoint for path in names for checkpoint in models_of(path, *languages)]
-    for path in paths[1:] if not request.words else ():
-        if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
-            raise ConfigError(
-                f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
-                "folder. Put text to translate before `--path`, or name the model with `--model`."
-            )
+    if not request.words:
+        _require_no_text(paths[1:])
     if request.model is not None and not paths[0].exists():
         raise ConfigError(
             f"`--model {request.model}`: there is no such file or folder, nor a model of that "
             f"name; those that come along are {', '.join(find_model.shipped()) or 'none'}."
         )
     return paths
+
+
+def _require_no_text(paths: Iterable[Path]) -> None:
+    """Refuse arguments of ``--path`` that are not files, because they are probably input text."""
+    for path in paths:
+        if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
+            raise ConfigError(
+                f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
+                "folder. Put text to translate before `--path`, or name the model with `--model`."
+            )
 
 
 def _data_or_text(
@@ -234,23 +235,14 @@ def count_lines(request: Request) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A request with loaded models.
-
-    Attributes:
-        request: a resolved request.
-        translator: translates with the models.
-        codec: between text and tokens.
-        rerank: chooses among the samples of ``--mbr``; without it, the identity.
-        splitter: of ``--split-sentences``, or None.
-        keeper: of ``--keep`` and ``--markup``, or None.
-    """
+    """A request with loaded models."""
 
     request: Request
     translator: Translates
     codec: TextCodec
-    rerank: Callable[[Iterator[Translation]], Iterator[Translation]]
+    rerank: Callable[[Iterator[Translation]], Iterator[Translation]]  # chooses samples of --mbr
     splitter: SentenceSplitter | None = None
-    keeper: Keeper | None = None
+    keeper: Keeper | None = None  # of --keep and --markup
 
     @staticmethod
     @contextlib.contextmanager
