@@ -77,21 +77,23 @@ def read(path: Path, fetch: Callable[[str], Path]) -> tuple[Text, ...]:
     if len({entry.name for entry in entries}) < max(1, len(entries)):
         raise DataError(f"`{path}` must have a corpus, and no two of one name.")
     for entry in entries:
-        for name in (entry.pairs, entry.source, entry.target):
-            if name is not None:
-                require_file(path.parent / name, "text file")
+        for file in _files(entry, path.parent):
+            require_file(file, "text file")
     return tuple(_text(entry, path.parent, fetch) for entry in entries)
 
 
 def _text(entry: Entry, folder: Path, fetch: Callable[[str], Path]) -> Text:
-    names = (entry.pairs, entry.source, entry.target)
-    paths = tuple(folder / name for name in names if name is not None)
     return Text(
         entry.name,
-        paths if entry.mtdata is None else (fetch(entry.mtdata),),
+        _files(entry, folder) if entry.mtdata is None else (fetch(entry.mtdata),),
         columns=(entry.columns[0], entry.columns[1]),
         **entry.model_dump(include={"member", "weight", "licence"}),
     )
+
+
+def _files(entry: Entry, folder: Path) -> tuple[Path, ...]:
+    names = (entry.pairs, entry.source, entry.target)
+    return tuple(folder / name for name in names if name is not None)
 
 
 def from_mtdata(name: str, folder: Path) -> Path:

@@ -221,8 +221,8 @@ class SplitJob:
         best["split"] = SPLITS.index("valid")
         best["split"][: options.test] = SPLITS.index("test")
         save(self.beside(name, "npy"), best)
-        other = [best["other"][: options.test], best["other"][options.test :]]
-        self._end(name, {"key": SIDES[key], "leaks": len(np.intersect1d(*other))})
+        test, valid = np.split(best["other"], [options.test])
+        self._end(name, {"key": SIDES[key], "leaks": len(np.intersect1d(test, valid))})
 
     def _heads(self, number: int, clean: str, key: int, last: np.bytes_) -> np.ndarray:
         """Return the pairs of a part whose key sentence goes into test or valid."""
@@ -284,7 +284,8 @@ class SplitJob:
             ``words`` of both sides of each; the ``key`` side; ``leaks`` between splits; and for
             each of the ``texts`` the pairs read and the lines in train.
         """
-        key, leaks, late = None, {}, {}
+        key, late = None, dict[int, str]()
+        leaks: dict[str, int] = {}
         if self.options.as_split is None:
             held = self.load("held.json")
             key = held.pop("key")
