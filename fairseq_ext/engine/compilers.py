@@ -1,4 +1,4 @@
-"""Write the engine's programs for trained models: fairseq's Transformer, and models built like it.
+"""Write the engine's programs for trained models: fairseq's own, and models built like them.
 
 A wing whose models the engine can run has an ``engine.py``, which adds the compilers of its models
 and layers to the tables below.
@@ -15,12 +15,22 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
+from fairseq.models.lightconv import (
+    LightConvDecoder,
+    LightConvDecoderLayer,
+    LightConvEncoder,
+    LightConvEncoderLayer,
+    LightConvModel,
+)
+from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMEncoder, LSTMModel
 from fairseq.models.transformer import (
     TransformerDecoderBase,
     TransformerEncoderBase,
     TransformerModelBase,
 )
 from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
+from fairseq.modules.dynamic_convolution import DynamicConv_scripatable
+from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
 from fairseq.modules.transformer_layer import (
     TransformerDecoderLayerBase,
     TransformerEncoderLayerBase,
@@ -45,15 +55,13 @@ PRODUCTS: dict[type, Product] = {}
 ATTENTIONS: dict[type, Attention] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """Functions that return the weight of an embedding or an output layer, by its class."""
-STOCK = ("engine.lightconv", "engine.lstm")
-"""Modules that compile fairseq's other models."""
 
 
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
-    """Compile the program of a trained model.
+    """Compile the program of a trained model, which is not changed.
 
     Args:
-        model: the model, in any state; it is not changed.
+        model: the model.
         target: the dictionary of the output.
         end: the symbol that begins and ends translations; None for ``</s>``.
 
@@ -61,8 +69,8 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
         CheckpointError: weights that are not finite.
         ConfigError: the engine has no such model, or not with these options.
     """
-    for module in (*(f"{wing}.engine" for wing in wings.names("engine")), *STOCK):
-        importlib.import_module(f"fairseq_ext.{module}")
+    for wing in wings.names("engine"):
+        importlib.import_module(f"fairseq_ext.{wing}.engine")
     compiler = found(MODELS, model, unmodified.MODEL)
     end = target.eos() if end is None else end
     unmodified.require_no_additions(model)
@@ -82,11 +90,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = unmodified.LAYER
 ) -> Callable:
-    """Return the entry for the nearest class of ``module``, whose methods it must not override.
-
-    Raises:
-        ConfigError: there is no entry, or ``module`` computes something else.
-    """
+    """Return the entry for the nearest class of ``module``, whose methods it must not override."""
     for kind in type(module).__mro__:
         if kind in table:
             unmodified.require_methods(module, kind, methods)
@@ -266,7 +270,172 @@ def attend(
     return program.attend(q, program.transpose(k, heads), v, heads, binary=binary)
 
 
+# ---- fairseq's LightConv and DynamicConv (Wu et al., 2019) ---------------------------------------
+
+
+def compile_lightconv(model: LightConvModel, program: Writer) -> None:
+    """Compile a Transformer with convolutions in place of self-attention."""
+    unmodified.require_methods(model.encoder, LightConvEncoder, unmodified.ENCODER)
+    unmodified.require_methods(model.decoder, LightConvDecoder, unmodified.DECODER)
+    x = embed(model.encoder, Phase.TOKENS, program)
+    for layer in model.encoder.layers:
+        unmodified.require_methods(layer, LightConvEncoderLayer, unmodified.LAYER)
+        x = convolution(layer, layer.layer_norm1, x, program)
+        x = feed_forward(layer, layer.layer_norm2, "relu", x, program)
+    source = norm(model.encoder.layer_norm, x, program)
+    y = embed(model.decoder, Phase.HYPOTHESES, program)
+    for layer in model.decoder.layers:
+        unmodified.require_methods(layer, LightConvDecoderLayer, unmodified.LAYER)
+        require(layer.encoder_attn is not None, "decoder without a source")
+        y = convolution(layer, layer.conv_layer_norm, y, program)
+        last = layer is model.decoder.layers[-1]
+        crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
+        y = residual(layer, *crossing, y, source, last, program)
+        y = feed_forward(layer, layer.final_layer_norm, "relu", y, program)
+    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
+
+
+def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
+    """Compile ``x + W_2 Conv(GLU(W_1 x + b_1)) + b_2`` and its norm, which may come first."""
+    before = layer.normalize_before
+    read = norm(after, x, program) if before else x
+    values = linear(layer.linear1, read, program)
+    if layer.act is not None:
+        values = program.gate(*values.split(2))
+    causal, taps = program.phase(x) is Phase.HYPOTHESES, layer.conv.kernel_size
+    require(causal or taps % 2 == 1, "convolution of an even number of taps in the encoder")
+    require(layer.conv.padding_l == (taps - 1 if causal else taps // 2), "such padding")
+    convolve = lightweight if isinstance(layer.conv, LightweightConv1dTBC) else dynamic
+    x = linear(layer.linear2, convolve(layer.conv, values, program), program, added=x)
+    return x if before else norm(after, x, program)
+
+
+def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
+    """Compile a convolution with a kernel for each head, equation (3) of the paper."""
+    unmodified.require_methods(layer, LightweightConv1dTBC, unmodified.LAYER)
+    require(layer.bias is None, "bias of a convolution")
+    kernels = program.array(layer.weight)
+    if layer.weight_softmax:
+        kernels = program.derive("softmax", kernels)
+    return program.filter(values, program.derive("flat", kernels), layer.num_heads)
+
+
+def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) -> Columns:
+    """Compile a convolution whose kernels are computed from each row, equation (4)."""
+    unmodified.require_methods(layer, DynamicConv_scripatable, unmodified.LAYER)
+    require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
+    require(not layer.has_conv_bias, "bias of a convolution")
+    require(not layer.in_proj and not layer.renorm_padding, "projection in a convolution")
+    logits = linear(layer.weight_linear, values, program)
+    kernels = np.array([[layer.kernel_size, 1.0]], np.float32)
+    return program.convolve(logits, values, kernels, layer.num_heads)
+
+
+# ---- fairseq's LSTM with attention (Luong et al., 2015) ------------------------------------------
+
+
+def compile_lstm(model: LSTMModel, program: Writer) -> None:
+    """Compile an encoder of one or two directions, and a decoder with input feeding."""
+    unmodified.require_methods(model.encoder, LSTMEncoder, unmodified.ENCODER)
+    unmodified.require_methods(model.decoder, LSTMDecoder, unmodified.DECODER)
+    source, hiddens, cells = lstm_encoder(model.encoder, program)
+    lstm_decoder(model.decoder, source, hiddens, cells, program)
+
+
+def lstm_encoder(
+    encoder: LSTMEncoder, program: Writer
+) -> tuple[Columns, list[Columns], list[Columns]]:
+    """Compile the encoder; return the last layer's states, and all layers' final states, cells."""
+    require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
+    x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
+    width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]
+    final_hiddens, final_cells = [], []
+    for number in range(encoder.num_layers):
+        states = program.register(len(sides) * width, Phase.TOKENS)
+        hidden, cell = (program.register(states.width, Phase.SENTENCES) for _ in range(2))
+        places = (place.split(len(sides)) for place in (states, hidden, cell))
+        for side, state, last_hidden, last_cell in zip(sides, *places, strict=True):
+            backwards = bool(side)
+            (weight, bias), recurrent = (
+                [program.array(getattr(encoder.lstm, f"{kind}_{half}_l{number}{side}"))
+                 for kind in ("weight", "bias")]
+                for half in ("ih", "hh")
+            )  # fmt: skip
+            rows = program.register(2 * width, Phase.TOKENS)  # [state; cell]
+            gates = program.linear(x, weight, bias)
+            program.recur(gates, *recurrent, rows, backwards, cells=True)
+            for part, last in zip(rows.split(2), (last_hidden, last_cell), strict=True):
+                program.pick(part, last, backwards)
+            program.activate(rows.split(2)[0], "linear", out=state)
+        final_hiddens.append(hidden)
+        final_cells.append(cell)
+        x = states
+    return x, final_hiddens, final_cells
+
+
+def lstm_decoder(
+    decoder: LSTMDecoder,
+    source: Columns,
+    hiddens: list[Columns],
+    cells: list[Columns],
+    program: Writer,
+) -> None:
+    """Compile a step: the layers, attention with the last layer's state, the output layer."""
+    require(not decoder.residuals, "residual connection of an LSTM")
+    require(decoder.adaptive_softmax is None, "adaptive softmax")
+    if decoder.encoder_hidden_proj is not None:
+        hiddens = [linear(decoder.encoder_hidden_proj, hidden, program) for hidden in hiddens]
+        cells = [linear(decoder.encoder_cell_proj, cell, program) for cell in cells]
+    table, width = program.array(decoder.embed_tokens.weight), decoder.hidden_size
+    inputs = program.register(table.shape[1] + width, Phase.HYPOTHESES)
+    word, fed = inputs.cut([table.shape[1], width])
+    rows = program.register(source.width + 2 * width, Phase.HYPOTHESES)
+    context, *last_states = rows.cut([source.width, 2 * width])  # [context; state; cell]
+    attended = Columns(rows.register, 0, source.width + width)
+    features = attended.cut([source.width, width])[1]
+    if decoder.attention is not None:
+        features = program.register(width, Phase.HYPOTHESES)
+    program.recall(features, out=fed)
+    program.embed(Phase.HYPOTHESES, table, 1.0, out=word)
+    x = inputs
+    earlier = [program.register(2 * width, Phase.HYPOTHESES) for _ in decoder.layers[1:]]
+    for cell, states, *initial in zip(
+        decoder.layers, earlier + last_states, hiddens, cells, strict=True
+    ):
+        x = lstm_step(cell, x, states, initial, program)
+    if decoder.attention is not None:
+        unmodified.require_methods(decoder.attention, AttentionLayer, unmodified.LAYER)
+        query = linear(decoder.attention.input_proj, x, program)
+        keys = program.transpose(source, 1)
+        program.attend_source(query, keys, source, 1, scale=1.0, shown=True, out=context)
+        projection = decoder.attention.output_proj
+        linear(projection, attended, program, activation="tanh", out=features)
+    if hasattr(decoder, "additional_fc"):
+        features = linear(decoder.additional_fc, features, program)
+    if decoder.share_input_output_embed:
+        program.finish(features, table, None)
+        return
+    layer = decoder.fc_out
+    program.finish(features, program.array(layer.weight), program.array(layer.bias))
+
+
+def lstm_step(
+    cell: nn.LSTMCell, x: Columns, states: Columns, initial: list[Columns], program: Writer
+) -> Columns:
+    """Compile ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; return ``h_t``."""
+    require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
+    before = [
+        program.recall(part, first) for part, first in zip(states.split(2), initial, strict=True)
+    ]
+    inputs = program.linear(x, program.array(cell.weight_ih), program.array(cell.bias_ih))
+    recurrent_weights = program.array(cell.weight_hh), program.array(cell.bias_hh)
+    program.lstm(inputs, program.linear(before[0], *recurrent_weights), before[1], states)
+    return states.split(2)[0]
+
+
 MODELS[TransformerModelBase] = compile_transformer
+MODELS[LightConvModel] = compile_lightconv
+MODELS[LSTMModel] = compile_lstm
 PRODUCTS[nn.Linear] = plain_linear
 TABLES[nn.Linear] = TABLES[nn.Embedding] = lambda layer, program: program.array(layer.weight)
 ATTENTIONS[MultiheadAttention] = attention

@@ -65,24 +65,22 @@ class EngineModel:
     shortlist: Shortlist | None = None
     path: Path = Path("the model")
 
-    def check(self) -> None:
-        """Check everything except the program.
+    def interface(self) -> tuple[Any, ...]:
+        """Return all that models must share to vote: languages, sources, dictionaries."""
+        settings = self.settings
+        sources = settings.begins, settings.cut, settings.affixes
+        return settings.src, settings.tgt, sources, self.source, self.target
 
-        Raises:
-            ConfigError: the parts do not fit together.
-        """
+    def check(self) -> None:
+        """Check everything except the program."""
         settings = self.settings
         cut = whole_number(settings.cut)
         _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
-        fits = len(settings.affixes) == 3 and all(
-            0 <= whole_number(number) < size
-            for numbers, size in zip(
-                settings.affixes, (len(self.source), len(self.source), len(self.target)),
-                strict=True,
-            )
-            for number in numbers
-        )  # fmt: skip
-        _require(fits, "its symbols around sentences are wrong")
+        sizes = len(self.source), len(self.source), len(self.target)
+        _require(len(settings.affixes) == 3, "its symbols around sentences are wrong")
+        for numbers, size in zip(settings.affixes, sizes, strict=True):
+            fits = all(0 <= whole_number(number) < size for number in numbers)
+            _require(fits, "its symbols around sentences are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)
         fits = len(SPECIAL) <= len(self.source) <= rows
         _require(fits, "its source dictionary is of another model")
@@ -95,23 +93,12 @@ class EngineModel:
 def voting(models: Sequence[EngineModel]) -> EngineModel:
     """Join models into one that takes the mean of their probabilities.
 
-    Args:
-        models: models with the same dictionaries and languages, in any number format. Text,
-            defaults and shortlist come from the first.
-
-    Raises:
-        ConfigError: one has other dictionaries or languages.
+    The models have the same dictionaries and languages, in any number format. Text, defaults and
+    shortlist come from the first.
     """
     first, *rest = models
     for model in rest:
-        settings = replace(
-            model.settings,
-            architecture=first.settings.architecture,
-            numbers=first.settings.numbers,
-            search=first.settings.search,
-        )
-        matches = settings == first.settings and model.source == first.source
-        if not matches or model.target != first.target:
+        if model.interface() != first.interface():
             raise ConfigError(
                 f"{first.path} and {model.path} cannot vote: they have different dictionaries, "
                 "languages or rules for sources."

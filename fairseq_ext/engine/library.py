@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_ext.engine import ctypes_structs
-from fairseq_ext.engine.ctypes_structs import LONG, POINTER
+from fairseq_ext.engine.ctypes_structs import INT, LONG, POINTER
 from fairseq_ext.engine.program import Program
 from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
@@ -46,19 +46,11 @@ def library() -> ctypes.CDLL | None:
     except (OSError, AttributeError):
         return None
     machine.engine_open.restype = POINTER
-    machine.engine_open.argtypes = [POINTER, ctypes.c_int]
+    machine.engine_open.argtypes = [POINTER, INT]
     machine.engine_close.argtypes = [POINTER]
     machine.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
     machine.engine_forget.argtypes = [POINTER]
-    machine.engine_product.argtypes = [
-        ctypes.c_int,
-        POINTER,
-        POINTER,
-        LONG,
-        POINTER,
-        ctypes.c_int,
-        POINTER,
-    ]
+    machine.engine_product.argtypes = [INT, POINTER, POINTER, LONG, POINTER, INT, POINTER]
     return machine
 
 
@@ -70,11 +62,7 @@ def available_paths() -> tuple[str, ...]:
 
 
 def active_path() -> str:
-    """Return the code path in use: ``FAIRSEQ_EXT_ENGINE``, or the last available one.
-
-    Raises:
-        ConfigError: the path is not available, or the machine was not compiled.
-    """
+    """Return the code path in use: ``FAIRSEQ_EXT_ENGINE``, or the last available one."""
     paths = available_paths()
     if not paths:
         raise ConfigError(
@@ -111,10 +99,6 @@ class Machine:
         path: one of :data:`PATHS`; None chooses.
         packed: the weights, if they are already laid out.
         shortlist: tokens that translations may have; None: all.
-
-    Raises:
-        ConfigError: the machine was not compiled, the path is not available, the program cannot
-            run, or the shortlist belongs to another vocabulary.
     """
 
     def __init__(
@@ -140,15 +124,8 @@ class Machine:
 
     def lists(
         self, sentences: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None
-    ) -> list[np.ndarray] | None:
-        """List the tokens that translations of each sentence may have; None for all.
-
-        Raises:
-            DataError: a prefix has a token id outside the target vocabulary.
-        """
-        if self.shortlist is None:
-            return None
-        check_prefixes(prefixes, self.target_vocabulary)
+    ) -> list[np.ndarray]:
+        """List the tokens of the shortlist that translations of each sentence may have."""
         prefixes = [()] * len(sentences) if prefixes is None else prefixes
         end, size = self.program.symbols.end, self.target_vocabulary
         return [
@@ -208,13 +185,14 @@ class Worker:
             DataError: a sentence is empty or too long, or has a token id outside the vocabulary.
             MemoryError: the batch is too large.
         """
-        lists = self._machine.lists(sentences, prefixes) if rules.listed else None
-        if lists is None:
-            check_prefixes(prefixes, self._machine.target_vocabulary)
+        machine = self._machine
+        check_prefixes(prefixes, machine.target_vocabulary)
+        if machine.shortlist is None or not rules.listed:
             return self._together(sentences, rules, prefixes, numbers, None)
-        self._machine.shortlist.require(rules.followed + 2)
+        machine.shortlist.require(rules.followed + 2)
+        lists = machine.lists(sentences, prefixes)
         numbers, translations = range(len(sentences)) if numbers is None else numbers, []
-        for part in self._machine.parts(lists):
+        for part in machine.parts(lists):
             forced = None if prefixes is None else prefixes[part]
             translations += self._together(
                 sentences[part], rules, forced, numbers[part], lists[part]
@@ -256,32 +234,18 @@ class Worker:
         ]
 
     def _found(self, translation: ctypes_structs.Translation) -> Found:
-        results, span = (
-            self._results,
-            slice(translation.first, translation.first + translation.length),
-        )
-        attention = None
+        results, length, first = self._results, translation.length, translation.first
+        tokens = np.array(results.tokens[first : first + length], np.int64)
+        scores = np.array(results.scores[first : first + length], np.float32)
+        attention, begin = None, translation.attention
         if translation.columns:
-            cells = slice(
-                translation.attention,
-                translation.attention + translation.length * translation.columns,
-            )
-            attention = np.array(results.attention[cells], np.float32).reshape(
-                translation.length, -1
-            )
-        tokens = np.array(results.tokens[span], np.int64)
-        return Found(
-            tokens, translation.score, np.array(results.scores[span], np.float32), attention
-        )
+            cells = results.attention[begin : begin + length * translation.columns]
+            attention = np.array(cells, np.float32).reshape(length, -1)
+        return Found(tokens, translation.score, scores, attention)
 
 
 class Team:
-    """A team of workers that share out a batch; the result equals that of a single worker.
-
-    Args:
-        machine: the machine that they run.
-        threads: number of workers.
-    """
+    """A team of workers that share out a batch; the result equals that of a single worker."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads = machine, threads
@@ -310,33 +274,21 @@ class Team:
         numbers: Sequence[int] | None = None,
     ) -> list[list[Found]]:
         """Translate like :meth:`Worker.translate`; several threads may call this."""
-        with self._free:
-            return self._shared_out(sentences, rules, prefixes, numbers)
-
-    def _shared_out(
-        self,
-        sentences: Sequence[Sequence[int]],
-        rules: Rules,
-        prefixes: Sequence[Sequence[int]] | None,
-        numbers: Sequence[int] | None,
-    ) -> list[list[Found]]:
-        count = min(len(self._workers), len(sentences))
+        count = max(1, min(len(self._workers), len(sentences)))
         numbers = range(len(sentences)) if numbers is None else numbers
-        if count < 2:
-            return self._workers[0].translate(sentences, rules, prefixes, numbers)
         parts = [slice(first, None, count) for first in range(count)]  # take about equally long
-        started = [
-            self._pool.submit(
-                worker.translate, sentences[part], rules, prefixes and prefixes[part], numbers[part]
-            )
-            for worker, part in zip(self._workers, parts, strict=False)
-        ]
         translations: list[list[Found]] = [[]] * len(sentences)
-        try:
+        with self._free:
+            started = [
+                self._pool.submit(
+                    *(worker.translate, sentences[part], rules),
+                    *(prefixes and prefixes[part], numbers[part]),
+                )
+                for worker, part in zip(self._workers, parts, strict=False)
+            ]
+            wait(started)  # even after an error, because the next call needs these workers
             for part, future in zip(parts, started, strict=True):
                 translations[part] = future.result()
-        finally:
-            wait(started)  # even after an error, because the next call needs these workers
         return translations
 
 
@@ -352,16 +304,7 @@ os.register_at_fork(after_in_child=_renew_teams)
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse sentences that a program cannot read; the machine checks nothing.
-
-    Args:
-        words, begins: the sentences, from :func:`joined`.
-        program: the program that will read them.
-        size: size of the source vocabulary.
-
-    Raises:
-        DataError: a sentence that is empty or too long, or a token id outside the vocabulary.
-    """
+    """Refuse sentences of :func:`joined` that a program cannot read; the machine checks nothing."""
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
         raise DataError(
@@ -373,11 +316,7 @@ def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, siz
 
 
 def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
-    """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens.
-
-    Raises:
-        DataError: a token id outside the vocabulary.
-    """
+    """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens."""
     for prefix in prefixes or ():
         if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
             raise DataError("a prefix must be of tokens of the target, but is not.")

@@ -24,7 +24,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Phase(enum.IntEnum):
-    """The thing that a row of a register stands for."""
+    """The kind of thing that a row of a register stands for."""
 
     TOKENS = 0
     SENTENCES = 1
@@ -278,15 +278,12 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 
 
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
-    """Join the programs of several models.
+    """Join the programs of several models with the same target symbols.
 
     Args:
-        programs: programs with the same target symbols; a single one is returned unchanged.
+        programs: the programs; a single one is returned unchanged.
         weights: the number of weights of each program, if they are kept outside its
             ``matrices``. The ensemble numbers them program by program.
-
-    Raises:
-        ConfigError: the programs have different target symbols.
     """
     first, *rest = programs
     if not rest:
@@ -368,36 +365,28 @@ def decode_program(encoded: dict[str, Any]) -> Program:
         DataError: a number is not whole where it must be, or too large for the machine.
         KeyError, TypeError, ValueError: a part is missing or of another type.
     """
-    weight, bias = _whole_numbers(encoded["output"])
+    weight, bias = map(whole_number, encoded["output"])
     return Program(
-        symbols=Symbols(*_whole_numbers(encoded["symbols"])),
-        **dict(zip(LIMITS, _whole_numbers([encoded[name] for name in LIMITS]), strict=True)),
+        symbols=Symbols(*map(whole_number, encoded["symbols"])),
+        **{name: whole_number(encoded[name]) for name in LIMITS},
         shapes=[
             Shape(whole_number(w), Phase[phase], whole_number(rows))
             for w, phase, rows in encoded["shapes"]
         ],
         **{name: [_operation(*operation) for operation in encoded[name]] for name in LISTS},
-        outputs=[Output(Columns(*_whole_numbers(encoded["result"])), weight, bias)],
+        outputs=[Output(_columns(encoded["result"]), weight, bias)],
     )
 
 
 def whole_number(value: Any) -> int:
-    """Return a whole number that fits into the machine's int32.
-
-    Raises:
-        DataError: the number is not whole, or does not fit.
-    """
+    """Return a whole number that fits into the machine's int32; refuse any other value."""
     if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
         raise DataError("a number is not whole, or too large")
     return value
 
 
 def number(value: Any) -> int | float:
-    """Return a number that fits into the machine's int32 or fp32.
-
-    Raises:
-        DataError: the number does not fit.
-    """
+    """Return a number that fits into the machine's int32 or fp32; refuse any other value."""
     if type(value) is not float:
         return whole_number(value)
     with np.errstate(over="ignore"):
@@ -407,17 +396,11 @@ def number(value: Any) -> int | float:
 
 
 def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
-    read = tuple(Columns(*_whole_numbers(columns)) for columns in inputs)
-    factors = tuple(number(factor) for factor in reals)
+    numbers = (tuple(map(whole_number, values)) for values in (weights, ints))
     return Operation(
-        Code[code],
-        Columns(*_whole_numbers(out)),
-        read,
-        _whole_numbers(weights),
-        _whole_numbers(ints),
-        factors,
+        Code[code], _columns(out), tuple(map(_columns, inputs)), *numbers, tuple(map(number, reals))
     )
 
 
-def _whole_numbers(values: Any) -> tuple[int, ...]:
-    return tuple(whole_number(value) for value in values)
+def _columns(values: Any) -> Columns:
+    return Columns(*map(whole_number, values))

@@ -112,11 +112,7 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return a matrix, or rows of matrices, in int8 with units if stored so, else None.
-
-        Raises:
-            DataError: the parts of a weight do not fit together.
-        """
+        """Return a matrix, or rows of matrices, in int8 with units if stored so, else None."""
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
         if not all(isinstance(name, str) for name in names):
@@ -139,12 +135,12 @@ class Evaluator:
             array = self._weight(recipe)
             self._spend(array.nbytes)
         else:
-            array = self._made(recipe, depth)
+            array = self._computed(recipe, depth)
         if array.dtype != np.float32 or not array.size:
             raise DataError("a recipe's result is not of numbers")
         return np.ascontiguousarray(array)
 
-    def _made(self, recipe: Recipe, depth: int) -> np.ndarray:
+    def _computed(self, recipe: Recipe, depth: int) -> np.ndarray:
         fits = isinstance(recipe, list) and len(recipe) > 1 and depth < DEEPEST
         if not (fits and isinstance(recipe[0], str) and recipe[0] in OPERATIONS):
             raise DataError("a recipe has an unknown operation")

@@ -92,13 +92,10 @@ class Rules:
         # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)
-        top_k = min(drawn.top_k, INT32)
         return _Rules(
             *(self.beam, min_len, b, program.longest_target - 1),
-            self.attention and program.has_alignment,
-            *(self.match_source_len, no_repeat),
-            *(self.sampling is not None, top_k),
-            *(a, self.unkpen, self.temperature),
+            *(self.attention and program.has_alignment, self.match_source_len, no_repeat),
+            *(self.sampling is not None, min(drawn.top_k, INT32), a, self.unkpen, self.temperature),
             *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
             *(drawn.top_p, drawn.epsilon, drawn.seed),
         )

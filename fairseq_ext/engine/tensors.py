@@ -13,9 +13,7 @@ Weights are fp32, bf16 or whole numbers under their names. There are also three 
 
 from __future__ import annotations
 
-import os
-import struct
-import weakref
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,10 +44,7 @@ LARGEST = 1e18
 
 
 class Tensors:
-    """The weights of a file, which stays open; each is read when it is requested.
-
-    Args:
-        path: path of the file.
+    """The weights of a file; each is read when it is requested.
 
     Attributes:
         size: size of the file in bytes.
@@ -62,13 +57,12 @@ class Tensors:
         self._path = path
         try:
             path = files.require_file(path)
-            self._file = os.open(path, os.O_RDONLY)
-            weakref.finalize(self, os.close, self._file)
             with safe_open(path, framework="numpy"):  # the library checks
-                self.size = os.fstat(self._file).st_size
-            (length,) = struct.unpack("<Q", os.pread(self._file, 8, 0))
+                self.size = path.stat().st_size
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = file.read(length)
             self._begin = 8 + length
-            header = os.pread(self._file, length, 8)
             self._table = parse_json(header.decode("utf-8"), "its header")
             self._table.pop("__metadata__", None)
         except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
@@ -106,21 +100,14 @@ class Tensors:
         return {"F32": "fp32", "BF16": "bf16"}.get(kind, kind.lower())
 
     def stored(self, name: str) -> np.ndarray:
-        """Read a tensor as it is stored, with bf16 as uint16.
-
-        Raises:
-            DataError: there is none of this name, or it cannot be read.
-        """
+        """Read a tensor as it is stored, with bf16 as uint16."""
         entry = self._entry(name)
-        end = self._begin + entry["data_offsets"][1]
-        array = np.empty(entry["shape"], TYPES[entry["dtype"]])
-        data = memoryview(array.reshape(-1).view(np.uint8))
-        while len(data):  # a call reads 2 GB at most
-            count = os.preadv(self._file, [data], end - len(data))
-            if not count:
-                raise DataError(f"it ends within the weight `{name:.60}`")
-            data = data[count:]
-        return array
+        kind, count = TYPES[entry["dtype"]], math.prod(entry["shape"])
+        begin = self._begin + entry["data_offsets"][0]
+        array = np.fromfile(self._path, kind, count, offset=begin)
+        if array.size < count:
+            raise DataError(f"it ends within the weight `{name:.60}`")
+        return array.reshape(entry["shape"])
 
     def _entry(self, name: str) -> dict[str, Any]:
         entry = self._table.get(name) if isinstance(name, str) else None
@@ -129,12 +116,7 @@ class Tensors:
         return entry
 
     def array(self, name: str) -> np.ndarray:
-        """Read a weight, as fp32 or whole numbers.
-
-        Raises:
-            DataError: there is none of this name, its parts do not fit each other, or a number is
-                not finite or no weight's.
-        """
+        """Read a weight, as fp32 or whole numbers; refuse numbers that are not finite."""
         if (compact := self.int8(name)) is not None:
             rounded, units = compact
             return rounded * units[:, None]
@@ -147,11 +129,7 @@ class Tensors:
             return _in_range(name, stored.astype(np.float32, copy=False))
 
     def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Read a matrix stored in int8, and the units of its rows; None if stored otherwise.
-
-        Raises:
-            DataError: its parts do not fit each other.
-        """
+        """Read a matrix stored in int8, and the units of its rows; None if stored otherwise."""
         if name + INT8 not in self:
             return None
         rounded = self.stored(name + INT8)
@@ -162,11 +140,7 @@ class Tensors:
         return rounded, _in_range(name, scale)
 
     def signs(self, name: str, inputs: int) -> Signs | None:
-        """Read a weight of K ``inputs`` stored as bits or trits; None if stored otherwise.
-
-        Raises:
-            DataError: its parts do not fit each other, or a byte stands for no signs.
-        """
+        """Read a weight of K ``inputs`` stored as bits or trits; None if stored otherwise."""
         ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
         if ending is None:
             return None
@@ -191,11 +165,7 @@ def pack_trits(signs: np.ndarray) -> np.ndarray:
 
 
 def unpack_trits(packed: np.ndarray, inputs: int) -> np.ndarray:
-    """Unpack bytes of :func:`pack_trits` to -1, 0 and 1 ``[N, K]`` in int8.
-
-    Raises:
-        DataError: a byte is too large for five digits.
-    """
+    """Unpack bytes of :func:`pack_trits` to -1, 0 and 1 ``[N, K]`` in int8."""
     if packed.size and packed.max() >= len(DIGITS):
         raise DataError(f"a byte of its ternary weights is above {len(DIGITS) - 1}")
     return DIGITS[packed].reshape(len(packed), -1)[:, :inputs]

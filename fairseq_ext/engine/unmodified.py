@@ -33,21 +33,13 @@ QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside tra
 
 
 def require(condition: bool, feature: str) -> None:
-    """Refuse a model that uses something the engine does not support.
-
-    Raises:
-        ConfigError: the condition does not hold.
-    """
+    """Refuse a model that uses something the engine does not support."""
     if not condition:
         raise ConfigError(f"the engine has no {feature}.")
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str]) -> None:
-    """Refuse a module that overrides methods of ``base``, unless this package does so.
-
-    Raises:
-        ConfigError: the module has such a method.
-    """
+    """Refuse a module that overrides methods of ``base``, unless this package does so."""
     for name in names:
         method = _method(module, name)
         unchanged = method is getattr(base, name, None) or _package(method) == OURS
@@ -55,11 +47,7 @@ def require_methods(module: nn.Module, base: type, names: Sequence[str]) -> None
 
 
 def require_no_additions(model: nn.Module) -> None:
-    """Refuse a model with code, hooks or parametrizations from outside its libraries.
-
-    Raises:
-        ConfigError: a part has code of its own, a hook or a parametrization.
-    """
+    """Refuse a model with code, hooks or parametrizations from outside its libraries."""
     for module in model.modules():
         name = type(module).__name__
         require(not parametrize.is_parametrized(module), f"parametrization, as of {name}")
@@ -84,19 +72,9 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Refuse weights that are NaN or infinite, because translations could look plausible.
-
-    Args:
-        matrices: the weights of a program.
-        model: the model of the program; the message names its parameters.
-
-    Raises:
-        CheckpointError: a weight is not finite.
-    """
-    if all(
-        _finite(matrix.levels if isinstance(matrix, Signs) else matrix.values)
-        for matrix in matrices
-    ):
+    """Refuse weights that are NaN or infinite, because translations could look plausible."""
+    arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
+    if all(np.isfinite(array).all() for array in arrays):
         return
     broken = [
         name for name, parameter in model.named_parameters() if not parameter.isfinite().all()
@@ -106,9 +84,3 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
         f"weights of the model{where} are not finite; the training has diverged. Take an earlier "
         "checkpoint."
     )
-
-
-def _finite(values: np.ndarray) -> bool:
-    """Return whether all numbers are finite; a quick sum may overflow, so it is checked again."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())

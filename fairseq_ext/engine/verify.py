@@ -32,46 +32,25 @@ from fairseq_ext.engine.program import (
 from fairseq_ext.engine.weights import BITS8, PANEL, PLAIN, SIGNS, TERNARY, Packed
 from fairseq_ext.utils.errors import ConfigError
 
-_UNITS = {"scales": ("float32", lambda _: PANEL), "sums": ("int32", lambda _: PANEL)}
-PANELS: dict[int, dict[str, tuple[str, Callable[[int], int]]]] = {
-    NUMBERS.index("fp32"): {"values": ("float32", lambda inputs: PANEL * inputs)},
-    NUMBERS.index("bf16"): {"values": ("uint16", lambda inputs: PANEL * inputs)},
-    NUMBERS.index("int8"): {
-        "values": ("int8", lambda inputs: PANEL * 4 * -(-inputs // 4)),
-        **_UNITS,
-    },
-    SIGNS: {
-        "values": ("int32", lambda inputs: PANEL * 2 * -(-inputs // 64)),
-        "scales": _UNITS["scales"],
-    },
-    BITS8: {"values": ("uint8", lambda inputs: PANEL // 2 * -(-inputs // 4)), **_UNITS},
-    TERNARY: {
-        "values": ("int32", lambda inputs: PANEL * 4 * -(-inputs // 64)),
-        "scales": _UNITS["scales"],
-    },
+FP32, BF16, INT8 = range(len(NUMBERS))
+PANELS: dict[int, tuple[str, Callable[[int], float], tuple[str, ...]]] = {
+    FP32: ("float32", lambda inputs: inputs, ()),
+    BF16: ("uint16", lambda inputs: inputs, ()),
+    INT8: ("int8", lambda inputs: 4 * -(-inputs // 4), ("scales", "sums")),
+    SIGNS: ("int32", lambda inputs: 2 * -(-inputs // 64), ("scales",)),
+    BITS8: ("uint8", lambda inputs: -(-inputs // 4) / 2, ("scales", "sums")),
+    TERNARY: ("int32", lambda inputs: 4 * -(-inputs // 64), ("scales",)),
 }
-"""The arrays of a weight by kind, with their types and the numbers in a panel."""
+"""By kind of a weight: type of its numbers, how many an output has, and arrays beside them."""
+BESIDE = {"scales": "float32", "sums": "int32"}
+EMBEDDINGS = {PLAIN, FP32, BF16, INT8}  # of which a single row can be read
 
-EMBEDDINGS = {PLAIN, *map(NUMBERS.index, ("fp32", "bf16", "int8"))}
-"""Kinds of weights of which a single row can be read."""
-
-LONGEST_SUM = 1 << 16
-"""Number of products of two bytes whose sum fits into int32."""
-
-MOST = 1 << 24
-"""Most rows and columns, and the largest integer in an operation; no model comes near it."""
-
-MOST_COLUMNS = 16
-"""Most columns of all registers per row and column of all weights; models have about half."""
-
-MOST_NUMBERS = 1 << 22
-"""Most numbers in all registers for a token; 48 layers, 8,192 wide inside, have a fifth."""
-
-MOST_SLOTS = 1 << 25
-"""Most numbers in all registers for the slots of a sentence: 128 MiB."""
-
-MOST_OPERATIONS = 1 << 13
-"""Most operations of the encoder or the decoder; 48 layers have some 500."""
+LONGEST_SUM = 1 << 16  # products of two bytes whose sum fits into int32
+MOST = 1 << 24  # rows, columns, or an integer in an operation; no model comes near it
+MOST_COLUMNS = 16  # of all registers per row and column of all weights; models have about half
+MOST_NUMBERS = 1 << 22  # in registers, for a token; 48 layers, 8,192 wide inside, have a fifth
+MOST_SLOTS = 1 << 25  # numbers in registers for the slots of a sentence: 128 MiB
+MOST_OPERATIONS = 1 << 13  # of the encoder or the decoder; 48 layers have some 500
 
 
 def is_whole(weight: Packed) -> bool:
@@ -81,31 +60,21 @@ def is_whole(weight: Packed) -> bool:
         return False
     parts = {"values": ("float32", outputs * inputs)}
     if kind != PLAIN:
-        panels = -(-outputs // PANEL)
-        parts = {n: (t, panels * count(inputs)) for n, (t, count) in PANELS[kind].items()}
+        rows = -(-outputs // PANEL) * PANEL
+        number_type, count, beside = PANELS[kind]
+        parts = {"values": (number_type, rows * count(inputs))}
+        parts |= {name: (BESIDE[name], rows) for name in beside}
     arrays = {n: x for n, x in weight._asdict().items() if isinstance(x, np.ndarray)}
     sized = arrays.keys() == parts.keys() and all(
         (array.dtype.name, array.size) == parts[name] and array.flags.c_contiguous
         for name, array in arrays.items()
     )
-    return sized and _sums_fit(weight) and _can_be_read(weight)
-
-
-def _sums_fit(weight: Packed) -> bool:
-    """Return whether all sums of products of bytes fit into int32."""
-    if weight.sums is None:
-        return True
-    bound = weight.inputs * 128 * 128
-    return (
-        weight.inputs <= LONGEST_SUM and -bound <= weight.sums.min() <= weight.sums.max() <= bound
-    )
-
-
-def _can_be_read(weight: Packed) -> bool:
-    """Return whether the way of reading inputs is known and its numbers are finite."""
-    how, bound, divisor = weight.reading
+    bound = inputs * 128 * 128
+    if weight.sums is not None:
+        sized = sized and inputs <= LONGEST_SUM and np.abs(weight.sums.astype(int)).max() <= bound
+    how, *levels = weight.reading
     with np.errstate(over="ignore"):
-        return how in READINGS and bool(np.isfinite(np.float32([bound, divisor])).all())
+        return sized and how in READINGS and bool(np.isfinite(np.float32(levels)).all())
 
 
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
@@ -213,7 +182,7 @@ class _Verifier:
         out = self.within(op.out)
         _require((out.phase == Phase.HYPOTHESES) == self.decoding, "it writes into the other part")
         _require(op.out.register not in self.heads, "it writes into transposed keys")
-        RULES[op.code](self, op)
+        getattr(self, f"check_{op.code.name.lower()}")(op)
         self.written[op.out.register][op.out.offset :][: op.out.width] = True
 
     # ---- operands --------------------------------------------------------------------------------
@@ -263,10 +232,6 @@ class _Verifier:
         if number != -1 or not optional:
             self.plain(number, size)
 
-    def activation(self, number: int) -> None:
-        """Check the number of an activation function."""
-        _require(number in ACTIVATIONS.values(), "its activation is unknown")
-
     def cache(self, number: int) -> None:
         """Check the number of a memory of past steps, and count it."""
         if self.decoding:
@@ -287,211 +252,167 @@ class _Verifier:
         value_shape = self.read(values, Phase.TOKENS, Phase.SLOTS, width=op.out.width)
         _require(value_shape[1:] == shape[1:], "its keys and values are of other things")
         self.divides(heads, query.width, values.width)
-        self.binary(op.ints[2])
+        _require(op.ints[2] in WEIGHTS.values(), "its sum is of an unknown kind")
 
-    def binary(self, how: int) -> None:
-        """Check the number that says how an attention's weights are binarized."""
+    # ---- operations; machine.h says what each computes ----
+
+    def check_embed(self, op: Operation) -> None:
+        (table, positions), (first,) = op.weights, op.ints
+        tokens = Phase.HYPOTHESES if self.decoding else Phase.TOKENS
+        _require(self.within(op.out).phase == tokens, "its rows are no tokens")
+        fewest = self._vocabulary() if self.decoding else 1
+        embedding = self.weight(table)
+        fits = embedding.inputs == op.out.width and embedding.outputs >= fewest
+        _require(fits and embedding.kind in EMBEDDINGS, "its table has another size or kind")
+        _require(first >= 0, "its first position is negative")
+        if positions != -1:
+            program = self.program
+            longest = program.longest_target if self.decoding else program.longest_source
+            self.plain(positions, longest + first, op.out.width)
+
+    def check_linear(self, op: Operation) -> None:
+        (x, added), (weight, bias), (activation,) = op.inputs, op.weights, op.ints
+        self.beside(x, op.out)
+        self.product(weight, x.width, op.out.width)
+        self.vector(bias, op.out.width, optional=True)
+        _require(activation in ACTIVATIONS.values(), "its activation is unknown")
+        if added != NOTHING:
+            self.beside(added, op.out, op.out.width)
+            simple = activation in (ACTIVATIONS["linear"], ACTIVATIONS["relu"])
+            _require(simple, "something is added to its activation")
+
+    def check_norm(self, op: Operation) -> None:
+        (groups,), (eps,) = op.ints, op.reals
+        self.beside(op.inputs[0], op.out, op.out.width)
+        self.divides(groups, op.out.width)
+        for number in op.weights:
+            self.vector(number, op.out.width // groups)
+        _require(eps >= 0, "its epsilon is negative")
+
+    def check_binarize(self, op: Operation) -> None:
+        self.beside(op.inputs[0], op.out, op.out.width)
+        self.divides(op.ints[0], op.out.width)
+
+    def check_add(self, op: Operation) -> None:
+        for x in op.inputs:
+            self.beside(x, op.out, op.out.width)
+
+    def check_activate(self, op: Operation) -> None:
+        self.beside(op.inputs[0], op.out, op.out.width)
+        _require(op.ints[0] in ACTIVATIONS.values(), "its activation is unknown")
+
+    def check_transpose(self, op: Operation) -> None:
+        (keys,), (heads,) = op.inputs, op.ints
+        self.read(keys, Phase.TOKENS, Phase.SLOTS)
+        self.beside(keys, op.out, op.out.width)
+        self.divides(heads, keys.width)
+        fills_register = (op.out.offset, op.out.width) == (0, self.within(op.out).width)
+        _require(
+            fills_register and not self.written[op.out.register].any(),
+            "it needs a register of its own",
+        )
+        self.heads[op.out.register] = heads
+
+    def check_attend(self, op: Operation) -> None:
+        self.memory(op)
+        _require(self.within(op.out).phase == Phase.TOKENS, "its rows are no tokens")
+
+    def check_attend_past(self, op: Operation) -> None:
+        heads, cache, how = op.ints
         _require(how in WEIGHTS.values(), "its sum is of an unknown kind")
+        for x in op.inputs:
+            self.beside(x, op.out, op.out.width)
+        self.divides(heads, op.out.width)
+        self.cache(cache)
 
+    def check_attend_source(self, op: Operation) -> None:
+        self.memory(op)
+        shown = op.ints[1] != 0  # shown weights have room for one per token
+        tokens = self.within(op.inputs[2]).phase == Phase.TOKENS
+        _require(tokens or not shown, "its alignment is not with tokens")
 
-# ---- operations; machine.h says what each computes -----------------------------------------------
+    def check_mix(self, op: Operation) -> None:
+        self.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
+        out, matrix = self.within(op.out), self.weight(op.weights[0])
+        fits = matrix.kind == PLAIN and matrix.outputs == out.rows
+        _require(fits and out.phase == Phase.SLOTS, "its matrix has another size or kind")
+        _require(
+            matrix.inputs >= self.program.longest_source, "its matrix is too short for sentences"
+        )
 
+    def check_convolve(self, op: Operation) -> None:
+        (logits, values), (heads, cache) = op.inputs, op.ints
+        self.beside(logits, op.out)
+        self.beside(values, op.out, op.out.width)
+        self.divides(heads, op.out.width)
+        sizes = self.plain(op.weights[0], 1, 2)[:, 0]
+        within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
+        _require(within.all(), "a kernel has no such size")
+        taps = int(sizes.astype(np.int64).sum())  # float32 is inexact above 2^24
+        _require(logits.width == heads * taps, "its logits are not one for each tap")
+        self.window(op, cache)
 
-def _embed(check: _Verifier, op: Operation) -> None:
-    (table, positions), (first,) = op.weights, op.ints
-    tokens = Phase.HYPOTHESES if check.decoding else Phase.TOKENS
-    _require(check.within(op.out).phase == tokens, "its rows are no tokens")
-    fewest = check._vocabulary() if check.decoding else 1
-    embedding = check.weight(table)
-    fits = embedding.inputs == op.out.width and embedding.outputs >= fewest
-    _require(fits and embedding.kind in EMBEDDINGS, "its table has another size or kind")
-    _require(first >= 0, "its first position is negative")
-    if positions != -1:
-        program = check.program
-        longest = program.longest_target if check.decoding else program.longest_source
-        check.plain(positions, longest + first, op.out.width)
+    def check_taps(self, op: Operation) -> None:
+        (x,), (_, cache, count) = op.inputs, op.ints
+        self.beside(x, op.out)
+        _require(
+            count >= 1 and op.out.width == count * x.width, "its width is not one for each tap"
+        )
+        self.window(op, cache)
 
+    def check_filter(self, op: Operation) -> None:
+        (x,), (heads, cache, count) = op.inputs, op.ints
+        self.beside(x, op.out, op.out.width)
+        self.divides(heads, op.out.width)
+        _require(count >= 1, "its kernels have no taps")
+        self.vector(op.weights[0], heads * count)
+        self.window(op, cache)
 
-def _linear(check: _Verifier, op: Operation) -> None:
-    (x, added), (weight, bias), (activation,) = op.inputs, op.weights, op.ints
-    check.beside(x, op.out)
-    check.product(weight, x.width, op.out.width)
-    check.vector(bias, op.out.width, optional=True)
-    check.activation(activation)
-    if added != NOTHING:
-        check.beside(added, op.out, op.out.width)
-        simple = activation in (ACTIVATIONS["linear"], ACTIVATIONS["relu"])
-        _require(simple, "something is added to its activation")
+    def window(self, op: Operation, cache: int) -> None:
+        """Check a convolution over rows of tokens and its memory of past steps."""
+        tokens = (Phase.HYPOTHESES, Phase.TOKENS)
+        _require(self.within(op.out).phase in tokens, "its rows are no tokens")
+        self.cache(cache)
 
+    def check_recur(self, op: Operation) -> None:
+        (how,) = op.ints
+        _require(0 <= how <= BACKWARDS | CELLS, "its kind is unknown")
+        parts, gates = (2, 4) if how & CELLS else (1, 3)
+        width = op.out.width // parts
+        _require(width * parts == op.out.width, "its rows are not of states and cells")
+        self.read(op.inputs[0], Phase.TOKENS, width=gates * width)
+        self.beside(op.inputs[0], op.out)
+        self.product(op.weights[0], width, gates * width)
+        self.vector(op.weights[1], gates * width, optional=True)
 
-def _norm(check: _Verifier, op: Operation) -> None:
-    (groups,), (eps,) = op.ints, op.reals
-    check.beside(op.inputs[0], op.out, op.out.width)
-    check.divides(groups, op.out.width)
-    for number in op.weights:
-        check.vector(number, op.out.width // groups)
-    _require(eps >= 0, "its epsilon is negative")
+    def check_pick(self, op: Operation) -> None:
+        self.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
+        _require(self.within(op.out).phase == Phase.SENTENCES, "its rows are no sentences")
 
+    def check_recall(self, op: Operation) -> None:
+        state, initial = op.inputs
+        fits = self.within(state).phase == Phase.HYPOTHESES and state.width == op.out.width
+        unwritten = state.register != op.out.register and not self.written[state.register].any()
+        _require(fits and unwritten, "it cannot recall what this step has written")
+        if initial != NOTHING:
+            self.read(initial, Phase.SENTENCES, width=op.out.width)
 
-def _binarize(check: _Verifier, op: Operation) -> None:
-    check.beside(op.inputs[0], op.out, op.out.width)
-    check.divides(op.ints[0], op.out.width)
+    def check_gru(self, op: Operation) -> None:
+        width = op.out.width
+        for x, input_width in zip(op.inputs, (3 * width, 3 * width, width), strict=True):
+            self.beside(x, op.out, input_width)
 
+    def check_lstm(self, op: Operation) -> None:
+        width = op.inputs[2].width
+        _require(op.out.width == 2 * width, "its rows are not of states and cells")
+        for x, input_width in zip(op.inputs, (4 * width, 4 * width, width), strict=True):
+            self.beside(x, op.out, input_width)
 
-def _add(check: _Verifier, op: Operation) -> None:
-    for x in op.inputs:
-        check.beside(x, op.out, op.out.width)
+    def check_additive(self, op: Operation) -> None:
+        query, keys, values = op.inputs
+        self.beside(query, op.out)
+        self.read(keys, Phase.TOKENS, width=query.width)
+        self.read(values, Phase.TOKENS, width=op.out.width)
+        self.vector(op.weights[0], query.width)
 
-
-def _activate(check: _Verifier, op: Operation) -> None:
-    check.beside(op.inputs[0], op.out, op.out.width)
-    check.activation(op.ints[0])
-
-
-def _transpose(check: _Verifier, op: Operation) -> None:
-    (keys,), (heads,) = op.inputs, op.ints
-    check.read(keys, Phase.TOKENS, Phase.SLOTS)
-    check.beside(keys, op.out, op.out.width)
-    check.divides(heads, keys.width)
-    fills_register = (op.out.offset, op.out.width) == (0, check.within(op.out).width)
-    _require(
-        fills_register and not check.written[op.out.register].any(),
-        "it needs a register of its own",
-    )
-    check.heads[op.out.register] = heads
-
-
-def _attend(check: _Verifier, op: Operation) -> None:
-    check.memory(op)
-    _require(check.within(op.out).phase == Phase.TOKENS, "its rows are no tokens")
-
-
-def _attend_past(check: _Verifier, op: Operation) -> None:
-    heads, cache, how = op.ints
-    check.binary(how)
-    for x in op.inputs:
-        check.beside(x, op.out, op.out.width)
-    check.divides(heads, op.out.width)
-    check.cache(cache)
-
-
-def _attend_source(check: _Verifier, op: Operation) -> None:
-    check.memory(op)
-    shown = op.ints[1] != 0  # shown weights have room for one per token
-    tokens = check.within(op.inputs[2]).phase == Phase.TOKENS
-    _require(tokens or not shown, "its alignment is not with tokens")
-
-
-def _mix(check: _Verifier, op: Operation) -> None:
-    check.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
-    out, matrix = check.within(op.out), check.weight(op.weights[0])
-    fits = matrix.kind == PLAIN and matrix.outputs == out.rows
-    _require(fits and out.phase == Phase.SLOTS, "its matrix has another size or kind")
-    _require(matrix.inputs >= check.program.longest_source, "its matrix is too short for sentences")
-
-
-def _convolve(check: _Verifier, op: Operation) -> None:
-    (logits, values), (heads, cache) = op.inputs, op.ints
-    check.beside(logits, op.out)
-    check.beside(values, op.out, op.out.width)
-    check.divides(heads, op.out.width)
-    sizes = check.plain(op.weights[0], 1, 2)[:, 0]
-    within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
-    _require(within.all(), "a kernel has no such size")
-    taps = int(sizes.astype(np.int64).sum())  # float32 is inexact above 2^24
-    _require(logits.width == heads * taps, "its logits are not one for each tap")
-    _window(check, op, cache)
-
-
-def _taps(check: _Verifier, op: Operation) -> None:
-    (x,), (_, cache, count) = op.inputs, op.ints
-    check.beside(x, op.out)
-    _require(count >= 1 and op.out.width == count * x.width, "its width is not one for each tap")
-    _window(check, op, cache)
-
-
-def _filter(check: _Verifier, op: Operation) -> None:
-    (x,), (heads, cache, count) = op.inputs, op.ints
-    check.beside(x, op.out, op.out.width)
-    check.divides(heads, op.out.width)
-    _require(count >= 1, "its kernels have no taps")
-    check.vector(op.weights[0], heads * count)
-    _window(check, op, cache)
-
-
-def _window(check: _Verifier, op: Operation, cache: int) -> None:
-    tokens = (Phase.HYPOTHESES, Phase.TOKENS)
-    _require(check.within(op.out).phase in tokens, "its rows are no tokens")
-    check.cache(cache)
-
-
-def _recur(check: _Verifier, op: Operation) -> None:
-    (how,) = op.ints
-    _require(0 <= how <= BACKWARDS | CELLS, "its kind is unknown")
-    parts, gates = (2, 4) if how & CELLS else (1, 3)
-    width = op.out.width // parts
-    _require(width * parts == op.out.width, "its rows are not of states and cells")
-    check.read(op.inputs[0], Phase.TOKENS, width=gates * width)
-    check.beside(op.inputs[0], op.out)
-    check.product(op.weights[0], width, gates * width)
-    check.vector(op.weights[1], gates * width, optional=True)
-
-
-def _pick(check: _Verifier, op: Operation) -> None:
-    check.read(op.inputs[0], Phase.TOKENS, width=op.out.width)
-    _require(check.within(op.out).phase == Phase.SENTENCES, "its rows are no sentences")
-
-
-def _recall(check: _Verifier, op: Operation) -> None:
-    state, initial = op.inputs
-    fits = check.within(state).phase == Phase.HYPOTHESES and state.width == op.out.width
-    unwritten = state.register != op.out.register and not check.written[state.register].any()
-    _require(fits and unwritten, "it cannot recall what this step has written")
-    if initial != NOTHING:
-        check.read(initial, Phase.SENTENCES, width=op.out.width)
-
-
-def _gru(check: _Verifier, op: Operation) -> None:
-    width = op.out.width
-    for x, input_width in zip(op.inputs, (3 * width, 3 * width, width), strict=True):
-        check.beside(x, op.out, input_width)
-
-
-def _lstm(check: _Verifier, op: Operation) -> None:
-    width = op.inputs[2].width
-    _require(op.out.width == 2 * width, "its rows are not of states and cells")
-    for x, input_width in zip(op.inputs, (4 * width, 4 * width, width), strict=True):
-        check.beside(x, op.out, input_width)
-
-
-def _additive(check: _Verifier, op: Operation) -> None:
-    query, keys, values = op.inputs
-    check.beside(query, op.out)
-    check.read(keys, Phase.TOKENS, width=query.width)
-    check.read(values, Phase.TOKENS, width=op.out.width)
-    check.vector(op.weights[0], query.width)
-
-
-RULES: dict[Code, Callable[[_Verifier, Operation], None]] = {
-    Code.EMBED: _embed,
-    Code.LINEAR: _linear,
-    Code.NORM: _norm,
-    Code.ADD: _add,
-    Code.ACTIVATE: _activate,
-    Code.TRANSPOSE: _transpose,
-    Code.ATTEND: _attend,
-    Code.ATTEND_PAST: _attend_past,
-    Code.ATTEND_SOURCE: _attend_source,
-    Code.MIX: _mix,
-    Code.CONVOLVE: _convolve,
-    Code.TAPS: _taps,
-    Code.RECUR: _recur,
-    Code.PICK: _pick,
-    Code.RECALL: _recall,
-    Code.GRU: _gru,
-    Code.ADDITIVE: _additive,
-    Code.BINARIZE: _binarize,
-    Code.GATE: _add,
-    Code.FILTER: _filter,
-    Code.LSTM: _lstm,
-}
+    check_gate = check_add

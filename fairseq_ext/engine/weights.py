@@ -16,7 +16,6 @@ from numpy.typing import DTypeLike
 
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
-from fairseq_ext.utils.errors import ConfigError
 
 PANEL = 64
 PLAIN, SIGNS, BITS8, TERNARY = range(len(NUMBERS), len(NUMBERS) + 4)
@@ -49,13 +48,10 @@ class Packed(NamedTuple):
 
 
 class Pool:
-    """Memory for weights, which lie one after another in large pieces.
+    """Memory for weights, which lie one after another in pieces of at least ``piece`` bytes.
 
     Each step of a search reads all weights once. numpy asks for huge pages if a piece is large;
     with pages of 4 KB, a quarter of a step's time can go into looking them up.
-
-    Args:
-        piece: least number of bytes in a piece.
     """
 
     def __init__(self, piece: int = PIECE) -> None:
@@ -82,13 +78,8 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
             its largest weight / 127. Signs remain signs; with ``int8`` they multiply rounded
             inputs, unless they multiply signs; ternary weights are then int8 themselves.
         pool: the pool for the memory; None: memory of its own.
-
-    Raises:
-        ConfigError: ``numbers`` is unknown.
     """
     pool = pool or Pool(0)
-    if numbers not in NUMBERS:
-        raise ConfigError(f"`numbers` must be one of {', '.join(NUMBERS)}, but is `{numbers}`.")
     if isinstance(matrix, Signs):
         return _pack_signs(matrix, numbers, pool)
     if matrix.units is not None:
@@ -109,11 +100,7 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
 def pack_all(
     matrices: Iterable[Matrix | Signs], numbers: str = "fp32", pool: Pool | None = None
 ) -> list[Packed]:
-    """Lay weights out, one after another in the large pieces of a pool.
-
-    Raises:
-        ConfigError: as for :func:`pack`.
-    """
+    """Lay weights out, one after another in the large pieces of a pool."""
     pool = pool or Pool()
     return [pack(matrix, numbers, pool) for matrix in matrices]
 
@@ -122,12 +109,12 @@ def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
     """Lay out ``[N, K]`` in int8 with the units of its rows."""
     sums = 128 * rounded.sum(1, dtype=np.int32)
     panels = _panels(rounded, pool, 4)
-    return Packed(2, *rounded.shape, panels, _whole(units), _whole(sums))
+    return Packed(2, *rounded.shape, panels, _filled(units), _filled(sums))
 
 
 def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
     outputs, inputs = len(matrix.values), matrix.inputs
-    levels = _whole(np.asarray(matrix.levels, np.float32))
+    levels = _filled(np.asarray(matrix.levels, np.float32))
     bits = _padded(matrix.values, inputs)
     if numbers != "int8" or matrix.reading != FLOATS:
         kind, scales = SIGNS, 2 * levels
@@ -146,7 +133,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
     np.bitwise_or(panels[..., ::2], panels[..., 1::2] << 4, out=values)
     minus = np.unpackbits(bits, axis=1).sum(1, dtype=np.int32)
     sums = 128 * (4 * fours - 2 * minus)
-    return Packed(BITS8, outputs, inputs, values, levels, _whole(sums))
+    return Packed(BITS8, outputs, inputs, values, levels, _filled(sums))
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
@@ -159,7 +146,7 @@ def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
     return padded
 
 
-def _whole(values: np.ndarray) -> np.ndarray:
+def _filled(values: np.ndarray) -> np.ndarray:
     """Append zeros to the outputs' numbers to fill the last panel."""
     padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
     padded[: len(values)] = values
