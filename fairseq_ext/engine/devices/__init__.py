@@ -1,8 +1,7 @@
 """Run programs on any device of torch's with static memory, in particular on GPUs.
 
 :mod:`~fairseq_ext.engine.devices.operations` does the operations of ``native/machine.c`` for
-padded batches; :mod:`~fairseq_ext.engine.devices.memory` lays out the state kept between steps;
-:mod:`~fairseq_ext.engine.devices.search` is one step of beam search, without synchronization with
-the device; :mod:`~fairseq_ext.engine.devices.executor` translates, and captures steps as CUDA
-graphs.
+padded batches; :mod:`~fairseq_ext.engine.devices.search` is one step of beam search, without
+synchronization with the device; :mod:`~fairseq_ext.engine.devices.executor` translates, lays out
+the state kept between steps, and captures steps as CUDA graphs.
 """

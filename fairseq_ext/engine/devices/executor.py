@@ -6,16 +6,16 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_ext.engine.devices import search
-from fairseq_ext.engine.devices.memory import Sizes, allocate, empty, fill, move, rounded
 from fairseq_ext.engine.devices.operations import Model, decode, encode
 from fairseq_ext.engine.library import Found, check_prefixes, check_sentences, joined
-from fairseq_ext.engine.program import Program
+from fairseq_ext.engine.program import Code, Phase, Program
 from fairseq_ext.engine.search_options import Rules
 
 logger = logging.getLogger(__name__)
@@ -26,32 +26,26 @@ Step = Callable[[], None]
 def captured(step: Step, device: torch.device) -> Step:
     """Capture a step as a CUDA graph; return it unchanged on other devices, or on failure.
 
-    Args:
-        step: function that works in place on tensors with fixed addresses, without
-            synchronization. It runs a few times before it is captured.
-        device: device of the tensors.
+    The step works in place on tensors with fixed addresses, without synchronization. It runs a few
+    times before it is captured.
     """
     if device.type != "cuda":
         return step
     try:
         with torch.cuda.device(device):
-            return _capture(step)
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(2):  # libraries allocate their workspaces on the first calls
+                    step()
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=_anchor(torch.cuda.current_device()).pool()):
+                step()
+            return graph.replay
     except RuntimeError as error:
         logger.warning("the engine runs without CUDA graphs: %s", error)
         return step
-
-
-def _capture(step: Step) -> Step:
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(2):  # libraries allocate their workspaces on the first calls
-            step()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_anchor(torch.cuda.current_device()).pool()):
-        step()
-    return graph.replay
 
 
 @functools.cache
@@ -67,18 +61,114 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
+Dimensions = tuple["str | int", ...]
+"""A shape: numbers, and names of sizes, which are B, S, T, W and W+1."""
+
+
+class Sizes(NamedTuple):
+    """Sizes of the memory.
+
+    Attributes:
+        sentences, source, steps: B, the tokens S of the longest source, T.
+        beam: W.
+    """
+
+    sentences: int
+    source: int
+    steps: int
+    beam: int
+
+
+def rounded(count: int) -> int:
+    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a graph."""
+    power = 1 << max(0, count - 1).bit_length()
+    return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
+
+
+def layout(program: Program, attention: bool) -> dict[str, tuple[Dimensions, torch.dtype | None]]:
+    """Return the tensors' names, shapes and types; None is the model's type.
+
+    ``line [b, w, t]`` is the row at step t that hypothesis w descends from; the data of each
+    step stays unchanged, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
+    more place is never read. A sentence whose numbers are all 0 is empty.
+    """
+    integer, number = torch.int64, torch.float32
+    shapes: dict[str, tuple[Dimensions, torch.dtype | None]] = {
+        "step": ((1,), integer),
+        "open": (("B",), torch.bool),
+        "real": (("B", "S"), torch.bool),
+        "limit": (("B",), integer),
+        "forced": (("B", "T"), integer),  # the token + 1, or 0
+        "line": (("B", "W", "T"), integer),
+        "tokens": (("B", "T", "W"), integer),
+        "totals": (("B", "T", "W"), number),
+        "count": (("B",), integer),
+        "ended lines": (("B", "W+1", "T"), integer),
+        "ended steps": (("B", "W+1"), integer),
+        "ended totals": (("B", "W+1"), number),
+    }
+    if attention:
+        shapes["attention"] = ("B", "T", "W", "S"), number
+    for operation in program.decoder:
+        if operation.code is Code.RECALL:
+            register = operation.inputs[0].register
+            shapes[f"recalled {register}"] = ("B", "W", program.shapes[register].width), None
+        elif operation.code is Code.ATTEND_PAST:
+            for part, place in zip(("keys", "values"), operation.inputs[1:], strict=True):
+                shapes[f"{part} {operation.ints[1]}"] = ("B", "T", "W", place.width), None
+        elif operation.code in (Code.CONVOLVE, Code.TAPS, Code.FILTER):
+            place = operation.inputs[operation.code is Code.CONVOLVE]
+            shapes[f"rows {operation.ints[1]}"] = ("B", "T", "W", place.width), None
+        for place in operation.inputs:
+            width, phase, rows = program.shapes[place.register]
+            if place.register >= 0 and phase is not Phase.HYPOTHESES:
+                between = {Phase.TOKENS: ("S",), Phase.SENTENCES: (), Phase.SLOTS: (rows,)}[phase]
+                shapes[f"source {place.register}"] = ("B", *between, width), None
+    return shapes
+
+
+def allocate(
+    program: Program, attention: bool, sizes: Sizes, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Allocate the tensors of :func:`layout`, all 0."""
+    dimensions = {"B": sizes.sentences, "S": sizes.source, "T": sizes.steps, "W": sizes.beam}
+    dimensions["W+1"] = sizes.beam + 1
+    return {
+        name: torch.zeros(
+            [dimensions.get(dimension, dimension) for dimension in shape],
+            dtype=kind or dtype,
+            device=device,
+        )
+        for name, (shape, kind) in layout(program, attention).items()
+    }
+
+
+def empty(state: dict[str, Tensor]) -> None:
+    """Clear the state: no sentences, and the first step."""
+    for tensor in state.values():
+        tensor.zero_()
+
+
+def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
+    """Copy smaller tensors into the first places of the state's tensors with their names."""
+    for name, part in parts.items():
+        state[name][tuple(map(slice, part.shape))].copy_(part)
+
+
+def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
+    """Move some sentences to another memory, which is cleared first."""
+    empty(target)
+    step = {"step": source["step"]}
+    rest = source.keys() - step
+    fill(target, step | {name: source[name].index_select(0, sentences) for name in rest})
+
+
 LEAST_STEPS, LEAST_SOURCE = 16, 16
 KEPT = 1 << 32  # bytes of memory with graphs to keep for later batches
 
 
 class Stage:
-    """Memory of given sizes, and the step that works in it.
-
-    Args:
-        model: a program on a device.
-        rules: options of the search.
-        sizes: sizes of the memory.
-    """
+    """Memory of given sizes, and the step that works in it."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -181,9 +271,7 @@ class Executor:
             empty(stage.state)  # because capturing runs the step a few times, from the first on
             stage.run, stage.captured = self._capture(stage.run, self._model.device), True
         self._stages[key] = stage  # the most recently used stage is last
-        while (
-            len(self._stages) > 1 and sum(cached.bytes for cached in self._stages.values()) > KEPT
-        ):
+        while len(self._stages) > 1 and sum(stage.bytes for stage in self._stages.values()) > KEPT:
             del self._stages[next(iter(self._stages))]
         return stage
 
@@ -243,15 +331,7 @@ def collect(
     rows: Sequence[int],
     lengths: Sequence[int],
 ) -> list[list[Found]]:
-    """Return the finished hypotheses of some sentences, best first.
-
-    Args:
-        program: the model's program.
-        rules: options of the search.
-        state: state of the search.
-        rows: places of the sentences in the state.
-        lengths: lengths of the sources.
-    """
+    """Return the finished hypotheses of the sentences in some rows of the state, best first."""
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
     names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")
     names += ("attention",) if "attention" in state else ()

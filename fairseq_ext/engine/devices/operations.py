@@ -60,78 +60,6 @@ class Model:
         return BinaryWeight(signs, torch.as_tensor(matrix.levels).to(**placement), matrix.reading)
 
 
-@dataclass
-class Frame:
-    """The tensors that operations read and write.
-
-    Attributes:
-        model: the weights.
-        tokens: tokens of the source ``[B, S]``, or the newest tokens ``[B, W]``.
-        positions: positions of these tokens, ``[S]`` or ``[1]``.
-        real: true for source tokens that are not pads, ``[B, S]``.
-        state: the decoder's state, laid out by :mod:`fairseq_ext.engine.devices.memory`.
-        registers: registers by number.
-        shown: each model's attention weights for the alignment, ``[B, W, S]``.
-    """
-
-    model: Model
-    tokens: Tensor
-    positions: Tensor
-    real: Tensor
-    state: dict[str, Tensor] | None = None
-    registers: dict[int, Tensor] = field(default_factory=dict)
-    shown: list[Tensor] = field(default_factory=list)
-
-    def read(self, place: Columns) -> Tensor:
-        """Return columns of a register, ``[..., width]``."""
-        return self.registers[place.register].narrow(-1, place.offset, place.width)
-
-    def write(self, place: Columns, values: Tensor) -> None:
-        """Write columns of a register."""
-        width = self.model.program.shapes[place.register].width
-        if values.size(-1) == width:
-            self.registers[place.register] = values
-            return
-        if place.register not in self.registers:
-            register = values.new_zeros(*values.shape[:-1], width)
-            self.registers[place.register] = register
-        self.read(place).copy_(values)
-
-    def weight(self, number: int) -> Tensor | BinaryWeight | None:
-        """Return a weight by its number in the program; -1 stands for no weight."""
-        return None if number < 0 else self.model.weights[number]
-
-    # ---- the past, in the decoder ----
-
-    @property
-    def step(self) -> Tensor:
-        """The number of the step, ``[1]``, from 0."""
-        return self.state["step"]
-
-    def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store this step's values ``[B, W, …]``; return those of all steps ``[B, T, W, …]``."""
-        past = self.state[name]
-        return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
-
-    @cached_property
-    def own_past(self) -> Tensor:
-        """A mask of each hypothesis and its ancestors at all steps: ``[B, W, T W]``.
-
-        With this mask, a sentence's hypotheses attend over all rows it ever had in one product
-        that reads each key once, and nothing is ever reordered.
-        """
-        line = self.state["line"]
-        rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
-        return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
-
-    def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return each hypothesis's own rows of :meth:`keep` at some steps: ``[B, W, n, …]``."""
-        rows = self.state["line"].index_select(2, times)
-        sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
-        places = (sentences * past.size(1) + times) * past.size(2) + rows
-        return past.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
-
-
 FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
     ACTIVATIONS["linear"]: lambda x: x,
     ACTIVATIONS["relu"]: F.relu,
@@ -178,81 +106,6 @@ def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
     return torch.cat((torch.sigmoid(o) * torch.tanh(cell), cell), -1)
 
 
-# ---- row by row ----------------------------------------------------------------------------------
-
-
-def embed(op: Operation, frame: Frame) -> Tensor:
-    table, positions = (frame.weight(number) for number in op.weights)
-    y = F.embedding(frame.tokens, table) * op.reals[0]
-    if positions is None:
-        return y
-    places = (frame.positions + op.ints[0]).clamp(max=len(positions) - 1)
-    return y + positions.index_select(0, places)
-
-
-def linear(op: Operation, frame: Frame) -> Tensor:
-    weight, bias = (frame.weight(number) for number in op.weights)
-    y = FUNCTIONS[op.ints[0]](product(frame.read(op.inputs[0]), weight, bias))
-    return y if op.inputs[1] == NOTHING else y + frame.read(op.inputs[1])
-
-
-def norm(op: Operation, frame: Frame) -> Tensor:
-    gain, shift = (frame.weight(number) for number in op.weights)
-    groups = frame.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
-    return F.layer_norm(groups, gain.shape, gain, shift, op.reals[0]).flatten(-2)
-
-
-def binarize(op: Operation, frame: Frame) -> Tensor:
-    groups = frame.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
-    return (signs_of(groups) * (0.5 * groups.abs().amax(-1, keepdim=True))).flatten(-2)
-
-
-def add(op: Operation, frame: Frame) -> Tensor:
-    x, z = (frame.read(columns) for columns in op.inputs)
-    return op.reals[0] * x + op.reals[1] * z
-
-
-def activate(op: Operation, frame: Frame) -> Tensor:
-    return FUNCTIONS[op.ints[0]](frame.read(op.inputs[0]))
-
-
-def gru(op: Operation, frame: Frame) -> Tensor:
-    return gru_state(*(frame.read(columns) for columns in op.inputs))
-
-
-def lstm(op: Operation, frame: Frame) -> Tensor:
-    return lstm_state(*(frame.read(columns) for columns in op.inputs))
-
-
-def gate(op: Operation, frame: Frame) -> Tensor:
-    x, gates = (frame.read(columns) for columns in op.inputs)
-    return x * torch.sigmoid(gates)
-
-
-# ---- within a sentence ---------------------------------------------------------------------------
-
-
-def attention(
-    op: Operation, frame: Frame, keys: Tensor, values: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Compute ``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]`` is true.
-
-    Also return the mean of the heads' weights; None if nothing needs them.
-    """
-    heads, shown, binary = op.ints
-    q, k, v = (
-        x.unflatten(-1, (heads, -1)).transpose(1, 2)
-        for x in (frame.read(op.inputs[0]), keys, values)
-    )
-    mask = None if mask is None else mask.unsqueeze(1)
-    if not binary and not (shown and op.code is Code.ATTEND_SOURCE):
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=op.reals[0])
-        return y.transpose(1, 2).flatten(2), None
-    weights = softmax(q * op.reals[0] @ k.transpose(-1, -2), mask)
-    y = binary_sum(weights, v, mask, binary) if binary else weights.to(v.dtype) @ v
-    return y.transpose(1, 2).flatten(2), weights.mean(1)
-
-
 def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Compute a softmax in fp32 over the keys where ``mask`` is true."""
     scores = scores.float()
@@ -273,169 +126,263 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
     return (sums * (0.5 * largest if unsigned else 0.25 * largest)).to(values.dtype)
 
 
-def source_mask(frame: Frame, place: Columns) -> Tensor | None:
-    """Return the mask of keys that are not pads, ``[B, 1, N]``; None for slots."""
-    slots = frame.model.program.shapes[place.register].rows
-    return None if slots else frame.real.unsqueeze(1)
+@dataclass
+class Frame:
+    """The tensors that operations read and write.
 
+    Attributes:
+        model: the weights.
+        tokens: tokens of the source ``[B, S]``, or the newest tokens ``[B, W]``.
+        positions: positions of these tokens, ``[S]`` or ``[1]``.
+        real: true for source tokens that are not pads, ``[B, S]``.
+        state: the decoder's state, by :func:`fairseq_ext.engine.devices.executor.layout`.
+        registers: registers by number.
+        shown: each model's attention weights for the alignment, ``[B, W, S]``.
+    """
 
-def attend(op: Operation, frame: Frame) -> Tensor:
-    keys, values = (frame.read(columns) for columns in op.inputs[1:])
-    y, weights = attention(op, frame, keys, values, source_mask(frame, op.inputs[2]))
-    if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
-        show(frame, weights)
-    return y
+    model: Model
+    tokens: Tensor
+    positions: Tensor
+    real: Tensor
+    state: dict[str, Tensor] | None = None
+    registers: dict[int, Tensor] = field(default_factory=dict)
+    shown: list[Tensor] = field(default_factory=list)
 
+    def read(self, place: Columns) -> Tensor:
+        """Return columns of a register, ``[..., width]``."""
+        return self.registers[place.register].narrow(-1, place.offset, place.width)
 
-def show(frame: Frame, weights: Tensor) -> None:
-    if "attention" in frame.state:
-        frame.shown.append(weights)
+    def write(self, place: Columns, values: Tensor) -> None:
+        """Write columns of a register."""
+        width = self.model.program.shapes[place.register].width
+        if values.size(-1) == width:
+            self.registers[place.register] = values
+            return
+        if place.register not in self.registers:
+            register = values.new_zeros(*values.shape[:-1], width)
+            self.registers[place.register] = register
+        self.read(place).copy_(values)
 
+    def weight(self, number: int) -> Tensor | BinaryWeight | None:
+        """Return a weight by its number in the program; -1 stands for no weight."""
+        return None if number < 0 else self.model.weights[number]
 
-def attend_past(op: Operation, frame: Frame) -> Tensor:
-    keys, values = (
-        frame.keep(f"{part} {op.ints[1]}", frame.read(columns)).flatten(1, 2)
-        for part, columns in zip(("keys", "values"), op.inputs[1:], strict=True)
-    )
-    return attention(op, frame, keys, values, frame.own_past)[0]
+    def run(self, operations: Sequence[Operation]) -> None:
+        """Run operations one after another, each by the method of its name."""
+        for operation in operations:
+            compute = getattr(self, operation.code.name.lower())
+            self.write(operation.out, compute(operation))
 
+    # ---- the past, in the decoder ----
 
-def additive(op: Operation, frame: Frame) -> Tensor:
-    query, keys, values = (frame.read(columns) for columns in op.inputs)
-    scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ frame.weight(op.weights[0])
-    weights = softmax(scores, frame.real.unsqueeze(1))
-    if op.ints[1]:
-        show(frame, weights)
-    return weights.to(values.dtype) @ values
+    @property
+    def step(self) -> Tensor:
+        """The number of the step, ``[1]``, from 0."""
+        return self.state["step"]
 
+    def keep(self, name: str, values: Tensor) -> Tensor:
+        """Store this step's values ``[B, W, …]``; return those of all steps ``[B, T, W, …]``."""
+        past = self.state[name]
+        return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
 
-def mix(op: Operation, frame: Frame) -> Tensor:
-    x = frame.read(op.inputs[0])
-    return frame.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * frame.real.unsqueeze(2))
+    @cached_property
+    def own_past(self) -> Tensor:
+        """A mask of each hypothesis and its ancestors at all steps: ``[B, W, T W]``.
 
+        With this mask, a sentence's hypotheses attend over all rows it ever had in one product
+        that reads each key once, and nothing is ever reordered.
+        """
+        line = self.state["line"]
+        rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
+        return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
-def window(op: Operation, frame: Frame, place: Columns, cache: int, taps: int) -> Tensor:
-    """Return the rows that a kernel of ``taps`` taps reads, 0 outside the sentence."""
-    x = frame.read(place)
-    if frame.state is None:
-        left = left_of(frame, taps)
-        around = (0, 0, left, taps - 1 - left)
-        x = F.pad(x * frame.real.unsqueeze(2), around)
-        return x.unfold(1, taps, 1).transpose(2, 3)
-    past = frame.keep(f"rows {cache}", x)
-    times = frame.step + torch.arange(1 - taps, 1, device=x.device)
-    return frame.own_rows(past, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
+    def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
+        """Return each hypothesis's own rows of :meth:`keep` at some steps: ``[B, W, n, …]``."""
+        rows = self.state["line"].index_select(2, times)
+        sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
+        places = (sentences * past.size(1) + times) * past.size(2) + rows
+        return past.flatten(0, 2).index_select(0, places.flatten()).unflatten(0, places.shape)
 
+    # ---- row by row ----
 
-def left_of(frame: Frame, taps: int) -> int:
-    """Return how many positions to the left a kernel reads."""
-    return (taps + 2) // 2 - 1 if frame.state is None else taps - 1
+    def embed(self, op: Operation) -> Tensor:
+        table, positions = (self.weight(number) for number in op.weights)
+        y = F.embedding(self.tokens, table) * op.reals[0]
+        if positions is None:
+            return y
+        places = (self.positions + op.ints[0]).clamp(max=len(positions) - 1)
+        return y + positions.index_select(0, places)
 
+    def linear(self, op: Operation) -> Tensor:
+        weight, bias = (self.weight(number) for number in op.weights)
+        y = FUNCTIONS[op.ints[0]](product(self.read(op.inputs[0]), weight, bias))
+        return y if op.inputs[1] == NOTHING else y + self.read(op.inputs[1])
 
-def convolve(op: Operation, frame: Frame) -> Tensor:
-    heads, cache = op.ints
-    kernels = [
-        (int(taps), float(share))
-        for taps, share in frame.model.program.matrices[op.weights[0]].values
-    ]
-    widest = max(taps for taps, _ in kernels)
-    rows = window(op, frame, op.inputs[1], cache, widest).unflatten(-1, (heads, -1))
-    logits = frame.read(op.inputs[0]).unflatten(-1, (heads, -1))
-    parts = logits.float().split([taps for taps, _ in kernels], -1)
-    kernel = 0.0
-    for (taps, share), part in zip(kernels, parts, strict=True):
-        before = left_of(frame, widest) - left_of(frame, taps)
-        kernel = kernel + F.pad(share * part.softmax(-1), (before, widest - taps - before))
-    return torch.einsum("...hk,...khd->...hd", kernel.to(rows.dtype), rows).flatten(-2)
+    def norm(self, op: Operation) -> Tensor:
+        gain, shift = (self.weight(number) for number in op.weights)
+        groups = self.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
+        return F.layer_norm(groups, gain.shape, gain, shift, op.reals[0]).flatten(-2)
 
+    def binarize(self, op: Operation) -> Tensor:
+        groups = self.read(op.inputs[0]).unflatten(-1, (op.ints[0], -1))
+        return (signs_of(groups) * (0.5 * groups.abs().amax(-1, keepdim=True))).flatten(-2)
 
-def filter_rows(op: Operation, frame: Frame) -> Tensor:
-    heads, cache, count = op.ints
-    rows = window(op, frame, op.inputs[0], cache, count).unflatten(-1, (heads, -1))
-    kernel = frame.weight(op.weights[0]).unflatten(0, (heads, count))
-    return torch.einsum("hk,...khd->...hd", kernel, rows).flatten(-2)
+    def add(self, op: Operation) -> Tensor:
+        x, z = (self.read(columns) for columns in op.inputs)
+        return op.reals[0] * x + op.reals[1] * z
 
+    def activate(self, op: Operation) -> Tensor:
+        return FUNCTIONS[op.ints[0]](self.read(op.inputs[0]))
 
-def taps(op: Operation, frame: Frame) -> Tensor:
-    _, cache, count = op.ints
-    return window(op, frame, op.inputs[0], cache, count).flatten(-2)
+    def gru(self, op: Operation) -> Tensor:
+        return gru_state(*(self.read(columns) for columns in op.inputs))
 
+    def lstm(self, op: Operation) -> Tensor:
+        return lstm_state(*(self.read(columns) for columns in op.inputs))
 
-def recur(op: Operation, frame: Frame) -> Tensor:
-    weight, bias = (frame.weight(number) for number in op.weights)
-    gates, real = frame.read(op.inputs[0]).unbind(1), frame.real.unsqueeze(2).unbind(1)
-    cells, backwards = op.ints[0] & CELLS, op.ints[0] & BACKWARDS
-    width = op.out.width // 2 if cells else op.out.width
-    state, states = gates[0].new_zeros(len(gates[0]), op.out.width), {}
-    for t in reversed(range(len(gates))) if backwards else range(len(gates)):
-        hiddens = product(state.narrow(1, 0, width), weight, bias)
-        if cells:
-            after = lstm_state(gates[t], hiddens, state.narrow(1, width, width))
-        else:
-            after = gru_state(gates[t], hiddens, state)
-        states[t] = state = after * real[t]  # a pad leaves it 0: backwards, pads come first
-    return torch.stack([states[t] for t in range(len(gates))], 1)
+    def gate(self, op: Operation) -> Tensor:
+        x, gates = (self.read(columns) for columns in op.inputs)
+        return x * torch.sigmoid(gates)
 
+    # ---- within a sentence ----
 
-def pick(op: Operation, frame: Frame) -> Tensor:
-    x = frame.read(op.inputs[0])
-    if op.ints[0]:
-        return x.select(1, 0)
-    last = (frame.real.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, x.size(2))
-    return x.gather(1, last).squeeze(1)
+    def attention(
+        self, op: Operation, keys: Tensor, values: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute ``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]`` is true.
 
+        Also return the mean of the heads' weights; None if nothing needs them.
+        """
+        heads, shown, binary = op.ints
+        q, k, v = (
+            x.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for x in (self.read(op.inputs[0]), keys, values)
+        )
+        mask = None if mask is None else mask.unsqueeze(1)
+        if not binary and not (shown and op.code is Code.ATTEND_SOURCE):
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=op.reals[0])
+            return y.transpose(1, 2).flatten(2), None
+        weights = softmax(q * op.reals[0] @ k.transpose(-1, -2), mask)
+        y = binary_sum(weights, v, mask, binary) if binary else weights.to(v.dtype) @ v
+        return y.transpose(1, 2).flatten(2), weights.mean(1)
 
-def recall(op: Operation, frame: Frame) -> Tensor:
-    x, initial = op.inputs
-    before = frame.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
-    parents = frame.state["line"].index_select(2, (frame.step - 1).clamp(min=0))
-    y = before.gather(1, parents.expand(-1, -1, x.width))
-    first = torch.zeros_like(y) if initial == NOTHING else frame.read(initial).unsqueeze(1)
-    return torch.where(frame.step.eq(0), first, y)
+    def transpose(self, op: Operation) -> Tensor:
+        return self.read(op.inputs[0])  # only the machine in C has another layout for keys
 
+    def attend(self, op: Operation) -> Tensor:
+        keys, values = (self.read(columns) for columns in op.inputs[1:])
+        slots = self.model.program.shapes[op.inputs[2].register].rows
+        y, weights = self.attention(op, keys, values, None if slots else self.real.unsqueeze(1))
+        if weights is not None and op.code is Code.ATTEND_SOURCE and op.ints[1]:
+            self.show(weights)
+        return y
 
-OPERATIONS: dict[Code, Callable[[Operation, Frame], Tensor]] = {
-    Code.EMBED: embed,
-    Code.LINEAR: linear,
-    Code.NORM: norm,
-    Code.ADD: add,
-    Code.ACTIVATE: activate,
-    Code.TRANSPOSE: lambda op, frame: frame.read(op.inputs[0]),
-    Code.ATTEND: attend,
-    Code.ATTEND_PAST: attend_past,
-    Code.ATTEND_SOURCE: attend,
-    Code.MIX: mix,
-    Code.CONVOLVE: convolve,
-    Code.TAPS: taps,
-    Code.RECUR: recur,
-    Code.PICK: pick,
-    Code.RECALL: recall,
-    Code.GRU: gru,
-    Code.ADDITIVE: additive,
-    Code.BINARIZE: binarize,
-    Code.GATE: gate,
-    Code.FILTER: filter_rows,
-    Code.LSTM: lstm,
-}
+    attend_source = attend
 
+    def show(self, weights: Tensor) -> None:
+        if "attention" in self.state:
+            self.shown.append(weights)
 
-def run(operations: Sequence[Operation], frame: Frame) -> None:
-    """Run operations one after another."""
-    for operation in operations:
-        frame.write(operation.out, OPERATIONS[operation.code](operation, frame))
+    def attend_past(self, op: Operation) -> Tensor:
+        keys, values = (
+            self.keep(f"{part} {op.ints[1]}", self.read(columns)).flatten(1, 2)
+            for part, columns in zip(("keys", "values"), op.inputs[1:], strict=True)
+        )
+        return self.attention(op, keys, values, self.own_past)[0]
+
+    def additive(self, op: Operation) -> Tensor:
+        query, keys, values = (self.read(columns) for columns in op.inputs)
+        scores = torch.tanh(query.unsqueeze(2) + keys.unsqueeze(1)) @ self.weight(op.weights[0])
+        weights = softmax(scores, self.real.unsqueeze(1))
+        if op.ints[1]:
+            self.show(weights)
+        return weights.to(values.dtype) @ values
+
+    def mix(self, op: Operation) -> Tensor:
+        x = self.read(op.inputs[0])
+        return self.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * self.real.unsqueeze(2))
+
+    def window(self, place: Columns, cache: int, taps: int) -> Tensor:
+        """Return the rows that a kernel of ``taps`` taps reads, 0 outside the sentence."""
+        x = self.read(place)
+        if self.state is None:
+            left = self.left_of(taps)
+            around = (0, 0, left, taps - 1 - left)
+            x = F.pad(x * self.real.unsqueeze(2), around)
+            return x.unfold(1, taps, 1).transpose(2, 3)
+        past = self.keep(f"rows {cache}", x)
+        times = self.step + torch.arange(1 - taps, 1, device=x.device)
+        return self.own_rows(past, times.clamp(min=0)) * times.ge(0).unsqueeze(1)
+
+    def left_of(self, taps: int) -> int:
+        """Return how many positions to the left a kernel reads."""
+        return (taps + 2) // 2 - 1 if self.state is None else taps - 1
+
+    def convolve(self, op: Operation) -> Tensor:
+        heads, cache = op.ints
+        kernels = [
+            (int(taps), float(share))
+            for taps, share in self.model.program.matrices[op.weights[0]].values
+        ]
+        widest = max(taps for taps, _ in kernels)
+        rows = self.window(op.inputs[1], cache, widest).unflatten(-1, (heads, -1))
+        logits = self.read(op.inputs[0]).unflatten(-1, (heads, -1))
+        parts = logits.float().split([taps for taps, _ in kernels], -1)
+        kernel = 0.0
+        for (taps, share), part in zip(kernels, parts, strict=True):
+            before = self.left_of(widest) - self.left_of(taps)
+            kernel = kernel + F.pad(share * part.softmax(-1), (before, widest - taps - before))
+        return torch.einsum("...hk,...khd->...hd", kernel.to(rows.dtype), rows).flatten(-2)
+
+    def filter(self, op: Operation) -> Tensor:
+        heads, cache, count = op.ints
+        rows = self.window(op.inputs[0], cache, count).unflatten(-1, (heads, -1))
+        kernel = self.weight(op.weights[0]).unflatten(0, (heads, count))
+        return torch.einsum("hk,...khd->...hd", kernel, rows).flatten(-2)
+
+    def taps(self, op: Operation) -> Tensor:
+        _, cache, count = op.ints
+        return self.window(op.inputs[0], cache, count).flatten(-2)
+
+    def recur(self, op: Operation) -> Tensor:
+        weight, bias = (self.weight(number) for number in op.weights)
+        gates, real = self.read(op.inputs[0]).unbind(1), self.real.unsqueeze(2).unbind(1)
+        cells, backwards = op.ints[0] & CELLS, op.ints[0] & BACKWARDS
+        width = op.out.width // 2 if cells else op.out.width
+        state, states = gates[0].new_zeros(len(gates[0]), op.out.width), {}
+        for t in reversed(range(len(gates))) if backwards else range(len(gates)):
+            hiddens = product(state.narrow(1, 0, width), weight, bias)
+            if cells:
+                after = lstm_state(gates[t], hiddens, state.narrow(1, width, width))
+            else:
+                after = gru_state(gates[t], hiddens, state)
+            states[t] = state = after * real[t]  # a pad leaves it 0: backwards, pads come first
+        return torch.stack([states[t] for t in range(len(gates))], 1)
+
+    def pick(self, op: Operation) -> Tensor:
+        x = self.read(op.inputs[0])
+        if op.ints[0]:
+            return x.select(1, 0)
+        last = (self.real.sum(1) - 1).view(-1, 1, 1).expand(-1, 1, x.size(2))
+        return x.gather(1, last).squeeze(1)
+
+    def recall(self, op: Operation) -> Tensor:
+        x, initial = op.inputs
+        before = self.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
+        parents = self.state["line"].index_select(2, (self.step - 1).clamp(min=0))
+        y = before.gather(1, parents.expand(-1, -1, x.width))
+        first = torch.zeros_like(y) if initial == NOTHING else self.read(initial).unsqueeze(1)
+        return torch.where(self.step.eq(0), first, y)
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder; return all registers that it writes.
+    """Run the encoder over ``tokens [B, S]``, of which those that are no pads are ``real``.
 
-    Args:
-        model: the weights.
-        tokens: ``[B, S]``, with pads at the right.
-        real: true where a token is not a pad.
+    Return all registers that it writes.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
-    run(model.program.encoder, frame)
+    frame.run(model.program.encoder)
     return frame.registers
 
 
@@ -448,7 +395,7 @@ def decode(model: Model, state: dict[str, Tensor]) -> list[Tensor]:
         kind, _, number = name.partition(" ")
         if kind == "source":
             frame.registers[int(number)] = tensor
-    run(program.decoder, frame)
+    frame.run(program.decoder)
     for name, tensor in state.items():
         kind, _, number = name.partition(" ")
         if kind == "recalled":
