@@ -86,8 +86,6 @@ class EngineModel:
         _require(fits, "its source dictionary is of another model")
         rows = self.weights[self.program.outputs[0].weight].outputs
         _require(len(self.target) == rows, "its target dictionary is of another model")
-        if self.shortlist is not None:
-            self.shortlist.check(rows)
 
 
 def voting(models: Sequence[EngineModel]) -> EngineModel:

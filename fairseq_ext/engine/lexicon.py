@@ -62,13 +62,7 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Estimate probabilities of translations by EM.
-
-    Args:
-        source, target: the two sides of the same sentences.
-        iterations: number of iterations over the whole text, at least one.
-        most: most pairs of words to keep.
-    """
+    """Estimate probabilities of translations by EM, over at most ``most`` pairs of words."""
     table = _first(source, target, most)
     for _ in range(iterations - 1):
         counts = np.zeros(len(table.keys))

@@ -48,39 +48,22 @@ class Shortlist:
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def check(self, vocabulary: int) -> None:
-        """Refuse a shortlist for another target vocabulary.
-
-        Raises:
-            ConfigError: a token id outside the vocabulary, or counts that do not match its tokens.
-        """
-        arrays = (self.frequent, self.counts, self.tokens)
-        fits = all(array.dtype == np.int32 and array.ndim == 1 for array in arrays)
-        fits = fits and (self.counts >= 0).all() and self._begins[-1] == len(self.tokens)
+        """Refuse a shortlist for another target vocabulary."""
         for tokens in (self.frequent, self.tokens):
-            fits = fits and ((tokens >= 0) & (tokens < vocabulary)).all()
-        if not fits:
-            raise ConfigError("the shortlist is of another vocabulary, or damaged.")
+            if not ((tokens >= 0) & (tokens < vocabulary)).all():
+                raise ConfigError("the shortlist is of another vocabulary, or damaged.")
 
     def require(self, count: int) -> None:
-        """Refuse to search with too few tokens.
-
-        Raises:
-            ConfigError: fewer than ``count`` are frequent.
-        """
-        if len(np.unique(self.frequent)) < count:
+        """Refuse to search if fewer than ``count`` tokens are frequent."""
+        frequent = len(np.unique(self.frequent))
+        if frequent < count:
             raise ConfigError(
-                f"the shortlist has {len(np.unique(self.frequent)):,} frequent tokens, but this "
-                f"search needs {count:,}; make it with a larger `--frequent`, or lower `--beam`."
+                f"the shortlist has {frequent:,} frequent tokens, but this search needs {count:,}; "
+                "make it with a larger `--frequent`, or lower `--beam`."
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return the tokens for a sentence, and ``extra``, ascending, int32.
-
-        Args:
-            sentence: ids of source tokens; tokens without an entry add nothing.
-            extra: ids of target tokens to add.
-            vocabulary: size of the target vocabulary.
-        """
+        """Return the target tokens for a source sentence, and ``extra`` ones, ascending, int32."""
         listed = np.zeros(vocabulary, bool)
         listed[self.frequent] = listed[np.asarray(extra, np.int64)] = True
         for token in set(sentence):
@@ -108,15 +91,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """Read a shortlist from its file.
-
-    Args:
-        path: a file written by `fairseq-ext shortlist`.
-        source, target: symbols of the dictionaries.
-
-    Raises:
-        DataError: the file is missing, truncated, damaged or made with other dictionaries.
-    """
+    """Read a file of `fairseq-ext shortlist`, made with these symbols of the dictionaries."""
     try:
         lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

@@ -35,12 +35,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A program that is being written, with the parameters of a model.
-
-    Args:
-        arguments: arguments of :class:`Program`.
-        state: the model's state dict, with the names of the weights.
-    """
+    """A program that is being written, with the weights' names in a model's state dict."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -152,11 +147,7 @@ class Writer(Program):
         added: Columns = NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``f(x W^T + b) + added``; of the activations, only relu allows ``added``.
-
-        Raises:
-            ConfigError: the machine does not have the activation.
-        """
+        """Compute ``f(x W^T + b) + added``; of the activations, only relu allows ``added``."""
         signs = isinstance(weight, Signs)
         out = self.like(x, len(weight.values if signs else weight)) if out is None else out
         number = self.signs(weight) if signs else self.matrix(weight)
@@ -185,11 +176,7 @@ class Writer(Program):
 
     @staticmethod
     def activation(name: str) -> int:
-        """Return the number of an activation function.
-
-        Raises:
-            ConfigError: the machine does not have it.
-        """
+        """Return the number of an activation function."""
         if name not in ACTIVATIONS:
             raise ConfigError(f"the engine has no activation `{name}`.")
         return ACTIVATIONS[name]
@@ -209,17 +196,14 @@ class Writer(Program):
         values: Columns,
         heads: int,
         *,
-        scale: float | None = None,
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
+        """Compute ``softmax(Q K^T / √D) V`` within each sentence; ``keys`` are transposed.
 
-        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values
-        from :meth:`binarize`, by head.
+        ``binary``: one of :data:`WEIGHTS`, with values from :meth:`binarize`, by head.
         """
-        ints = (heads, 0, WEIGHTS[binary])
-        return self._attend(Code.ATTEND, (q, keys, values), ints, scale, out)
+        return self._attend(Code.ATTEND, (q, keys, values), (heads, 0, WEIGHTS[binary]), out)
 
     def attend_past(
         self,
@@ -233,7 +217,7 @@ class Writer(Program):
     ) -> Columns:
         """Attend over this step and earlier ones, whose keys and values are kept."""
         ints = (heads, self.cache(), WEIGHTS[binary])
-        return self._attend(Code.ATTEND_PAST, (q, k, v), ints, None, out)
+        return self._attend(Code.ATTEND_PAST, (q, k, v), ints, out)
 
     def attend_source(
         self,
@@ -249,15 +233,15 @@ class Writer(Program):
     ) -> Columns:
         """Attend over the sentence's source; if ``shown``, the weights are the alignment."""
         ints = (heads, int(shown), WEIGHTS[binary])
-        return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, scale, out)
+        return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, out, scale)
 
     def _attend(
         self,
         code: Code,
         inputs: tuple[Columns, Columns, Columns],
         ints: tuple[int, int, int],
-        scale: float | None,
         out: Columns | None,
+        scale: float | None = None,
     ) -> Columns:
         q, _, values = inputs
         scale = (q.width // ints[0]) ** -0.5 if scale is None else scale
@@ -275,8 +259,8 @@ class Writer(Program):
         shown: bool = False,
     ) -> Columns:
         """Compute ``Σ_j softmax_j(v^T tanh(query + keys_j)) values_j`` over the source."""
-        weights, ints = (self.matrix(v, plain=True),), (1, int(shown))
-        return self.write(Code.ADDITIVE, out, (query, keys, values), weights, ints)
+        weights = (self.matrix(v, plain=True),)
+        return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
     def cache(self) -> int:
         """Add a memory of past steps, and return its number."""
@@ -299,12 +283,8 @@ class Writer(Program):
     ) -> Columns:
         """Convolve with a dynamic kernel for each position and head.
 
-        Args:
-            logits: logits of the taps, by head, kernel and tap; each kernel has its softmax.
-            values: the values to convolve.
-            kernels: ``[n, 2]``, taps and share of each kernel.
-            heads: H.
-            out: columns to write to.
+        ``logits`` of the taps are by head, kernel and tap; each kernel has its softmax. ``kernels``
+        are ``[n, 2]``, taps and share of each.
         """
         out = self.like(values) if out is None else out
         ints = (heads, self.cache() if self.phase(out) is Phase.HYPOTHESES else -1)

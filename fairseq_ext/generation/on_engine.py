@@ -37,17 +37,8 @@ class Native:
     """A model or an ensemble on the engine, in place of fairseq's generator or scorer.
 
     No weight may change once this object exists: it lays out some weights at once and the others
-    at the first batch.
-
-    Args:
-        fallback: fairseq's generator or scorer, for batches that the engine cannot do.
-        models: the models to run.
-        target: the dictionary of their output.
-        numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
-        shortlist: tokens that translations may have; None for all.
-
-    Raises:
-        ConfigError: the engine cannot run one of these models.
+    at the first batch. Batches that the engine cannot do are left to the ``fallback``, fairseq's
+    generator or scorer; the other arguments are those of :func:`with_engine`.
     """
 
     instead: str
@@ -64,8 +55,7 @@ class Native:
         shortlist: Shortlist | None = None,
     ) -> None:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
-        end = fallback.eos
-        self._program = merged([compile_model(model, target, end) for model in models])
+        self._program = merged([compile_model(model, target, fallback.eos) for model in models])
         self._model = models[0]
         # none or one; all that share weights share the list
         self._teams: list[Team | Executor] = []
@@ -106,12 +96,8 @@ class Native:
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Any]:
         """Turn a hypothesis of the engine into one of fairseq's.
 
-        Args:
-            candidate: the engine's hypothesis, with ``T`` tokens.
-            source: ``[S]``, with pads, which get no attention.
-
-        Returns:
-            The hypothesis; its attention and its alignment are ``[T, S]`` or None.
+        The source ``[S]`` has pads, which get no attention. Attention and alignment of the ``T``
+        tokens are ``[T, S]`` or None.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = None
@@ -130,11 +116,7 @@ class Native:
 
 
 def leave(instead: str, reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log what translates instead of the engine, and why.
-
-    Raises:
-        ConfigError: there is a shortlist, which only the engine can use.
-    """
+    """Log what translates instead of the engine, and why; refuse to do without a shortlist."""
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
     # fp32 is the default and saves only time; the user has asked for rounded weights.
@@ -148,18 +130,11 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Make generators and scorers on the engine share one copy of their models' weights.
-
-    Args:
-        generators: for the same models and symbols and in the same numbers; fairseq's own are left
-            alone.
-    """
-    first, *other_generators = [
-        generator for generator in generators if isinstance(generator, Native)
-    ] or [None]
-    for other in other_generators:
-        other._teams, other._shortlist = first._teams, first._shortlist
-        other._program = first._program
+    """Make those generators and scorers of the same models that are on the engine share weights."""
+    natives = [generator for generator in generators if isinstance(generator, Native)]
+    for native in natives[1:]:
+        native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
+        native._program = natives[0]._program
 
 
 def words(rows: Tensor, pad: int) -> list[list[int]]:
@@ -170,9 +145,7 @@ def words(rows: Tensor, pad: int) -> list[list[int]]:
 class NativeScorer(Native):
     """A scorer of the targets of fairseq's batches: a search with only one path.
 
-    Args:
-        scorer: gives the options, and scores targets in which ``</s>`` is not only at the end.
-        others: as for :class:`Native`.
+    fairseq's scorer scores targets in which ``</s>`` is not only at the end.
     """
 
     instead = "fairseq's scorer scores"
@@ -246,8 +219,8 @@ def with_engine(
         shortlist.require(_followed(generator) + 2)
     try:
         reason = obstacle_in(models, numbers) or (None if scores else obstacle(generator))
-        if reason is None and numbers == TORCH:
-            reason = obstacle_in_torch(generator, shortlist)
+        if numbers == TORCH:
+            reason = reason or obstacle_in_torch(generator, shortlist)
         if reason is None:
             return native(generator, models, target, numbers, shortlist)
     except ConfigError as error:
@@ -278,25 +251,18 @@ def _followed(generator: SequenceGenerator) -> int:
 
 
 def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
-    """Say why the engine cannot run these models; None if it can.
-
-    Raises:
-        ConfigError: the engine is needed, but was not compiled, or not for this processor.
-    """
+    """Say why the engine cannot run these models; None if it can."""
     if numbers != TORCH:
         if any(map(on_a_device, models)):
             return "the model is on a GPU, where `--engine torch` is ours."
         if any(next(model.parameters()).dtype is not torch.float32 for model in models):
             return "the model is in half precision."
-        active_path()
-    return next(filter(None, map(_obstacle_in_one, models)), None)
-
-
-def _obstacle_in_one(model: BaseFairseqModel) -> str | None:
-    if getattr(model, "full_context_alignment", False):
-        return "the model was trained to align with the whole translation in view."
-    if any(getattr(module, "apply_during_inference", False) for module in model.modules()):
-        return "the engine has no `--retain-dropout`."
+        active_path()  # refuses an engine that was not compiled
+    for model in models:
+        if getattr(model, "full_context_alignment", False):
+            return "the model was trained to align with the whole translation in view."
+        if any(getattr(module, "apply_during_inference", False) for module in model.modules()):
+            return "the engine has no `--retain-dropout`."
     return None
 
 
@@ -313,10 +279,19 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
 
 def rules_of(generator: SequenceGenerator) -> search_options.Rules:
     """Return a generator's search rules; torch draws the seed of samples."""
-    alpha = getattr(generator, "gnmt_alpha", None)
+    alpha, search = getattr(generator, "gnmt_alpha", None), generator.search
     lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
     if alpha is None and not generator.normalize_scores:
         lenpen = None
+    draws = None
+    if isinstance(search, Sampling):
+        top_p = max(search.sampling_topp, 0.0)
+        draws = search_options.Sampling(
+            top_k=0 if top_p else max(search.sampling_topk, 0),
+            top_p=top_p,
+            epsilon=getattr(search, "epsilon", 0.0),
+            seed=int(torch.randint(2**62, ())),
+        )
     return search_options.Rules(
         beam=generator.beam_size,
         min_len=generator.min_len,
@@ -328,30 +303,16 @@ def rules_of(generator: SequenceGenerator) -> search_options.Rules:
         temperature=generator.temperature,
         match_source_len=generator.match_source_len,
         no_repeat_ngram_size=0 if blocker is None else blocker.no_repeat_ngram_size,
-        sampling=_sampling(generator.search),
+        sampling=draws,
         attention=hasattr(generator, "extract_alignment"),
-    )
-
-
-def _sampling(search: Any) -> search_options.Sampling | None:
-    if not isinstance(search, Sampling):
-        return None
-    top_p = max(search.sampling_topp, 0.0)
-    return search_options.Sampling(
-        top_k=0 if top_p else max(search.sampling_topk, 0),
-        top_p=top_p,
-        epsilon=getattr(search, "epsilon", 0.0),
-        seed=int(torch.randint(2**62, ())),
     )
 
 
 class NativeGenerator(Native):
     """A generator that translates fairseq's batches on the engine.
 
-    Args:
-        generator: gives the options, and translates what the engine cannot: constraints, a start
-            symbol of its own, and batches in which a prefix is a whole translation.
-        others: as for :class:`Native`.
+    fairseq's generator translates what the engine cannot: constraints, a start symbol of its own,
+    and batches in which a prefix is a whole translation.
     """
 
     instead = "fairseq's generator translates"
@@ -380,11 +341,7 @@ class NativeGenerator(Native):
         constraints: Tensor | None = None,
         bos_token: int | None = None,
     ) -> list[list[dict[str, Tensor]]]:
-        """Translate a batch into hypotheses, best first, as :class:`SequenceGenerator` does.
-
-        Raises:
-            ConfigError: there is a shortlist, but the engine cannot translate the batch.
-        """
+        """Translate a batch into hypotheses, best first, as :class:`SequenceGenerator` does."""
         symbols, reason = self._program.symbols, None
         if constraints is not None:
             reason = "the engine has no constraints."
@@ -398,17 +355,14 @@ class NativeGenerator(Native):
             return self._fallback.generate(models, sample, bos_token=bos_token, **unsupported)
         sources = sample["net_input"]["src_tokens"].cpu()
         prefixes = None if prefix_tokens is None else words(prefix_tokens.cpu(), symbols.pad)
-        numbers = self._numbers_of(sample, len(sources))
+        # Samples depend on the number of a sentence, and so not on batches.
+        first, self._seen = self._seen, self._seen + len(sources)
+        numbers = sample["id"].tolist() if "id" in sample else range(first, self._seen)
         candidates = self._translate(sources, self._rules, prefixes, numbers)
         return [
             [self._hypothesis(candidate, row) for candidate in row_candidates]
             for row, row_candidates in zip(sources, candidates, strict=True)
         ]
-
-    def _numbers_of(self, sample: dict[str, Any], count: int) -> Sequence[int]:
-        """Number sentences by id (else 0, 1, …), so that samples do not depend on batches."""
-        first, self._seen = self._seen, self._seen + count
-        return sample["id"].tolist() if "id" in sample else range(first, self._seen)
 
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
         """Make fairseq's hypothesis; its attention is ``[S, T]``, and empty if there is none."""

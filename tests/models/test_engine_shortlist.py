@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -204,9 +203,6 @@ def test_too_few_tokens_are_refused() -> None:
         shortlist.made([5, SIZE], [[]] * SIZE),
         shortlist.made([-1], [[]] * SIZE),
         shortlist.made([5], [[SIZE]] * SIZE),
-        dataclasses.replace(WHOLE, tokens=np.array([3], np.int32)),
-        dataclasses.replace(WHOLE, counts=np.array([1, -1], np.int32)),
-        dataclasses.replace(WHOLE, frequent=np.array([3.0])),
     ],
 )
 def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
