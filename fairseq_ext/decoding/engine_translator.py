@@ -26,9 +26,8 @@ def available_threads() -> int:
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if setting.isdecimal() and int(setting):
         return int(setting)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    # macOS has no affinity.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class EngineTranslator:
@@ -40,10 +39,6 @@ class EngineTranslator:
         threads: how many share a batch's sentences; None for :func:`available_threads`.
 
     Its attributes are those of :class:`~fairseq_ext.decoding.search.Translates`.
-
-    Raises:
-        ConfigError: the engine was not compiled, or lacks an option.
-        DataError: the shortlist cannot be used.
     """
 
     def __init__(
@@ -51,7 +46,7 @@ class EngineTranslator:
     ) -> None:
         self._model = model
         self._search = search or Search(**model.settings.search)
-        rules, listed = self._rules(self._search), model.shortlist
+        rules, listed = _rules(self._search, len(model.target)), model.shortlist
         if self._search.shortlist is not None:
             listed = shortlist.read(self._search.shortlist, model.source, model.target)
         if listed is not None:
@@ -81,12 +76,9 @@ class EngineTranslator:
         """Translate sentences; see :meth:`~fairseq_ext.decoding.search.Translates.translate`.
 
         The translator sets the size of batches, even if ``search`` has another one.
-
-        Raises:
-            ConfigError: the search is not possible, or the engine lacks one of its options.
         """
         search = search or self._search
-        rules = self._rules(search)
+        rules = _rules(search, len(self._model.target))
         numbers = range(len(sentences)) if numbers is None else numbers
         sources = [self._encode(sentence) for sentence in sentences]
         first = self._model.settings.affixes[2]
@@ -108,13 +100,6 @@ class EngineTranslator:
         """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
         The probabilities are among all tokens, even with a shortlist.
-
-        Args:
-            sources: lines of source tokens, none longer than ``limit``.
-            targets: lines of target tokens, one for each source.
-
-        Raises:
-            DataError: a target is longer than the model writes, or has ``</s>`` inside.
         """
         target_numbers = {symbol: number for number, symbol in enumerate(self._model.target)}
         encoded = [self._encode(line) for line in sources]
@@ -139,9 +124,6 @@ class EngineTranslator:
                 scored[place] = hypothesis.scores
         return scored
 
-    def _rules(self, search: Search) -> Rules:
-        return _rules(search, len(self._model.target))
-
     def _encode(self, line: str) -> list[int]:
         """Encode a line as token numbers, cut and with special symbols as in training."""
         settings = self._model.settings
@@ -155,10 +137,8 @@ class EngineTranslator:
     def _candidate(self, hypothesis: Found) -> Candidate:
         symbols = self._model.target
         words = [symbols[token] for token in hypothesis.tokens if token not in self._left_out]
-        attention = (
-            () if hypothesis.attention is None else tuple(map(tuple, hypothesis.attention.tolist()))
-        )
-        return Candidate(" ".join(words), hypothesis.score / math.log(2), attention)
+        rows = [] if hypothesis.attention is None else hypothesis.attention.tolist()
+        return Candidate(" ".join(words), hypothesis.score / math.log(2), tuple(map(tuple, rows)))
 
     def _count(self, source: Sequence[int], written: Sequence[Found]) -> None:
         with self._counting.held():
@@ -168,11 +148,7 @@ class EngineTranslator:
 
 
 def _rules(search: Search, vocabulary: int) -> Rules:
-    """Turn a search into the engine's :class:`Rules`.
-
-    Raises:
-        ConfigError: a number is out of range, or only fairseq's generator has an option.
-    """
+    """Turn a search into the engine's :class:`Rules`."""
     search.check()
     for option, value in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
         if value:

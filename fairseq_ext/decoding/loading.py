@@ -32,7 +32,7 @@ class Opened(NamedTuple):
         translator: of tokens.
         search: the default search of all calls.
         folders: where its ``text.json`` may be; the first one found counts.
-        versions: of its files before they were read.
+        versions: of its files before they were read, to compare once the text is loaded, too.
     """
 
     translator: Translates
@@ -40,20 +40,8 @@ class Opened(NamedTuple):
     folders: Sequence[Path]
     versions: FileVersions
 
-    def require_unchanged(self) -> None:
-        """Check, once model and text are loaded, that no file has changed meanwhile.
-
-        Raises:
-            DataError: a file was replaced or written to.
-        """
-        self.versions.require_unchanged()
-
     def text(self) -> Pipeline:
-        """Return the text pipeline saved with the model, or an empty one if there is none.
-
-        Raises:
-            DataError: it cannot be used.
-        """
+        """Return the text pipeline saved with the model, or an empty one if there is none."""
         languages = (self.translator.src, self.translator.tgt)
         saved = pipeline.find(self.folders)
         return (saved and saved.towards(*languages)) or Pipeline(*languages)
@@ -101,11 +89,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
-    """Return the search defaults of a bundle, or of the first model in an ensemble.
-
-    Raises:
-        CheckpointError: the bundle's default search is not possible.
-    """
+    """Return the search defaults of a bundle, or of the first model in an ensemble."""
     if not bundle.is_bundle(paths[0]) or not all(map(bundle.has_program, paths[1:])):
         return {}
     defaults = bundle.read(paths[0]).search
@@ -121,22 +105,13 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
     """Return the checkpoints of a published model; for any other path, the one of :func:`in_run`.
 
-    Args:
-        path: of the model.
-        src, tgt: languages, needed by a published model of many languages.
-
-    Raises:
-        FairseqExtError: see :func:`in_run` and :func:`fairseq_ext.checkpoints.published.prepare`.
+    A published model of many languages needs the languages of the translation.
     """
     return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the only checkpoint of a model; see :func:`models_of`.
-
-    Raises:
-        ConfigError: the model is an ensemble.
-    """
+    """Return the only checkpoint of a model; see :func:`models_of`; refuse an ensemble."""
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
@@ -152,12 +127,7 @@ def has_dictionaries(path: Path) -> bool:
 
 
 def in_run(path: Path) -> Path:
-    """Find the model in a run's folder, or the bundle of a name; a file stays as it is.
-
-    Raises:
-        CheckpointError, EnvironmentProblem: it cannot be fetched from the Hub.
-        ConfigError: the folder has none of :data:`~fairseq_ext.checkpoints.published.RUN`.
-    """
+    """Find the model in a run's folder, or the bundle of a name; a file stays as it is."""
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path
@@ -179,10 +149,7 @@ def _for_the_engine(
     numbers = None if search.engine == DEFAULT else NATIVE[search.engine]
     model = voting([program_file.read(path, numbers) for path in paths])
     trained = (model.settings.src, model.settings.tgt)
-    if (
-        tuple(requested or mine for requested, mine in zip(languages, trained, strict=True))
-        != trained
-    ):
+    if (languages[0] or trained[0], languages[1] or trained[1]) != trained:
         raise ConfigError(
             f"`--src` and `--tgt` must be {' and '.join(trained)} for {model.path}, but are "
             f"{languages[0]} and {languages[1]}."
@@ -222,10 +189,6 @@ def data_of(path: Path) -> Path:
     It is the checkpoint's own folder if the dictionaries are there, or else the training's data
     folder. A relative path in the checkpoint is tried from the checkpoint's folder, from the two
     folders above it, as in the recipes, and then from this process's working folder.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-        ConfigError: neither folder has dictionaries.
     """
     from fairseq_ext.checkpoints import layout, storage
 

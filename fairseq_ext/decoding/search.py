@@ -13,14 +13,16 @@ from fairseq_ext.engine import DEFAULT
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
 
-# Whole-number attributes of a search, each with its option, least and most.
-WHOLE = {
-    "beam": ("--beam", 1, math.inf),
-    "nbest": ("--nbest", 1, math.inf),
-    "max_len_b": ("--max-len-b", 1, math.inf),
-    "max_tokens": ("--max-tokens", 1, math.inf),
-    "top_k": ("--sampling-topk", 0, math.inf),
-    "seed": ("--seed", 0, 2**32 - 1),  # fairseq's range, because it also seeds numpy
+# Numbers of a search: option, kind, least and most.
+RANGES: dict[str, tuple[str, type, float, float]] = {
+    "beam": ("--beam", Integral, 1, math.inf),
+    "nbest": ("--nbest", Integral, 1, math.inf),
+    "max_len_b": ("--max-len-b", Integral, 1, math.inf),
+    "max_tokens": ("--max-tokens", Integral, 1, math.inf),
+    "top_k": ("--sampling-topk", Integral, 0, math.inf),
+    "seed": ("--seed", Integral, 0, 2**32 - 1),  # fairseq's range, because it also seeds numpy
+    "lenpen": ("--lenpen", Real, -STEEPEST, STEEPEST),
+    "max_len_a": ("--max-len-a", Real, 0, 1_000_000),
 }
 
 BUFFER = 2000  # lines to read before translating them
@@ -72,33 +74,15 @@ class Search:
     flags: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse numbers out of range.
-
-        Raises:
-            ConfigError: a number is out of range; the message names the first.
-        """
-        for name, (option, minimum, maximum) in WHOLE.items():
+        """Refuse the first number that is out of range."""
+        for name, (option, kind, least, most) in RANGES.items():
             value = getattr(self, name)
-            if not isinstance(value, Integral):
-                raise ConfigError(f"`{option}` must be a whole number, but is {value} instead.")
-            if value < minimum:
-                raise ConfigError(f"`{option}` must be at least {minimum}, but is {value} instead.")
-            if value > maximum:
-                raise ConfigError(f"`{option}` must be at most {maximum}, but is {value} instead.")
-        for name, minimum, maximum in (
-            ("lenpen", -STEEPEST, STEEPEST),
-            ("max_len_a", 0.0, math.inf),
-        ):
-            value = getattr(self, name)
-            if not (
-                isinstance(value, Real) and math.isfinite(value) and minimum <= value <= maximum
-            ):
-                range_text = f"a number from {minimum:g} " + (
-                    f"to {maximum:g}" if maximum < math.inf else "on"
-                )
-                raise ConfigError(
-                    f"`--{name.replace('_', '-')}` must be {range_text}, but is {value} instead."
-                )
+            wish = "a whole number" if kind is Integral else "a number"
+            if isinstance(value, kind) and least <= value <= most:
+                continue
+            if isinstance(value, kind):
+                wish = f"at least {least}" if value < least else f"at most {most}"
+            raise ConfigError(f"`{option}` must be {wish}, but is {value} instead.")
         if self.nbest > self.beam:
             raise ConfigError(
                 f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
@@ -171,12 +155,7 @@ class Translates(Protocol):
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:
-    """Raise :class:`DataError` for a target that is longer than its model writes.
-
-    Args:
-        lengths: tokens of each target, ``</s>`` included.
-        longest: the most tokens that the model writes.
-    """
+    """Refuse targets of more tokens, ``</s>`` included, than their model writes."""
     for number, length in enumerate(lengths, start=1):
         if length > longest:
             raise DataError(

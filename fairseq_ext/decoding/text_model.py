@@ -31,6 +31,11 @@ class Model:
         codec: between text and tokens.
         target: turns a line of text in the target language into tokens.
         search: the default search of all calls.
+
+    Attributes:
+        src, tgt: languages.
+        name: of the architecture in fairseq.
+        limit: the most source tokens in a line, ``</s>`` included.
     """
 
     def __init__(
@@ -38,26 +43,8 @@ class Model:
     ) -> None:
         self._translator, self._codec, self._target = translator, codec, target
         self._search = search
-
-    @property
-    def src(self) -> str:
-        """The source language."""
-        return self._translator.src
-
-    @property
-    def tgt(self) -> str:
-        """The target language."""
-        return self._translator.tgt
-
-    @property
-    def name(self) -> str:
-        """The name of the architecture in fairseq."""
-        return self._translator.name
-
-    @property
-    def limit(self) -> int:
-        """The most source tokens in a line, ``</s>`` included."""
-        return self._translator.limit
+        self.src, self.tgt, self.name = translator.src, translator.tgt, translator.name
+        self.limit = translator.limit
 
     def __repr__(self) -> str:
         return f"<fairseq_ext model: {self.name}, {self.src} → {self.tgt}>"
@@ -261,5 +248,5 @@ def load(
         text = session.text()
         codec = TextCodec(text.encoder(), text.decoder())
         target = text.encoder(text.tgt)
-        session.require_unchanged()
+        session.versions.require_unchanged()
         return Model(session.translator, codec, target, session.search)

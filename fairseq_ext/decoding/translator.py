@@ -22,12 +22,7 @@ from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
-from fairseq_ext.decoding.search import (
-    Candidate,
-    Counts,
-    Search,
-    require_short,
-)
+from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
 from fairseq_ext.generation import length_penalty, sampling
 from fairseq_ext.generation.on_engine import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
@@ -159,14 +154,21 @@ class Translator:
         search = search or self._search
         results: list[list[Candidate]] = [[] for _ in sentences]
         numbers = range(len(sentences)) if numbers is None else numbers
+        words = self._task.source_dictionary
         with self._one_at_a_time.held(), own_random_numbers(self._search):
             generator = self._generator(search)
             skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
             if search.sampling and sentences:
-                self._begin_to_draw(search, numbers[0])
+                # Samples depend on the first sentence's number, not on earlier calls; from 0 they
+                # are the samples of ``fairseq-interactive``.
+                utils.set_torch_seed(search.seed + numbers[0])
+                if not numbers[0] and search == self._search:
+                    torch.set_rng_state(self._random)
             dataset = self._dataset(sentences)
             for place, source, hypotheses in self._run(generator, dataset, numbers):
-                self._count(source)
+                special = torch.tensor([words.pad(), words.eos(), words.bos()])
+                self.counts.source += int((~torch.isin(source, special)).sum())
+                self.counts.unknown += int(source.eq(words.unk()).sum())
                 results[place] = [
                     self._candidate(hypothesis, search.attention and self._aligns, skipped)
                     for hypothesis in hypotheses[: search.nbest]
@@ -176,12 +178,7 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
-        Args:
-            sources: lines of source tokens, none longer than ``limit``.
-            targets: lines of target tokens, one for each source.
-
-        Raises:
-            DataError: a target is longer than the model writes.
+        Sources and targets are lines of tokens; a target longer than the model writes is refused.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
@@ -227,15 +224,6 @@ class Translator:
             )
             yield from zip(places, sources, results, strict=True)
 
-    def _begin_to_draw(self, search: Search, first: int) -> None:
-        """Make fairseq's samples depend on the first sentence's number, not on earlier calls.
-
-        If it is 0, they are the samples of ``fairseq-interactive``.
-        """
-        utils.set_torch_seed(search.seed + first)
-        if not first and search == self._search:
-            torch.set_rng_state(self._random)
-
     def _dataset(self, sentences: Sequence[str]) -> Any:
         constraints = None
         if self._cfg.generation.constraints:
@@ -250,11 +238,7 @@ class Translator:
         return self._task.build_dataset_for_inference(tokens, lengths, constraints=constraints)
 
     def _constraint(self, text: str) -> Tensor:
-        """Encode target tokens that a translation must have.
-
-        Raises:
-            DataError: the dictionary does not have one of them.
-        """
+        """Encode target tokens that a translation must have."""
         words = self._task.target_dictionary
         tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
         if words.unk() in tokens:
@@ -269,19 +253,9 @@ class Translator:
         attention = tuple(tuple(float(weight) for weight in row) for row in rows)  # of text
         return Candidate(text, float(hypothesis["score"]) / math.log(2), attention)
 
-    def _count(self, tokens: Tensor) -> None:
-        dictionary = self._task.source_dictionary
-        special = torch.tensor([dictionary.pad(), dictionary.eos(), dictionary.bos()])
-        self.counts.source += int((~torch.isin(tokens, special)).sum())
-        self.counts.unknown += int(tokens.eq(dictionary.unk()).sum())
-
 
 def _flags(search: Search) -> list[str]:
-    """Write the search options as flags of fairseq-interactive.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
+    """Write the search options as flags of fairseq-interactive."""
     search.check()
     names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
