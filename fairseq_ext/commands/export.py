@@ -60,7 +60,7 @@ def _export_to(args: argparse.Namespace) -> int:
     from fairseq_ext import register
 
     register()
-    from fairseq_ext.model.export import export_to
+    from fairseq_ext.model.other_tools import export_to
 
     architecture = export_to(args.to, path, data, args.output)
     print(f"{args.output}: the {architecture} of {path} for {args.to}")

@@ -1,16 +1,10 @@
-"""Turn a bundle back into a checkpoint, or a model into the format of another tool."""
+"""Turn a bundle back into a checkpoint."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle, storage
-from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError
-
-TOOLS = ("ctranslate2", "huggingface")
-"""Other tools, each with a module ``fairseq_ext.model.TOOL_model`` that writes its format."""
 
 EXACTNESS = {
     "fp32": "exactly the weights of the bundle",
@@ -42,32 +36,3 @@ def export(path: Path, output: Path) -> tuple[int, str]:
     checkpoint = storage.load(path)
     storage.save(checkpoint, output)
     return len(checkpoint["model"]), EXACTNESS[manifest.numbers]
-
-
-def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
-    """Write a model in the format of another tool, whole or not at all.
-
-    Args:
-        tool: one of :data:`TOOLS`.
-        path: of a checkpoint or bundle.
-        data: folder with its dictionaries.
-        output: a folder, which must be empty or not exist.
-
-    Returns:
-        The name of the model's architecture in fairseq.
-
-    Raises:
-        CheckpointError, DataError: the model cannot be read.
-        ConfigError: the tool cannot compute it, or the folder has files.
-        EnvironmentProblem: a library is missing, or the folder cannot be written.
-    """
-    from fairseq_ext.model import stock
-
-    writer = importlib.import_module(f"fairseq_ext.model.{tool}_model")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"{output} is there already; choose another folder.")
-    transformer = stock.load(path, data, writer.TOOL)
-    with files.whole_folder(output) as folder:
-        writer.write(transformer, folder)
-        transformer.copy_text(folder)
-    return transformer.architecture

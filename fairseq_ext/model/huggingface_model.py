@@ -9,26 +9,22 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairseq.data import Dictionary
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fairseq_ext.model.stock import StockTransformer
 from fairseq_ext.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fairseq_ext.model.other_tools import StockTransformer
 
 TOOL = "Hugging Face's transformers"
 
 
 class ModelClass(NamedTuple):
-    """A class of the library.
-
-    Attributes:
-        name: of the class.
-        kind: its ``model_type``.
-        first_position: row of the first position in a table of learned positions.
-    """
+    """A class of the library, and where its tables of learned positions begin."""
 
     name: str
     kind: str
@@ -46,11 +42,7 @@ CLASSES = {
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the class that computes the same as a model.
-
-    Raises:
-        ConfigError: there is no such class.
-    """
+    """Find the class that computes the same as a model."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (
@@ -73,15 +65,7 @@ def model_class(stock: StockTransformer) -> ModelClass:
 
 
 def write(stock: StockTransformer, folder: Path) -> None:
-    """Write weights, configuration, search defaults and tokenizers.
-
-    Args:
-        stock: the model.
-        folder: an empty folder.
-
-    Raises:
-        ConfigError: no class computes the same as the model.
-    """
+    """Write weights, configuration, search defaults and tokenizers into an empty folder."""
     kind = model_class(stock)
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
     special: dict[str, Any] = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}

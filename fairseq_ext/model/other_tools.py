@@ -1,9 +1,9 @@
-"""Load fairseq's own Transformer for export, and refuse what other tools cannot express."""
+"""Write fairseq's own Transformer for other tools, and refuse what they cannot express."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbe
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.engine import unmodified
-from fairseq_ext.model import trained
+from fairseq_ext.model import huggingface_model, trained
 from fairseq_ext.text import pipeline
+from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import ConfigError
 
+CTRANSLATE2 = "CTranslate2"
 ACTIVATIONS = ("relu", "gelu")
 POSITIONS = (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
 _AFFINE = r"\.(weight|bias)"
@@ -40,7 +42,6 @@ class StockTransformer:
         model: in evaluation mode.
         source, target: dictionaries.
         src, tgt: languages.
-        folders: where its ``text.json`` may be.
         architecture: its name in fairseq.
         activation: of the feed-forward layers, one of :data:`ACTIVATIONS`.
         heads: of encoder and decoder.
@@ -55,7 +56,6 @@ class StockTransformer:
     target: Dictionary
     src: str
     tgt: str
-    folders: Sequence[Path]
     architecture: str
     activation: str
     heads: tuple[int, int]
@@ -81,29 +81,75 @@ class StockTransformer:
         decoder = self.model.decoder
         return decoder.embed_tokens.weight is decoder.output_projection.weight
 
-    def copy_text(self, folder: Path) -> None:
-        """Copy the text pipeline if the model has one."""
-        for home in self.folders:
-            if (Path(home) / "text.json").is_file():
-                pipeline.copy(home, folder)
-                return
-
 
 Require = Callable[[object, str], None]
 
 
-def load(path: Path, data: Path, tool: str) -> StockTransformer:
-    """Load a checkpoint or bundle, and refuse models that no other tool computes.
+def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
+    """Write a model in the format of another tool, whole or not at all.
 
     Args:
-        path: of the checkpoint or bundle.
+        tool: ``ctranslate2`` or ``huggingface``.
+        path: of a checkpoint or bundle.
         data: folder with its dictionaries.
-        tool: the tool to export to, for messages.
+        output: a folder, which must be empty or not exist.
+
+    Returns:
+        The name of the model's architecture in fairseq.
 
     Raises:
-        CheckpointError, DataError: it cannot be read, or has no dictionaries.
-        ConfigError: it is not a Transformer of fairseq, or has options that ``tool`` lacks.
+        CheckpointError, DataError: the model cannot be read.
+        ConfigError: the tool cannot compute it, or the folder has files.
+        EnvironmentProblem: a library is missing, or the folder cannot be written.
     """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already; choose another folder.")
+    to_huggingface = tool == "huggingface"
+    stock = load(path, data, huggingface_model.TOOL if to_huggingface else CTRANSLATE2)
+    with files.whole_folder(output) as folder:
+        (huggingface_model.write if to_huggingface else write_ctranslate2)(stock, folder)
+        if text := pipeline.find((bundle.home(path), data)):
+            text.save(folder)
+    return stock.architecture
+
+
+def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
+    """Write ``model.bin`` and the files beside it, with CTranslate2's own writer."""
+    extras.need("ctranslate2")
+    from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    heads = stock.heads
+    if heads[0] != heads[1]:
+        raise ConfigError(
+            f"{CTRANSLATE2} has as many heads in the encoder as in the decoder, but these have "
+            f"{heads[0]} and {heads[1]}."
+        )
+    activations = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELU}
+    encoder, decoder = stock.model.encoder, stock.model.decoder
+    spec = transformer_spec.TransformerSpec.from_config(
+        (len(encoder.layers), len(decoder.layers)),
+        heads[0],
+        pre_norm=stock.pre_norm,
+        activation=activations[stock.activation],
+        layernorm_embedding=stock.normalizes_embeddings,
+    )
+    set_transformer_encoder(spec.encoder, encoder)
+    set_transformer_decoder(spec.decoder, decoder)
+    for side, register in (
+        (stock.source, spec.register_source_vocabulary),
+        (stock.target, spec.register_target_vocabulary),
+    ):  # the library has its own name for the padding
+        register(["<blank>" if symbol == "<pad>" else symbol for symbol in side.symbols])
+    spec.config.decoder_start_token = spec.config.eos_token
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize()
+    spec.save(str(folder))
+
+
+def load(path: Path, data: Path, tool: str) -> StockTransformer:
+    """Load a checkpoint or bundle, and refuse what a tool cannot compute."""
     (model,), cfg, task = trained.load(data, [path])
     model.eval().requires_grad_(False)
 
@@ -122,7 +168,6 @@ def load(path: Path, data: Path, tool: str) -> StockTransformer:
         target=task.target_dictionary,
         src=task.cfg.source_lang,
         tgt=task.cfg.target_lang,
-        folders=(bundle.home(path), data),
         architecture=architecture,
         activation=decoder.cfg.activation_fn,
         heads=(encoder.layers[0].self_attn.num_heads, decoder.layers[0].self_attn.num_heads),
