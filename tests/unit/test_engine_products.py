@@ -199,10 +199,3 @@ def test_nan_remains_nan(path: str, act: str):
     y = product(path, "fp32", x, weight, None, act)
     assert np.isnan(y[:, [0, 69]]).all()
     assert np.isfinite(y[:, 1:69]).all()
-
-
-def test_numbers_that_are_not_there():
-    from fairseq_ext.utils.errors import ConfigError
-
-    with pytest.raises(ConfigError, match="must be one of fp32, bf16, int8"):
-        pack(Matrix(np.ones((2, 2), np.float32)), "int4")
