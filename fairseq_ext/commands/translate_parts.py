@@ -97,7 +97,7 @@ def run(request: Request) -> int:
     job = {"inputs": texts, "part_lines": size, **_job(request, files)}
     versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
-    if not folder.is_of(job):
+    if not folder.shared.is_of(job):
         count_lines(request)  # read all text before the first part
     if options.ray is not None:
         _run_on_ray(request, folder)

@@ -22,18 +22,12 @@ from fairseq_ext.decoding.stream import Translation
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import generated_sources, read_sources, shown
 from fairseq_ext.text.generated import Undoing
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import DataError
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The samples of one sentence, empty ones and repetitions included.
-
-    Attributes:
-        index: number of the sentence in the corpus.
-        source: its text, if the utility reads it.
-        texts: candidates, in the order of the files.
-    """
+    """The samples of one sentence, empty ones and repetitions included, and perhaps its source."""
 
     index: int
     source: str | None
@@ -78,10 +72,6 @@ def read_candidates(
         undoing: turns samples and S lines into text.
         source: the source text; None for the S lines.
         reads_source: whether the utility reads the source; if not, candidates have none.
-
-    Raises:
-        DataError: a sentence has another number of candidates, the files do not belong together,
-            one is unreadable, or the S lines cannot be made text.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
@@ -164,21 +154,9 @@ def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> D
 def decode(
     sentences: Iterable[Candidates], utility: Utility, count: int | None = None, seed: int = 1
 ) -> Iterator[Decision]:
-    """Choose a candidate for each sentence.
-
-    Args:
-        sentences: from :func:`read_candidates`, perhaps in a progress bar.
-        utility: from ``mbr_utilities``.
-        count: use a random subset of this size, or all candidates.
-        seed: of the subsets.
-
-    Raises:
-        ConfigError: there are fewer candidates than ``count``.
-    """
+    """Choose a candidate for each sentence, among all or a random subset of ``count``."""
     for candidates in sentences:
         size = len(candidates.texts)
-        if count is not None and count > size:
-            raise ConfigError(f"Cannot draw {count} of {size} candidates.")
         uses_all = count is None or count == size
         places = range(size) if uses_all else random_subset(candidates, count, seed)
         yield decide(candidates, utility, places)
@@ -197,18 +175,13 @@ def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) ->
 
 def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
     """Summarize the decisions in a few lines: number, variety and mean utility."""
+    name = utility.signature
     rows = (
         ("sentences", f"{len(decisions)}"),
         ("distinct candidates", f"{_mean(decisions, 'distinct'):.1f} per sentence"),
-        (
-            "utility of a random candidate",
-            shown(utility.signature, _mean(decisions, "mean_utility")),
-        ),
-        (
-            "utility of the chosen one",
-            shown(utility.signature, _mean(decisions, "expected_utility")),
-        ),
-        ("utility", utility.signature),
+        ("utility of a random candidate", shown(name, _mean(decisions, "mean_utility"))),
+        ("utility of the chosen one", shown(name, _mean(decisions, "expected_utility"))),
+        ("utility", name),
     )
     return "\n".join(f"{name:<29}  {value}" for name, value in rows)
 
@@ -218,12 +191,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Keep the best translation of each line by MBR, with the model's score of it.
-
-    Args:
-        translations: lines with all their samples; a skipped line stays as it is.
-        utility: u(h, y), which reads the text of samples and source.
-    """
+    """Keep the best translation of each line by MBR; a skipped line stays as it is."""
     for translation in translations:
         if not translation.candidates:
             yield translation

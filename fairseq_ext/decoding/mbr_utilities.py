@@ -68,11 +68,6 @@ def build_utility(
         options: fields of the mbrs metric's configuration, as text.
         tokenizer: sacrebleu's, for BLEU.
         process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
-
-    Raises:
-        ConfigError: the name is unknown, options do not fit, or mbrs is not installed.
-        DataError: a neural metric's model file does not exist.
-        EnvironmentProblem: no Python has a neural metric's library.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
@@ -188,10 +183,6 @@ class NeuralUtility:
 
     The model is loaded when it is first needed, because that takes long and samples are checked
     before.
-
-    Args:
-        name: such as ``comet:Unbabel/wmt22-comet-da``.
-        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
 
     reads_source = True
@@ -206,13 +197,7 @@ class NeuralUtility:
         return f"{self.metric.name}|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Compute u in the metric's own unit, ``[H, H]``.
-
-        Raises:
-            ConfigError: the model uses no reference.
-            DataError, EnvironmentProblem: as for
-                :meth:`~fairseq_ext.evaluation.neural.NeuralMetric.matrix`.
-        """
+        """Compute u in the metric's own unit, ``[H, H]``."""
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.given}` uses no reference; MBR compares candidates."

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fairseq_ext.text.parts import Part
 from fairseq_ext.utils import locks
@@ -54,37 +54,24 @@ class Folder:
         return self.text(part).with_suffix(".jsonl")
 
     @property
-    def _shared(self) -> SharedFolder:
+    def shared(self) -> SharedFolder:
+        """The folder as workers share it."""
         return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
-
-    def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether this job has been begun here; see :meth:`SharedFolder.is_of`."""
-        return self._shared.is_of(job)
-
-    def start(self, job: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-        """Begin the job and work on it in the block; see :meth:`SharedFolder.begun`."""
-        return self._shared.joined_job(job)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """Return which of the given parts, or of all, have not been translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
-        return [parts_by_name[name] for name in self._shared.missing([*parts_by_name])]
+        return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
         """Translate parts until none of them is missing, together with other workers.
 
-        Args:
-            parts: the parts of this worker's shard.
-            write: writes a part's translations and their details to two files.
+        ``write`` writes a part's translations and their details to two files.
         """
         parts_by_name = {self.text(part).name: part for part in parts}
-        self._shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
-
-    def tidy(self) -> None:
-        """Remove the locks of workers that were killed; see :meth:`SharedFolder.tidy`."""
-        self._shared.tidy([self.text(part).name for part in self.parts])
+        self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
     def _write(self, part: Part, write: WritePart) -> None:
         with contextlib.ExitStack() as stack:
@@ -100,15 +87,7 @@ class Folder:
                     sums.write(f"{sha256(file.name)}  {path.name}\n")
 
     def join(self, output: Path, *, details: bool = False) -> None:
-        """Write all parts in order into one file, unless the file already has this content.
-
-        Args:
-            output: the file.
-            details: whether to write details instead of texts.
-
-        Raises:
-            DataError: a part has changed since its worker wrote it.
-        """
+        """Write all parts in order into one file, unless the file already has this content."""
         name = "details" if details else "text"
         with locks.held(self.path / f".{name}.lock", wait=True):
             if output.is_file() and _holds(output, self._content(details)):

@@ -57,11 +57,7 @@ class Translation:
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode lines of UTF-8, which end in LF or CR LF.
-
-    Raises:
-        DataError: a line is not UTF-8; the message has its number.
-    """
+    """Decode lines of UTF-8, which end in LF or CR LF; refuse others with their number."""
     for number, line in enumerate(lines, start=1):
         try:
             yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
@@ -73,13 +69,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield the lines of a pipe unchanged; refuse a byte-order mark in the first one.
-
-    Files need no such check here, because they are checked earlier.
-
-    Raises:
-        DataError: the first line starts with a byte-order mark.
-    """
+    """Yield the lines of a pipe; refuse a byte-order mark, for which files are checked earlier."""
     for number, line in enumerate(lines):
         if number == 0 and line.startswith(codecs.BOM_UTF8):
             raise DataError(
@@ -189,14 +179,14 @@ def _joined(
     splitter: SentenceSplitter,
 ) -> Translation:
     """Join the translations of a line's sentences by rank."""
-    ranks = max(map(len, texts))
     joined_texts, joined_candidates = [], []
-    for rank in range(ranks):
-        ranked = [options[min(rank, len(options) - 1)] for options in candidates if options]
-        joined_candidates.append(_concatenated(ranked))
-        joined_texts.append(
-            splitter.join([options[min(rank, len(options) - 1)] for options in texts if options])
-        )
+    for rank in range(max(map(len, texts))):
+        ranked = [
+            [options[min(rank, len(options) - 1)] for options in sentences if options]
+            for sentences in (texts, candidates)
+        ]
+        joined_texts.append(splitter.join(ranked[0]))
+        joined_candidates.append(_concatenated(ranked[1]))
     return Translation(line, source, joined_texts or [""], joined_candidates)
 
 

@@ -196,14 +196,17 @@ class Writer(Program):
         values: Columns,
         heads: int,
         *,
+        scale: float | None = None,
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``softmax(Q K^T / √D) V`` within each sentence; ``keys`` are transposed.
+        """Compute ``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
 
-        ``binary``: one of :data:`WEIGHTS`, with values from :meth:`binarize`, by head.
+        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values
+        from :meth:`binarize`, by head.
         """
-        return self._attend(Code.ATTEND, (q, keys, values), (heads, 0, WEIGHTS[binary]), out)
+        ints = (heads, 0, WEIGHTS[binary])
+        return self._attend(Code.ATTEND, (q, keys, values), ints, out, scale)
 
     def attend_past(
         self,

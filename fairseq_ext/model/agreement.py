@@ -7,10 +7,9 @@ one bundle would give two translations.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from fairseq_ext.checkpoints import bundle
+from fairseq_ext.checkpoints import bundle, layout
 from fairseq_ext.engine.program import Code, Program
 from fairseq_ext.utils.errors import DataError
 
@@ -23,23 +22,19 @@ def require(
 ) -> None:
     """Refuse a bundle whose configuration and program contradict each other.
 
-    Args:
-        manifest: of the bundle.
-        begins, cut: the program's treatment of a source.
-        program: of the engine.
-        weights: the entries of ``program.json`` for the program's arrays.
-
-    Raises:
-        DataError: they contradict each other; the message has the first contradiction.
+    ``begins`` and ``cut`` are the program's treatment of a source, and ``weights`` the entries of
+    ``program.json`` for its arrays.
     """
-    config = bundle.configuration(manifest)
-    cfg = config.get("cfg")
-    cfg = cfg if isinstance(cfg, dict) else {}
-    model, task = (cfg.get(part) or {} for part in ("model", "task"))
-    if not (isinstance(model, dict) and isinstance(task, dict)):
-        raise DataError(f"{bundle.CONFIG} has no options of model and task")
-    for described, used in _pairs(manifest, model, task, begins, cut):
-        _agree(described, used)
+    cfg = layout.section(bundle.configuration(manifest), "cfg")
+    model, task = layout.section(cfg, "model"), layout.section(cfg, "task")
+    _agree(model.get("arch") or model.get("_name"), manifest.architecture)
+    _agree(task.get("source_lang"), manifest.src)
+    _agree(task.get("target_lang"), manifest.tgt)
+    if task.get("_name") == "translation_ext":
+        _agree(bool(task.get("source_bos")), begins)
+        longest = task.get("max_source_positions")
+        if task.get("truncate_source") and type(longest) is int:
+            _agree(longest - bool(begins), cut)
     for side, operations in (("encoder", program.encoder), ("decoder", program.decoder)):
         layers = model.get(f"{side}_layers")
         names = {int(n) for name, n in LAYER.findall(str(weights)) if name == side}
@@ -49,20 +44,6 @@ def require(
         for operation in operations:
             if operation.code in WITH_HEADS and operation.ints and type(heads) is int:
                 _agree(heads, operation.ints[0])
-
-
-def _pairs(
-    manifest: bundle.Bundle, model: dict[str, Any], task: dict[str, Any], begins: Any, cut: Any
-) -> Iterator[tuple[Any, Any]]:
-    """Yield values of the configuration, each with its value in the manifest or the program."""
-    yield model.get("arch") or model.get("_name"), manifest.architecture
-    yield task.get("source_lang"), manifest.src
-    yield task.get("target_lang"), manifest.tgt
-    if task.get("_name") == "translation_ext":
-        yield bool(task.get("source_bos")), begins
-        longest = task.get("max_source_positions")
-        if task.get("truncate_source") and type(longest) is int:
-            yield longest - bool(begins), cut
 
 
 def _agree(described: Any, used: Any) -> None:

@@ -62,11 +62,8 @@ def encode(
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Return the content of the file, and the constants for the file of weights, by name.
 
-    Args:
-        program: of one model.
-        begins, cut: the task's treatment of a source.
-        in_bits: names of the weights that are stored as bits or trits with their levels.
-        affixes: see :class:`fairseq_ext.engine.engine_model.Settings`.
+    Weights ``in_bits`` are stored as bits or trits with their levels; for ``begins``, ``cut`` and
+    ``affixes`` see :class:`fairseq_ext.engine.engine_model.Settings`.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -84,14 +81,14 @@ def encode(
 
     entries: list[dict[str, Any]] = []
     for matrix in program.matrices:
-        if isinstance(matrix, Signs):
-            entry = {"signs": matrix.name, "reading": matrix.reading, "inputs": matrix.inputs}
-            levels = None if matrix.name in in_bits else named(matrix.levels)
-            entries.append({**entry, "levels": levels})
-            if matrix.plus is not None:
-                entries[-1]["ternary"] = True
-        else:
+        if not isinstance(matrix, Signs):
             entries.append({"recipe": named(matrix.recipe), "plain": matrix.plain})
+            continue
+        levels = None if matrix.name in in_bits else named(matrix.levels)
+        entry = {"signs": matrix.name, "reading": matrix.reading, "inputs": matrix.inputs}
+        entries.append({**entry, "levels": levels})
+        if matrix.plus is not None:
+            entries[-1]["ternary"] = True
     content = {
         **{"format": FORMAT, "version": VERSION, "begins": begins, "cut": cut},
         **{"program": encode_program(program), "weights": entries},
@@ -115,25 +112,21 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     """
     with bundle.unchanged(path) as manifest:
         manifest.check()
-        return _read(manifest, numbers)
-
-
-def _read(manifest: bundle.Bundle, numbers: str | None) -> EngineModel:
-    if bundle.PROGRAM not in manifest.files:
-        raise CheckpointError(f"{manifest.folder} has no program for the engine.")
-    try:
-        return _model(manifest, numbers or bundle.ENGINE_NUMBERS[manifest.numbers])
-    except (
-        *(KeyError, ValueError, TypeError, AttributeError, IndexError),
-        *(RecursionError, MemoryError, OverflowError),
-    ) as error:
-        if isinstance(error, FairseqExtError) and str(manifest.folder) in str(error):
-            raise CheckpointError(str(error)) from None
-        reason = str(error) if isinstance(error, FairseqExtError) else type(error).__name__
-        raise CheckpointError(
-            f"{manifest.folder / bundle.PROGRAM} is no program that could be used "
-            f"({reason.rstrip('.'):.200}). Make the bundle again."
-        ) from None
+        if bundle.PROGRAM not in manifest.files:
+            raise CheckpointError(f"{manifest.folder} has no program for the engine.")
+        try:
+            return _model(manifest, numbers or bundle.ENGINE_NUMBERS[manifest.numbers])
+        except (
+            *(LookupError, ValueError, TypeError, AttributeError),
+            *(RecursionError, MemoryError, OverflowError),
+        ) as error:
+            reason = str(error) if isinstance(error, FairseqExtError) else type(error).__name__
+            if str(manifest.folder) in reason:
+                raise CheckpointError(reason) from None
+            raise CheckpointError(
+                f"{manifest.folder / bundle.PROGRAM} is no program that could be used "
+                f"({reason.rstrip('.'):.200}). Make the bundle again."
+            ) from None
 
 
 def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
