@@ -71,46 +71,23 @@ class Card:
             numbers[1] if numbers else None,
         )
 
-    def render(
-        self,
-        *,
-        src: str,
-        tgt: str,
-        architecture: str,
-        parameters: int,
-        numbers: str,
-        updates: int | None,
-        text: str,
-    ) -> str:
+    def render(self, *, updates: int | None, **facts: str | int) -> str:
         """Render the card in Markdown.
 
         Args:
-            src, tgt: languages.
-            architecture: its name in fairseq.
-            parameters: how many there are.
-            numbers: of the weights.
             updates: of the training, or None.
-            text: the steps between text and tokens.
+            facts: languages, architecture, parameters, numbers and text, for the template.
         """
-        metrics = {name.lower() for name in ("BLEU", "chrF") if name in self._names()}
+        names = {score.name for score in self.scores}
+        metrics = [f"- {name.lower()}\n" for name in ("BLEU", "chrF") if name in names]
         return _CARD.format(
-            src=src,
-            tgt=tgt,
+            **facts,
             licence=self.licence,
-            metrics="".join(
-                ["metrics:\n", *(f"- {metric}\n" for metric in sorted(metrics))] * bool(metrics)
-            ),
-            architecture=architecture,
+            metrics="".join(["metrics:\n", *metrics] if metrics else []),
             about=self.about,
-            parameters=parameters,
-            numbers=numbers,
             updates="an unknown number of" if updates is None else f"{updates:,}",
-            text=text,
             table=self._table(),
         )
-
-    def _names(self) -> set[str]:
-        return {score.name for score in self.scores}
 
     def _table(self) -> str:
         """Return the table of scores, with a row for each score."""
@@ -121,16 +98,11 @@ class Card:
             for score in self.scores
         ]
         rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells]
-        return "\n".join(
-            [
-                "",
-                "| metric | score | | signature |",
-                "|---|---|---|---|",
-                *(f"| {row} |" for row in rows),
-                "",
-                *([_MEASURED.format(numbers=self.measured), ""] if self.measured else []),
-            ]
-        )
+        lines = ["", "| metric | score | | signature |", "|---|---|---|---|"]
+        lines += [*(f"| {row} |" for row in rows), ""]
+        if self.measured:
+            lines += [_MEASURED.format(numbers=self.measured), ""]
+        return "\n".join(lines)
 
 
 def _scores(text: str) -> Iterator[Score]:

@@ -24,9 +24,6 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
     """Return the folder of the bundle with a given name; return any other path unchanged.
 
     A path that exists is not taken for a name.
-
-    Raises:
-        CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be downloaded.
     """
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
@@ -36,13 +33,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 def existing_bundle(path: Path, participle: str) -> Path:
     """Resolve a name like :func:`resolved`, and require a bundle.
 
-    Args:
-        path: of the bundle, or its name.
-        participle: what can only be done to bundles, such as "exported", for the message.
-
-    Raises:
-        CheckpointError, EnvironmentProblem: it is a name on the Hub, and cannot be downloaded.
-        ConfigError: there is no bundle.
+    The participle says in the message what can only be done to bundles, such as "exported".
     """
     path = resolved(path)
     if not path.exists():

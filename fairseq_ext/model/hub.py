@@ -56,12 +56,7 @@ def name(path: str | Path) -> Name | None:
 
 
 def fetched(path: Path) -> Path:
-    """Fetch and check a bundle on the Hub, and return its folder; return other paths unchanged.
-
-    Raises:
-        CheckpointError: there is no such bundle, or it is damaged.
-        EnvironmentProblem: the Hub's library is missing, or the Hub cannot be reached.
-    """
+    """Fetch and check a bundle on the Hub, and return its folder; return other paths unchanged."""
     hub_name = name(path)
     return path if hub_name is None else _fetch(hub_name)
 
@@ -111,11 +106,6 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 
     Returns:
         The commit.
-
-    Raises:
-        CheckpointError: the bundle is damaged.
-        ConfigError: the path is not a bundle, or the name is not valid.
-        EnvironmentProblem: the Hub's library is missing, or the Hub refuses or cannot be reached.
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
         raise ConfigError(f"the name on the Hub must be as org/name, but is `{repo}`.")
@@ -126,51 +116,36 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     extras.need(LIBRARY)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    card = [card_name for card_name in ("README.md",) if (manifest.folder / card_name).is_file()]
-    files = [*manifest.files, *card, bundle.MANIFEST]
+    files = [*manifest.files, bundle.MANIFEST]
+    if (manifest.folder / "README.md").is_file():
+        files.append("README.md")
+    title = f"{manifest.architecture}, {manifest.src} to {manifest.tgt}, {manifest.numbers}"
     with _one_line(Name(repo, None)):
         api = HfApi()
         api.create_repo(repo, private=private or None, exist_ok=True)
-        added = [
-            CommitOperationAdd(file_name, str((manifest.folder / file_name).resolve()))
-            for file_name in files
+        changes: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationAdd(file, (manifest.folder / file).resolve()) for file in files
         ]
-        title = (
-            message
-            or f"{manifest.architecture}, {manifest.src} to {manifest.tgt}, {manifest.numbers}"
-        )
-        deleted = [CommitOperationDelete(file_name) for file_name in _stale(repo, files)]
-        return api.create_commit(repo, [*added, *deleted], commit_message=title).oid
+        former = [file for file in _listed_files(repo) if file not in files]
+        changes += [CommitOperationDelete(file) for file in former if api.file_exists(repo, file)]
+        return api.create_commit(repo, changes, commit_message=message or title).oid
 
 
-def _stale(repo: str, current: Collection[str]) -> list[str]:
-    """Return the files of the bundle on the Hub that are not in ``current``.
-
-    Only files that this bundle lists count.
-    """
-    from huggingface_hub import HfApi, errors, hf_hub_download
+def _listed_files(repo: str) -> Collection[str]:
+    """Return the files that the bundle on the Hub lists; none if there is no bundle."""
+    from huggingface_hub import errors, hf_hub_download
 
     try:
-        manifest = bundle.read(Path(hf_hub_download(repo, bundle.MANIFEST)).parent)
+        return bundle.read(Path(hf_hub_download(repo, bundle.MANIFEST)).parent).files
     except errors.LocalEntryNotFoundError:  # the Hub cannot be reached
         raise
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError, CheckpointError, DataError):
-        return []  # an empty repository, or not a bundle of ours
-    api = HfApi()
-    return [
-        file_name
-        for file_name in manifest.files
-        if file_name not in current and api.file_exists(repo, file_name)
-    ]
+        return ()  # an empty repository, or not a bundle of ours
 
 
 @contextmanager
 def _one_line(hub_name: Name) -> Iterator[None]:
-    """Turn the library's errors into ours.
-
-    Raises:
-        CheckpointError, ConfigError, EnvironmentProblem: see :func:`fetched`.
-    """
+    """Turn the library's errors into ours."""
     from huggingface_hub import constants, errors
 
     where = f"{hub_name.repo} on {constants.ENDPOINT}"

@@ -74,12 +74,6 @@ def write(
             ``checkpoint`` that is itself a bundle.
         card: what only the maker can write in the model card.
         change: what to do to the model before writing it; None for nothing.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be used, or has nothing binary to store in bits.
-        ConfigError: the folder has files, the archive exists, or the model cannot be rounded.
-        DataError: there are no dictionaries, or ``text.json`` cannot be used.
-        EnvironmentProblem: the bundle cannot be written.
     """
     with _becoming(output) as folder:
         if shortlist is None and bundle.is_bundle(checkpoint):
@@ -93,16 +87,7 @@ def write(
 
 
 def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
-    """Copy a bundle with its card to another folder or archive, whole or not at all.
-
-    Args:
-        source: the bundle to copy.
-        output: as for :func:`write`.
-
-    Raises:
-        CheckpointError: a file is damaged.
-        ConfigError, EnvironmentProblem: as for :func:`write`.
-    """
+    """Copy a bundle with its card to another folder or archive, whole or not at all."""
     source.check()
     with _becoming(output) as folder:
         for name in (*source.files, bundle.MANIFEST, CARD):
@@ -166,7 +151,11 @@ def _write_files(
     text = saved and saved.towards(src, tgt)
     if text:
         text.save(folder)
-    name, updates = layout.architecture({"cfg": cfg}), _updates(checkpoint)
+    name = layout.architecture({"cfg": cfg})
+    if bundle.is_bundle(checkpoint):
+        updates = bundle.read(checkpoint).updates
+    else:
+        updates = layout.num_updates(storage.peek(checkpoint))
     content = {
         **{"format": bundle.FORMAT, "version": bundle.VERSION},
         **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers, "search": search},
@@ -182,21 +171,11 @@ def _write_files(
     (folder / CARD).write_text(card_text, encoding="utf-8")
 
 
-def _updates(checkpoint: Path) -> int | None:
-    if bundle.is_bundle(checkpoint):
-        return bundle.read(checkpoint).updates
-    return layout.num_updates(storage.peek(checkpoint))
-
-
 @torch.no_grad()
 def _write_model(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
-    """Write options, weights, and the engine's program if the engine supports the model.
-
-    Raises:
-        CheckpointError: nothing in the model is binary. The message is the end of a sentence.
-    """
+    """Write options, weights, and the engine's program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
     options = portable.model_settings(cfg.model)
     if legacy:  # all options of the training are in them
@@ -246,12 +225,7 @@ def _write_program(
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model: its program, whether a source begins with ``<s>``, and where it is cut.
-
-    Raises:
-        CheckpointError: a weight is not finite. The message is the end of a sentence.
-        ConfigError: the engine does not support the model or its task.
-    """
+    """Compile a model: its program, whether a source begins with ``<s>``, and where it is cut."""
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):
@@ -273,16 +247,11 @@ def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
     """Return the symbols around a task's sentences in the form of the engine's ``Settings``."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
-    symbols = (() if number is None else (number,) for number in task.affixes[:3])
-    return tuple(symbols)
+    return tuple(() if number is None else (number,) for number in task.affixes[:3])
 
 
 def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Pack binary weights; return their entry in the configuration, and the tensors of each.
-
-    Raises:
-        CheckpointError: there are no binary weights. The message is the end of a sentence.
-    """
+    """Pack binary weights; return their entry in the configuration, and the tensors of each."""
     for package, module in wings.declared("BITS"):
         return importlib.import_module(f"{package}.{module}").binary_weights(model)
     return {}, {}
