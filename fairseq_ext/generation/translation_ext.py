@@ -143,11 +143,7 @@ class RandomPairDataset(LanguagePairDataset):
 
 @register_task("translation_ext", dataclass=TranslationExtConfig)
 class TranslationExtTask(TranslationTask):
-    """Translation with cut targets, a start symbol on sources and random batches.
-
-    Raises:
-        ConfigError: options that cannot work together.
-    """
+    """Translation with cut targets, a start symbol on sources and random batches."""
 
     cfg: TranslationExtConfig
 
@@ -218,24 +214,21 @@ class TranslationExtTask(TranslationTask):
             top_p=getattr(args, "sampling_topp", -1.0),
         )
         if self.affixes.target and not getattr(args, "score_reference", False):
-            extra_gen_cls_kwargs = self._around_targets(extra_gen_cls_kwargs or {})
-        generator_options = {
-            "seq_gen_cls": seq_gen_cls,
-            "extra_gen_cls_kwargs": extra_gen_cls_kwargs,
-        }
+            left_out = {*self.affixes.target, self.target_dictionary.eos()}
+            extra_gen_cls_kwargs = {
+                **(extra_gen_cls_kwargs or {}),
+                "symbols_to_strip_from_output": left_out,
+            }
+            if self.affixes.target_suffix is not None:
+                extra_gen_cls_kwargs["eos"] = self.affixes.target_suffix
         if alpha and seq_gen_cls is None:
-            generator_options = length_penalty.generator_options(alpha, args, extra_gen_cls_kwargs)
-        generator = super().build_generator(models, args, **generator_options, **options)
+            options |= length_penalty.generator_options(alpha, args, extra_gen_cls_kwargs)
+        else:
+            options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
+        generator = super().build_generator(models, args, **options)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
             generator.search = sampling.EpsilonSampling(self.target_dictionary, epsilon)
         return generator
-
-    def _around_targets(self, generator_options: dict[str, Any]) -> dict[str, Any]:
-        """Return the generator's options for the symbols around targets."""
-        if self.affixes.target_suffix is not None:
-            generator_options = {**generator_options, "eos": self.affixes.target_suffix}
-        left_out = {*self.affixes.target, self.target_dictionary.eos()}
-        return {**generator_options, "symbols_to_strip_from_output": left_out}
 
     def inference_step(
         self,
@@ -296,11 +289,7 @@ class Affixes(NamedTuple):
 
 
 def symbol_number(words: Dictionary, symbol: str, option: str) -> int | None:
-    """Return the number of an option's symbol; None if the option is empty.
-
-    Raises:
-        ConfigError: the dictionary lacks the symbol.
-    """
+    """Return the number of an option's symbol; None if the option is empty."""
     if not symbol:
         return None
     if symbol not in words.indices:
@@ -312,20 +301,12 @@ def symbol_number(words: Dictionary, symbol: str, option: str) -> int | None:
 
 def check_options(cfg: TranslationExtConfig) -> None:
     """Raise :class:`ConfigError` on options that cannot work together."""
-    moves_tokens = [
-        option
-        for option, is_given in (
-            ("--truncate-source", cfg.truncate_source),
-            ("--truncate-target", cfg.truncate_target),
-            ("--source-bos", cfg.source_bos),
-        )
-        if is_given
-    ]
-    if cfg.load_alignments and moves_tokens:
-        raise ConfigError(
-            f"`--load-alignments` does not go with `{moves_tokens[0]}`, which moves or removes "
-            "the words that the alignments name."
-        )
+    for name in ("truncate_source", "truncate_target", "source_bos"):
+        if cfg.load_alignments and getattr(cfg, name):
+            raise ConfigError(
+                f"`--load-alignments` does not go with `--{name.replace('_', '-')}`, which moves "
+                "or removes the words that the alignments name."
+            )
     if cfg.random_batches and cfg.num_batch_buckets:
         raise ConfigError(
             "`--random-batches` does not go with `--num-batch-buckets`, which makes batches of "

@@ -24,10 +24,6 @@ def describe(path: str | Path) -> dict[str, Any]:
         or None), ``search`` (its own defaults), ``parameters``, and ``bytes`` by kind and in total;
         for a bundle with a program also ``symbols`` of both dictionaries, the ``longest`` source
         and target, the ``operations`` of encoder and decoder by name, and ``multiply_adds``.
-
-    Raises:
-        CheckpointError: the bundle cannot be used.
-        DataError: its text pipeline cannot be used.
     """
     manifest = bundle.read(path)
     manifest.check()
@@ -40,7 +36,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     parts = Counter({f"weights, {kind}": size for kind, size in weights.items()})
     parts["weights, names"] = sizes.pop(bundle.WEIGHTS) - parts.total()
     for name, size in sizes.items():
-        parts[_kind(name)] += size
+        parts["dictionaries" if name.startswith("dict.") else KINDS.get(name, "text")] += size
     report = {
         "bundle": str(path),
         "format_version": bundle.VERSION,
@@ -54,8 +50,13 @@ def describe(path: str | Path) -> dict[str, Any]:
     }
     if bundle.PROGRAM in manifest.files:
         model = program_file.read(path)
-        report |= _of_program(model.program)
-        report["multiply_adds"] = multiply_adds(model.program, model.weights)
+        program = model.program
+        report["longest"] = [program.longest_source, program.longest_target]
+        report["operations"] = {
+            side: dict(Counter(operation.code.name for operation in getattr(program, side)))
+            for side in ("encoder", "decoder")
+        }
+        report["multiply_adds"] = multiply_adds(program, model.weights)
         report["symbols"] = [len(model.source), len(model.target)]
     return report
 
@@ -86,16 +87,6 @@ def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]
     }
 
 
-def _of_program(program: Program) -> dict[str, Any]:
-    return {
-        "longest": [program.longest_source, program.longest_target],
-        "operations": {
-            side: dict(Counter(operation.code.name for operation in getattr(program, side)))
-            for side in ("encoder", "decoder")
-        },
-    }
-
-
 def _weights(tensors: Tensors) -> Counter[str]:
     """Count the bytes of tensors by the form in which they are stored."""
     sizes: Counter[str] = Counter()
@@ -111,17 +102,13 @@ def _weights(tensors: Tensors) -> Counter[str]:
     return sizes
 
 
-def _kind(name: str) -> str:
-    """Name the purpose of a file in a bundle."""
-    if name.startswith("dict."):
-        return "dictionaries"
-    kinds = {
-        bundle.MANIFEST: "options and checksums",
-        bundle.CONFIG: "options and checksums",
-        bundle.PROGRAM: "program",
-        bundle.SHORTLIST: "shortlist",
-    }
-    return kinds.get(name, "text")
+KINDS = {
+    bundle.MANIFEST: "options and checksums",
+    bundle.CONFIG: "options and checksums",
+    bundle.PROGRAM: "program",
+    bundle.SHORTLIST: "shortlist",
+}
+"""Purposes of the files in a bundle, except dictionaries and text."""
 
 
 def as_table(report: dict[str, Any]) -> str:
@@ -149,6 +136,5 @@ def as_table(report: dict[str, Any]) -> str:
         lines.append("no program for the engine: it needs torch and fairseq to translate")
     lines.append(f"{'what':<32}{'bytes':>14}{'share':>8}")
     for name, size in report["bytes"].items():
-        title = "all" if name == "all" else name
-        lines.append(f"{title:<32}{size:>14,}{size / total:>8.1%}")
+        lines.append(f"{name:<32}{size:>14,}{size / total:>8.1%}")
     return "\n".join(lines)

@@ -26,11 +26,6 @@ def load(
         data: folder with the dictionaries of their training.
         paths: checkpoints or bundles.
         src, tgt: languages; None for those of the training.
-
-    Raises:
-        CheckpointError: one cannot be read, does not translate, or has other dictionaries.
-        ConfigError: only one language is given, or the model translates in the other direction.
-        DataError: there are no dictionaries.
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")

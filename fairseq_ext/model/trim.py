@@ -55,13 +55,6 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
         source: the bundle to trim.
         texts: files of raw text in both languages, named after them, such as ``train.es``.
         output: path of the new bundle; see :func:`fairseq_ext.model.write.write`.
-
-    Raises:
-        CheckpointError: the bundle is damaged.
-        ConfigError: no symbol can be removed, a text's language is unclear, or a weight depends on
-            the vocabulary but does not have a row per symbol.
-        DataError: a text cannot be read, or has no token of the model.
-        EnvironmentProblem: the bundle cannot be written.
     """
     languages = (source.src, source.tgt)
     saved = pipeline.load(source.folder)
@@ -69,7 +62,8 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     before = [dictionaries.symbols(source.folder / f"dict.{code}.txt") for code in languages]
     is_joint = before[0] == before[1]
     tokens = _tokens(texts, text, before)
-    common = _language_tokens(source)
+    task = layout.section(bundle.configuration(source).get("cfg"), "task")
+    common = {str(task[name]) for name in AFFIXES if task.get(name)}
     listed = None
     if (source.folder / bundle.SHORTLIST).is_file():
         listed = shortlist.read(source.folder / bundle.SHORTLIST, *before)
@@ -111,12 +105,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return the tokens of the texts that are in the dictionary of their language, by side.
-
-    Raises:
-        ConfigError: a text is in neither language of the model, or a language has no text.
-        DataError: a text cannot be read, or has no token of the model.
-    """
+    """Return the tokens of the texts that are in the dictionary of their language, by side."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:
@@ -142,12 +131,6 @@ def _tokens(
     return tokens
 
 
-def _language_tokens(source: bundle.Bundle) -> set[str]:
-    """Return the symbols that the bundle's task puts around sentences."""
-    task = layout.section(bundle.configuration(source).get("cfg"), "task")
-    return {str(task[name]) for name in AFFIXES if task.get(name)}
-
-
 def _write_shortlist(
     path: Path,
     listed: shortlist.Shortlist,
@@ -170,20 +153,10 @@ def _write_shortlist(
 def with_symbols(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, symbols: Sequence[Collection[str]]
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Build a smaller model that has a model's rows for some of its symbols.
+    """Build a smaller model, and its task, with the rows for some symbols of both dictionaries.
 
-    Args:
-        model: the model; the encoder's tables have a row for each source symbol, all other tables
-            a row for each target symbol.
-        cfg: the model's configuration.
-        task: the model's task.
-        symbols: remaining symbols of the source and of the target dictionary.
-
-    Returns:
-        The new model and its task.
-
-    Raises:
-        ConfigError: a weight depends on a vocabulary but does not have a row per symbol.
+    The encoder's tables have a row for each source symbol, all other tables a row for each target
+    symbol.
     """
     words = (task.source_dictionary, task.target_dictionary)
     rows = [
