@@ -11,7 +11,6 @@ from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.engine.compilers import (
     ATTENTIONS,
     PRODUCTS,
-    attend,
     joined,
     linear,
     norm,
@@ -72,7 +71,7 @@ def attention(
         q, k = program.binarize(q, heads), program.binarize(k, heads)
     if layer.binary_score_v:
         v = program.binarize(v, heads)
-    context = attend(q, k, v, heads, source, shown, program, binary=layer.binary_score_v)
+    context = program.attend(q, k, v, heads, shown=shown, binary=layer.binary_score_v)
     y = norm(layer.output_norm, linear(layer.out_proj, context, program), program)
     if layer.shortcut:
         y = program.add(y, context)

@@ -247,27 +247,8 @@ def attention(
     else:
         q = linear(layer.q_proj, x, program)
         k, v = joined([layer.k_proj, layer.v_proj], source, program)
-    context = attend(q, k, v, layer.num_heads, source, shown, program)
+    context = program.attend(q, k, v, layer.num_heads, shown=shown)
     return linear(layer.out_proj, context, program, added=added)
-
-
-def attend(
-    q: Columns,
-    k: Columns,
-    v: Columns,
-    heads: int,
-    source: Columns,
-    shown: bool,
-    program: Writer,
-    binary: str | None = None,
-) -> Columns:
-    """Compile an attention over the source, over the past, or within the sentence."""
-    if source is not NOTHING:
-        keys = program.transpose(k, heads)
-        return program.attend_source(q, keys, v, heads, shown=shown, binary=binary)
-    if program.phase(q) is Phase.HYPOTHESES:
-        return program.attend_past(q, k, v, heads, binary=binary)
-    return program.attend(q, program.transpose(k, heads), v, heads, binary=binary)
 
 
 # ---- fairseq's LightConv and DynamicConv (Wu et al., 2019) ---------------------------------------
@@ -406,8 +387,7 @@ def lstm_decoder(
     if decoder.attention is not None:
         unmodified.require_methods(decoder.attention, AttentionLayer, unmodified.LAYER)
         query = linear(decoder.attention.input_proj, x, program)
-        keys = program.transpose(source, 1)
-        program.attend_source(query, keys, source, 1, scale=1.0, shown=True, out=context)
+        program.attend(query, source, source, 1, scale=1.0, shown=True, out=context)
         projection = decoder.attention.output_proj
         linear(projection, attended, program, activation="tanh", out=features)
     if hasattr(decoder, "additional_fc"):

@@ -185,10 +185,6 @@ class Writer(Program):
         """Compute ``x ⊙ σ(gates)``."""
         return self.write(Code.GATE, self.like(x), (x, gates))
 
-    def transpose(self, keys: Columns, heads: int) -> Columns:
-        """Reorder keys for :meth:`attend` and :meth:`attend_source`."""
-        return self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
-
     def attend(
         self,
         q: Columns,
@@ -197,59 +193,34 @@ class Writer(Program):
         heads: int,
         *,
         scale: float | None = None,
-        binary: str | None = None,
-        out: Columns | None = None,
-    ) -> Columns:
-        """Compute ``softmax(scale Q K^T) V`` within each sentence; ``keys`` are transposed.
-
-        ``scale`` is ``1 / √D`` unless given. ``binary``: one of :data:`WEIGHTS`, with values
-        from :meth:`binarize`, by head.
-        """
-        ints = (heads, 0, WEIGHTS[binary])
-        return self._attend(Code.ATTEND, (q, keys, values), ints, out, scale)
-
-    def attend_past(
-        self,
-        q: Columns,
-        k: Columns,
-        v: Columns,
-        heads: int,
-        *,
-        binary: str | None = None,
-        out: Columns | None = None,
-    ) -> Columns:
-        """Attend over this step and earlier ones, whose keys and values are kept."""
-        ints = (heads, self.cache(), WEIGHTS[binary])
-        return self._attend(Code.ATTEND_PAST, (q, k, v), ints, out)
-
-    def attend_source(
-        self,
-        q: Columns,
-        keys: Columns,
-        values: Columns,
-        heads: int,
-        *,
         shown: bool = False,
-        scale: float | None = None,
         binary: str | None = None,
         out: Columns | None = None,
     ) -> Columns:
-        """Attend over the sentence's source; if ``shown``, the weights are the alignment."""
-        ints = (heads, int(shown), WEIGHTS[binary])
-        return self._attend(Code.ATTEND_SOURCE, (q, keys, values), ints, out, scale)
+        """Compute ``softmax(scale Q K^T) V`` within each sentence, or over the source or the past.
 
-    def _attend(
-        self,
-        code: Code,
-        inputs: tuple[Columns, Columns, Columns],
-        ints: tuple[int, int, int],
-        out: Columns | None,
-        scale: float | None = None,
-    ) -> Columns:
-        q, _, values = inputs
-        scale = (q.width // ints[0]) ** -0.5 if scale is None else scale
+        Keys of hypotheses are those of this step, and the machine keeps those of earlier ones.
+
+        Args:
+            q, keys, values: queries, keys and values of all heads.
+            heads: number of heads H.
+            scale: factor of the products; None for ``1 / √D``.
+            shown: whether the weights over the source are the alignment.
+            binary: one of :data:`WEIGHTS`, with values from :meth:`binarize`, by head.
+            out: columns to write to.
+        """
+        scale = (q.width // heads) ** -0.5 if scale is None else scale
         out = self.like(q, values.width) if out is None else out
-        return self.write(code, out, inputs, ints=ints, reals=(scale,))
+        if self.phase(keys) is Phase.HYPOTHESES:
+            code, option = Code.ATTEND_PAST, self.cache()
+        else:
+            code = Code.ATTEND
+            if self.phase(q) is Phase.HYPOTHESES:
+                code = Code.ATTEND_SOURCE
+            keys = self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
+            option = int(shown)
+        ints = (heads, option, WEIGHTS[binary])
+        return self.write(code, out, (q, keys, values), ints=ints, reals=(scale,))
 
     def additive(
         self,

@@ -116,8 +116,7 @@ def attend(
     keys = annotations
     if hasattr(attention, "hidden"):  # general; dot compares with the annotations themselves
         keys = linear(attention.hidden, annotations, program)
-    transposed = program.transpose(keys, 1)
-    program.attend_source(query, transposed, annotations, 1, scale=1.0, shown=True, out=out)
+    program.attend(query, keys, annotations, 1, scale=1.0, shown=True, out=out)
 
 
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:

@@ -31,10 +31,8 @@ def attention(
         of_keys, of_values = (np.ascontiguousarray(matrices[i]) for i in (0, -1))
     keys = program.mix(linear(layer.k_proj, read, program), of_keys)
     values = program.mix(linear(layer.v_proj, read, program), of_values)
-    keys, heads = program.transpose(keys, layer.num_heads), layer.num_heads
     query = linear(layer.q_proj, x, program)
-    over = program.attend if source is NOTHING else program.attend_source
-    context = over(query, keys, values, heads, scale=layer.scaling)
+    context = program.attend(query, keys, values, layer.num_heads, scale=layer.scaling)
     return linear(layer.out_proj, context, program, added=added)
 
 

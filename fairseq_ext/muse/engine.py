@@ -37,18 +37,14 @@ def block(
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
-    if program.phase(x) is Phase.HYPOTHESES:
-        program.attend_past(q, k, v, heads, out=of_attention)
-    else:
-        program.attend(q, program.transpose(k, heads), v, heads, out=of_attention)
+    program.attend(q, k, v, heads, out=of_attention)
     if of_convolution:
         convolution(
             layer.attention.convolution, (convolution_values or [v])[0], of_convolution[0], program
         )
     if source is not NOTHING:
         keys, values = linear(layer.cross_key_value, source, program).split(2)
-        transposed = program.transpose(keys, heads)
-        program.attend_source(parts[1], transposed, values, heads, shown=shown, out=context[0])
+        program.attend(parts[1], keys, values, heads, shown=shown, out=context[0])
     program.activate(parts[-1], layer.activation.__name__, out=hidden)
     y = contribute(layer, [attended, *context, hidden], before, program)
     if layer.ordinary_convolution is not None:
