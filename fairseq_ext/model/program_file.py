@@ -15,6 +15,7 @@ The file is a JSON object with these entries:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.checkpoints import bundle, dictionaries
+from fairseq_ext.checkpoints import bundle, dictionaries, layout
 from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.engine_model import NO_AFFIXES, EngineModel, Settings
 from fairseq_ext.engine.program import (
+    Code,
     Matrix,
     Program,
     Reading,
@@ -39,7 +41,6 @@ from fairseq_ext.engine.recipes import Evaluator
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import PIECE, Pool, pack_all
-from fairseq_ext.model import agreement
 from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.json_files import read_json
 
@@ -51,6 +52,9 @@ VERSIONS = (VERSION, WITH_AFFIXES, WITH_TERNARY)
 # A model's arrays are at most as large as all its weights in fp32, plus a table of positions. From
 # one bit to fp32 a weight grows 32 times.
 GROWTH, SPARE = 32, 1 << 27
+
+LAYER = re.compile(r"(encoder|decoder)\.layers\.(\d{1,6})\.")
+WITH_HEADS = {Code.ATTEND, Code.ATTEND_PAST, Code.ATTEND_SOURCE}
 
 
 def encode(
@@ -138,7 +142,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
         raise DataError("it is of another version; update fairseq-ext")
     program = decode_program(content["program"])
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
-    agreement.require(manifest, content["begins"], content["cut"], program, content["weights"])
+    require_agreement(manifest, content["begins"], content["cut"], program, content["weights"])
     pool = Pool(tensors.size + PIECE)
     weights = pack_all(_matrices(content["weights"], tensors, numbers), numbers, pool)
     words = [f"dict.{language}.txt" for language in (manifest.src, manifest.tgt)]
@@ -192,3 +196,41 @@ def _matrices(
         if ternary is not (signs.plus is not None):
             raise DataError("an array is neither binary nor ternary")
         yield replace(signs, reading=Reading(how, *map(number, sizes)))
+
+
+def require_agreement(
+    manifest: bundle.Bundle, begins: Any, cut: Any, program: Program, weights: list[dict[str, Any]]
+) -> None:
+    """Refuse a bundle whose configuration and program contradict each other.
+
+    fairseq builds the model from ``config.json``, and the engine runs ``program.json``; if they
+    differed, one bundle would give two translations. ``begins`` and ``cut`` are the program's treatment of a source, and ``weights`` the entries of
+    ``program.json`` for its arrays.
+    """
+    cfg = layout.section(bundle.configuration(manifest), "cfg")
+    model, task = layout.section(cfg, "model"), layout.section(cfg, "task")
+    _agree(model.get("arch") or model.get("_name"), manifest.architecture)
+    _agree(task.get("source_lang"), manifest.src)
+    _agree(task.get("target_lang"), manifest.tgt)
+    if task.get("_name") == "translation_ext":
+        _agree(bool(task.get("source_bos")), begins)
+        longest = task.get("max_source_positions")
+        if task.get("truncate_source") and type(longest) is int:
+            _agree(longest - bool(begins), cut)
+    for side, operations in (("encoder", program.encoder), ("decoder", program.decoder)):
+        layers = model.get(f"{side}_layers")
+        names = {int(n) for name, n in LAYER.findall(str(weights)) if name == side}
+        if names and type(layers) is int:
+            _agree(layers, len(names))
+        heads = model.get(f"{side}_attention_heads")
+        for operation in operations:
+            if operation.code in WITH_HEADS and operation.ints and type(heads) is int:
+                _agree(heads, operation.ints[0])
+
+
+def _agree(described: Any, used: Any) -> None:
+    if described != used:
+        raise DataError(
+            f"{bundle.CONFIG} says {described!s:.40} where {used!s:.40} is used: they are of two "
+            "models"
+        )

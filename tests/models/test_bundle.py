@@ -473,7 +473,7 @@ def test_weights_that_are_cut_off_while_they_are_read(copy: Path, monkeypatch: p
         os.truncate(weights, weights.stat().st_size // 2)
         check(*arguments)
 
-    monkeypatch.setattr(agreement, "require", cut_off_and_check)
+    monkeypatch.setattr(program_file, "require_agreement", cut_off_and_check)
     with pytest.raises(CheckpointError, match="it ends within the weight"):
         fairseq_ext.load(copy)
 
