@@ -45,7 +45,7 @@ class EngineTranslator:
         self, model: EngineModel, search: Search | None = None, threads: int | None = None
     ) -> None:
         self._model = model
-        self._search = search or Search(**model.settings.search)
+        self._search = search or Search(**model.search)
         rules, listed = _rules(self._search, len(model.target)), model.shortlist
         if self._search.shortlist is not None:
             listed = shortlist.read(self._search.shortlist, model.source, model.target)
@@ -54,9 +54,9 @@ class EngineTranslator:
         machine = Machine(model.program, packed=model.weights, shortlist=listed)
         self._team = Team(machine, threads or available_threads())
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
-        self._left_out = {BEGIN, END, model.program.symbols.end, *model.settings.affixes[2]}
-        self.src, self.tgt = model.settings.src, model.settings.tgt
-        self.name = model.settings.architecture
+        self._left_out = {BEGIN, END, model.program.symbols.end, *model.affixes[2]}
+        self.src, self.tgt = model.src, model.tgt
+        self.name = model.architecture
         self.limit, self.limit_name = model.program.longest_source, "the model takes"
         if self._search.max_tokens < self.limit:
             self.limit, self.limit_name = self._search.max_tokens, "`--max-tokens` allows"
@@ -81,7 +81,7 @@ class EngineTranslator:
         rules = _rules(search, len(self._model.target))
         numbers = range(len(sentences)) if numbers is None else numbers
         sources = [self._encode(sentence) for sentence in sentences]
-        first = self._model.settings.affixes[2]
+        first = self._model.affixes[2]
         results: list[list[Candidate]] = [[] for _ in sentences]
         for batch in _batches(list(map(len, sources)), self._search.max_tokens):
             translated = self._team.translate(
@@ -103,7 +103,7 @@ class EngineTranslator:
         """
         target_numbers = {symbol: number for number, symbol in enumerate(self._model.target)}
         encoded = [self._encode(line) for line in sources]
-        first, end = self._model.settings.affixes[2], self._model.program.symbols.end
+        first, end = self._model.affixes[2], self._model.program.symbols.end
         last = (END,) if end == END else (END, end)
         forced = [
             [*first, *(target_numbers.get(symbol, UNKNOWN) for symbol in line.split()), *last]
@@ -126,13 +126,13 @@ class EngineTranslator:
 
     def _encode(self, line: str) -> list[int]:
         """Encode a line as token numbers, cut and with special symbols as in training."""
-        settings = self._model.settings
+        model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
         tokens = [number for number in numbers if number != PAD]  # fairseq takes pads for padding
-        if settings.cut:
-            tokens = tokens[: settings.cut - 1]
-        before, after, _ = settings.affixes
-        return [*([BEGIN] if settings.begins else []), *before, *tokens, END, *after]
+        if model.cut:
+            tokens = tokens[: model.cut - 1]
+        before, after, _ = model.affixes
+        return [*([BEGIN] if model.begins else []), *before, *tokens, END, *after]
 
     def _candidate(self, hypothesis: Found) -> Candidate:
         symbols = self._model.target

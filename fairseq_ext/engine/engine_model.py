@@ -1,4 +1,4 @@
-"""A model for the engine: a program with its weights laid out, vocabularies and settings."""
+"""A model for the engine: a program with its weights laid out, vocabularies and defaults."""
 
 from __future__ import annotations
 
@@ -20,65 +20,52 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The settings of a model: languages, treatment of sources, and defaults of the search.
-
-    Attributes:
-        architecture: name of the model in fairseq.
-        numbers: format of the weights: ``fp32``, ``bf16``, ``int8``.
-        src, tgt: languages.
-        begins: whether each source begins with ``<s>`` (``--source-bos``).
-        cut: most symbols of a source, without ``<s>`` (``--truncate-source``); 0: any number.
-        affixes: ids of the symbols before a source, after its ``</s>``, and at the beginning
-            of every translation.
-        search: defaults for options in :data:`SEARCH`.
-    """
-
-    architecture: str
-    numbers: str
-    src: str
-    tgt: str
-    begins: bool = False
-    cut: int = 0
-    affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
-    search: dict[str, int | float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class EngineModel:
     """A model that the engine can run.
 
     Attributes:
         program: the program, without matrices.
         weights: the weights, laid out.
-        settings: languages and other settings.
+        architecture: name of the model in fairseq.
+        numbers: format of the weights: ``fp32``, ``bf16``, ``int8``.
+        src, tgt: languages.
         source, target: symbols of the dictionaries, fairseq's own symbols first.
+        begins: whether each source begins with ``<s>`` (``--source-bos``).
+        cut: most symbols of a source, without ``<s>`` (``--truncate-source``); 0: any number.
+        affixes: ids of the symbols before a source, after its ``</s>``, and at the beginning
+            of every translation.
+        search: defaults for options in :data:`SEARCH`.
         shortlist: tokens that translations may have; None: all.
         path: path of the model, for messages.
     """
 
     program: Program
     weights: Sequence[Packed]
-    settings: Settings
+    architecture: str
+    numbers: str
+    src: str
+    tgt: str
     source: Sequence[str]
     target: Sequence[str]
+    begins: bool = False
+    cut: int = 0
+    affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
+    search: dict[str, int | float] = field(default_factory=dict)
     shortlist: Shortlist | None = None
     path: Path = Path("the model")
 
     def interface(self) -> tuple[Any, ...]:
         """Return all that models must share to vote: languages, sources, dictionaries."""
-        settings = self.settings
-        sources = settings.begins, settings.cut, settings.affixes
-        return settings.src, settings.tgt, sources, self.source, self.target
+        sources = self.begins, self.cut, self.affixes
+        return self.src, self.tgt, sources, self.source, self.target
 
     def check(self) -> None:
         """Check everything except the program."""
-        settings = self.settings
-        cut = whole_number(settings.cut)
-        _require(type(settings.begins) is bool and cut >= 0, "its settings of sources are wrong")
+        cut = whole_number(self.cut)
+        _require(type(self.begins) is bool and cut >= 0, "its settings of sources are wrong")
         sizes = len(self.source), len(self.source), len(self.target)
-        _require(len(settings.affixes) == 3, "its symbols around sentences are wrong")
-        for numbers, size in zip(settings.affixes, sizes, strict=True):
+        _require(len(self.affixes) == 3, "its symbols around sentences are wrong")
+        for numbers, size in zip(self.affixes, sizes, strict=True):
             fits = all(0 <= whole_number(number) < size for number in numbers)
             _require(fits, "its symbols around sentences are wrong")
         rows = min(self.weights[number].outputs for number in self.program.source_tables)

@@ -4,7 +4,7 @@ The file is a JSON object with these entries:
 
 - ``format`` and ``version``;
 - ``begins``, ``cut`` and, from version 2 on, ``affixes``: how the model's task treats a source
-  (:class:`fairseq_ext.engine.engine_model.Settings`);
+  (:class:`fairseq_ext.engine.engine_model.EngineModel`);
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
 - ``weights``, a list with an entry for each of the program's arrays: its ``recipe``
   (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``; or the weight whose ``signs`` it
@@ -25,7 +25,7 @@ import numpy as np
 
 from fairseq_ext.checkpoints import bundle, dictionaries, layout
 from fairseq_ext.engine import shortlist
-from fairseq_ext.engine.engine_model import NO_AFFIXES, EngineModel, Settings
+from fairseq_ext.engine.engine_model import NO_AFFIXES, EngineModel
 from fairseq_ext.engine.program import (
     Code,
     Matrix,
@@ -67,7 +67,7 @@ def encode(
     """Return the content of the file, and the constants for the file of weights, by name.
 
     Weights ``in_bits`` are stored as bits or trits with their levels; for ``begins``, ``cut`` and
-    ``affixes`` see :class:`fairseq_ext.engine.engine_model.Settings`.
+    ``affixes`` see :class:`fairseq_ext.engine.engine_model.EngineModel`.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -152,13 +152,15 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
     listed = None
     if bundle.SHORTLIST in manifest.files:
         listed = shortlist.read(manifest.folder / bundle.SHORTLIST, source, target)
-    settings = Settings(
-        *(manifest.architecture, numbers, manifest.src, manifest.tgt),
-        **{"begins": content["begins"], "cut": content["cut"], "search": manifest.search},
-        affixes=tuple(map(tuple, content.get("affixes", NO_AFFIXES))),
-    )
     verify(program, weights)
-    model = EngineModel(program, weights, settings, source, target, listed, manifest.folder)
+    model = EngineModel(
+        *(program, weights, manifest.architecture, numbers, manifest.src, manifest.tgt),
+        *(source, target, content["begins"], content["cut"]),
+        affixes=tuple(map(tuple, content.get("affixes", NO_AFFIXES))),
+        search=manifest.search,
+        shortlist=listed,
+        path=manifest.folder,
+    )
     model.check()
     return model
 
@@ -204,8 +206,8 @@ def require_agreement(
     """Refuse a bundle whose configuration and program contradict each other.
 
     fairseq builds the model from ``config.json``, and the engine runs ``program.json``; if they
-    differed, one bundle would give two translations. ``begins`` and ``cut`` are the program's treatment of a source, and ``weights`` the entries of
-    ``program.json`` for its arrays.
+    differed, one bundle would give two translations. ``begins`` and ``cut`` are the program's
+    treatment of a source, and ``weights`` the entries of ``program.json`` for its arrays.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

@@ -244,7 +244,7 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the symbols around a task's sentences in the form of the engine's ``Settings``."""
+    """Return the symbols around a task's sentences in the form of an engine model."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])

@@ -106,12 +106,12 @@ def test_rounded_weights_are_laid_out_as_the_compiler_would(numbers: str, tmp_pa
     """Also in other numbers than the bundle's own."""
     path = bundled(tmp_path, "gru", numbers)
     bundled_model, compiled_model = program_file.read(path), compiled("gru", numbers)[0]
-    assert bundled_model.settings.numbers == numbers
+    assert bundled_model.numbers == numbers
     for weight, other in zip(bundled_model.weights, compiled_model.weights, strict=True):
         # Integers that a recipe puts together from rows of several scales are rounded twice.
         near = 0.01 if weight.kind == PLAIN else int(numbers == "int8")
         np.testing.assert_allclose(weight.values, other.values, atol=near)
-    assert program_file.read(path, "fp32").settings.numbers == "fp32"
+    assert program_file.read(path, "fp32").numbers == "fp32"
 
 
 def test_files_vote():
@@ -135,7 +135,7 @@ def test_files_vote():
     assert voting([first]).program is first.program
     for spoiled in (
         replace(second, target=[*second.target[:-1], "x"]),
-        replace(second, settings=replace(second.settings, cut=5)),
+        replace(second, cut=5),
     ):
         with pytest.raises(ConfigError, match="cannot vote"):
             voting([first, spoiled])

@@ -60,9 +60,9 @@ def engine_model(
     return EngineModel(
         program,
         [pack(matrix, numbers) for matrix in program.matrices],
-        Settings(name, numbers, task.cfg.source_lang, task.cfg.target_lang, begins, cut),
-        task.source_dictionary.symbols,
-        task.target_dictionary.symbols,
+        *(name, numbers, task.cfg.source_lang, task.cfg.target_lang),
+        *(task.source_dictionary.symbols, task.target_dictionary.symbols),
+        *(begins, cut),
     )
 
 
