@@ -61,10 +61,6 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-Dimensions = tuple["str | int", ...]
-"""A shape: numbers, and names of sizes, which are B, S, T, W and W+1."""
-
-
 class Sizes(NamedTuple):
     """Sizes of the memory.
 
@@ -85,61 +81,51 @@ def rounded(count: int) -> int:
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
 
-def layout(program: Program, attention: bool) -> dict[str, tuple[Dimensions, torch.dtype | None]]:
-    """Return the tensors' names, shapes and types; None is the model's type.
+def allocate(
+    program: Program, attention: bool, sizes: Sizes, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Allocate the state of a search by name, all 0.
 
     ``line [b, w, t]`` is the row at step t that hypothesis w descends from; the data of each
     step stays unchanged, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
     more place is never read. A sentence whose numbers are all 0 is empty.
     """
+    b, s, t, w = sizes
     integer, number = torch.int64, torch.float32
-    shapes: dict[str, tuple[Dimensions, torch.dtype | None]] = {
+    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
         "step": ((1,), integer),
-        "open": (("B",), torch.bool),
-        "real": (("B", "S"), torch.bool),
-        "limit": (("B",), integer),
-        "forced": (("B", "T"), integer),  # the token + 1, or 0
-        "line": (("B", "W", "T"), integer),
-        "tokens": (("B", "T", "W"), integer),
-        "totals": (("B", "T", "W"), number),
-        "count": (("B",), integer),
-        "ended lines": (("B", "W+1", "T"), integer),
-        "ended steps": (("B", "W+1"), integer),
-        "ended totals": (("B", "W+1"), number),
+        "open": ((b,), torch.bool),
+        "real": ((b, s), torch.bool),
+        "limit": ((b,), integer),
+        "forced": ((b, t), integer),  # the token + 1, or 0
+        "line": ((b, w, t), integer),
+        "tokens": ((b, t, w), integer),
+        "totals": ((b, t, w), number),
+        "count": ((b,), integer),
+        "ended lines": ((b, w + 1, t), integer),
+        "ended steps": ((b, w + 1), integer),
+        "ended totals": ((b, w + 1), number),
     }
     if attention:
-        shapes["attention"] = ("B", "T", "W", "S"), number
+        shapes["attention"] = (b, t, w, s), number
     for operation in program.decoder:
         if operation.code is Code.RECALL:
             register = operation.inputs[0].register
-            shapes[f"recalled {register}"] = ("B", "W", program.shapes[register].width), None
+            shapes[f"recalled {register}"] = (b, w, program.shapes[register].width), dtype
         elif operation.code is Code.ATTEND_PAST:
             for part, place in zip(("keys", "values"), operation.inputs[1:], strict=True):
-                shapes[f"{part} {operation.ints[1]}"] = ("B", "T", "W", place.width), None
+                shapes[f"{part} {operation.ints[1]}"] = (b, t, w, place.width), dtype
         elif operation.code in (Code.CONVOLVE, Code.TAPS, Code.FILTER):
             place = operation.inputs[operation.code is Code.CONVOLVE]
-            shapes[f"rows {operation.ints[1]}"] = ("B", "T", "W", place.width), None
+            shapes[f"rows {operation.ints[1]}"] = (b, t, w, place.width), dtype
         for place in operation.inputs:
             width, phase, rows = program.shapes[place.register]
             if place.register >= 0 and phase is not Phase.HYPOTHESES:
-                between = {Phase.TOKENS: ("S",), Phase.SENTENCES: (), Phase.SLOTS: (rows,)}[phase]
-                shapes[f"source {place.register}"] = ("B", *between, width), None
-    return shapes
-
-
-def allocate(
-    program: Program, attention: bool, sizes: Sizes, device: torch.device, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """Allocate the tensors of :func:`layout`, all 0."""
-    dimensions = {"B": sizes.sentences, "S": sizes.source, "T": sizes.steps, "W": sizes.beam}
-    dimensions["W+1"] = sizes.beam + 1
+                between = {Phase.TOKENS: (s,), Phase.SENTENCES: (), Phase.SLOTS: (rows,)}[phase]
+                shapes[f"source {place.register}"] = (b, *between, width), dtype
     return {
-        name: torch.zeros(
-            [dimensions.get(dimension, dimension) for dimension in shape],
-            dtype=kind or dtype,
-            device=device,
-        )
-        for name, (shape, kind) in layout(program, attention).items()
+        name: torch.zeros(shape, dtype=kind, device=device)
+        for name, (shape, kind) in shapes.items()
     }
 
 

@@ -135,7 +135,7 @@ class Frame:
         tokens: tokens of the source ``[B, S]``, or the newest tokens ``[B, W]``.
         positions: positions of these tokens, ``[S]`` or ``[1]``.
         real: true for source tokens that are not pads, ``[B, S]``.
-        state: the decoder's state, by :func:`fairseq_ext.engine.devices.executor.layout`.
+        state: the decoder's state, by :func:`fairseq_ext.engine.devices.executor.allocate`.
         registers: registers by number.
         shown: each model's attention weights for the alignment, ``[B, W, S]``.
     """
