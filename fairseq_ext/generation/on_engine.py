@@ -1,17 +1,16 @@
-"""Run fairseq's batches on our engine, in place of fairseq's generator and its scorer.
+"""Run fairseq's batches on our engine, in place of fairseq's generator.
 
-The classes have fairseq's interfaces. For bundles, which need neither torch nor fairseq, see
+The class has fairseq's interface. For bundles, which need neither torch nor fairseq, see
 :mod:`fairseq_ext.decoding.engine_translator`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.search import BeamSearch, LengthConstrainedBeamSearch, Sampling, Search
@@ -24,7 +23,6 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Found, Machine, Team, active_path
 from fairseq_ext.engine.program import merged
-from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.generation.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
 from fairseq_ext.generation.sampling import EpsilonSampling
@@ -33,95 +31,13 @@ from fairseq_ext.utils.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-class Native:
-    """A model or an ensemble on the engine, in place of fairseq's generator or scorer.
-
-    No weight may change once this object exists: it lays out some weights at once and the others
-    at the first batch. Batches that the engine cannot do are left to the ``fallback``, fairseq's
-    generator or scorer; the other arguments are those of :func:`with_engine`.
-    """
-
-    instead: str
-    """The search that runs instead of the engine, as the log names it."""
-    _align: Callable[..., Any] | None
-    """fairseq's function from attention to alignment, if alignments are asked for."""
-
-    def __init__(
-        self,
-        fallback: Any,
-        models: Sequence[BaseFairseqModel],
-        target: Dictionary,
-        numbers: str,
-        shortlist: Shortlist | None = None,
-    ) -> None:
-        self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
-        self._program = merged([compile_model(model, target, fallback.eos) for model in models])
-        self._model = models[0]
-        # none or one; all that share weights share the list
-        self._teams: list[Team | Executor] = []
-        self._left: set[str] = set()
-
-    def _leave(self, reason: str) -> None:
-        """Log once that fairseq does such batches, and why; see :func:`leave`."""
-        if reason not in self._left:
-            leave(self.instead, reason, self._numbers, self._shortlist)
-            self._left.add(reason)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the fallback, such as ``eos``, for fairseq's commands."""
-        if name == "_fallback":  # an object that is being copied has none yet
-            raise AttributeError(name)
-        return getattr(self._fallback, name)
-
-    def _translate(
-        self,
-        sources: Tensor,
-        rules: Rules,
-        prefixes: Sequence[Sequence[int]] | None = None,
-        numbers: Sequence[int] | None = None,
-    ) -> list[list[Found]]:
-        if not self._teams:
-            self._teams.append(self._opened())
-        sentences = words(sources, self._program.symbols.pad)
-        return self._teams[0].translate(sentences, rules, prefixes, numbers)
-
-    def _opened(self) -> Team | Executor:
-        """Open the program in C, or in torch on the model's device."""
-        if self._numbers == TORCH:
-            first = next(self._model.parameters())
-            return Executor(self._program, first.device, first.dtype)
-        machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
-        return Team(machine, torch.get_num_threads())
-
-    def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Any]:
-        """Turn a hypothesis of the engine into one of fairseq's.
-
-        The source ``[S]`` has pads, which get no attention. Attention and alignment of the ``T``
-        tokens are ``[T, S]`` or None.
-        """
-        symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
-        attention = alignment = None
-        if candidate.attention is not None:
-            attention = torch.zeros(len(tokens), len(source))
-            attention[:, source.ne(symbols.pad)] = torch.from_numpy(candidate.attention)
-            if self._align is not None:
-                alignment = self._align(attention, source, tokens, symbols.pad, symbols.end)
-        return {
-            "tokens": tokens,
-            "score": torch.tensor(candidate.score),
-            "attention": attention,
-            "alignment": alignment,
-            "positional_scores": torch.from_numpy(candidate.scores),
-        }
-
-
-def leave(instead: str, reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log what translates instead of the engine, and why; refuse to do without a shortlist."""
+def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
+    """Log why fairseq translates instead of the engine; refuse to do without a shortlist."""
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
     # fp32 is the default and saves only time; the user has asked for rounded weights.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
-    logger.log(level, "%s instead of the engine: %s", instead, reason)
+    logger.log(level, "fairseq's generator translates instead of the engine: %s", reason)
 
 
 def on_a_device(model: BaseFairseqModel) -> bool:
@@ -130,8 +46,8 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Make those generators and scorers of the same models that are on the engine share weights."""
-    natives = [generator for generator in generators if isinstance(generator, Native)]
+    """Make those generators of the same models that are on the engine share weights."""
+    natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
         native._program = natives[0]._program
@@ -140,47 +56,6 @@ def share_weights(generators: Iterable[Any]) -> None:
 def words(rows: Tensor, pad: int) -> list[list[int]]:
     """Return the rows of ``[B, S]`` as lists without pads."""
     return [row[row.ne(pad)].tolist() for row in rows]
-
-
-class NativeScorer(Native):
-    """A scorer of the targets of fairseq's batches: a search with only one path.
-
-    fairseq's scorer scores targets in which ``</s>`` is not only at the end.
-    """
-
-    instead = "fairseq's scorer scores"
-
-    def __init__(self, scorer: SequenceScorer, *arguments: Any) -> None:
-        super().__init__(scorer, *arguments)
-        self._align = utils.extract_hard_alignment if scorer.compute_alignment else None
-
-    def generate(
-        self, models: Sequence[BaseFairseqModel], sample: dict[str, Any], **unused: Any
-    ) -> list[list[dict[str, Tensor | None]]]:
-        """Score each target, and return it as the only hypothesis; see :class:`SequenceScorer`."""
-        targets = words(sample["target"], self._program.symbols.pad)
-        if "start_indices" in sample or not self._usual(targets, sample["net_input"]):
-            self._leave("a target is no whole sentence that `</s>` ends, or is too long.")
-            return self._fallback.generate(models, sample)
-        sources = sample["net_input"]["src_tokens"]
-        rules = Rules(beam=1, max_len_b=max(map(len, targets)), attention=True, listed=False)
-        candidates = self._translate(sources, rules, targets)
-        return [
-            [self._hypothesis(candidate, row)]
-            for row, (candidate,) in zip(sources, candidates, strict=True)
-        ]
-
-    def _usual(self, targets: list[list[int]], net_input: dict[str, Tensor]) -> bool:
-        """Whether each target follows the start symbol and has ``</s>`` only at its end."""
-        symbols, longest = self._program.symbols, self._program.longest_target
-        before = words(net_input["prev_output_tokens"], symbols.pad)
-        return all(
-            len(target) <= longest
-            and symbols.end in target
-            and target.index(symbols.end) == len(target) - 1
-            and fed == [symbols.begin, *target[:-1]]
-            for target, fed in zip(targets, before, strict=True)
-        )
 
 
 GENERATORS = (
@@ -199,7 +74,7 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Replace fairseq's generator or scorer with the engine, or return it and log why.
+    """Replace fairseq's generator with the engine, or return it and log why.
 
     Args:
         generator: fairseq's, with all its options.
@@ -211,26 +86,26 @@ def with_engine(
     Raises:
         ConfigError: there is a shortlist, but the engine does not search; or it is too short.
     """
-    scores = type(generator) is SequenceScorer
-    native = NativeScorer if scores else NativeGenerator
     if shortlist is not None:
-        if scores:
+        if type(generator) is SequenceScorer:
             raise ConfigError("`--shortlist` does not go with `--score-reference`.")
         shortlist.require(_followed(generator) + 2)
     try:
-        reason = obstacle_in(models, numbers) or (None if scores else obstacle(generator))
+        reason = obstacle_in(models, numbers) or obstacle(generator)
         if numbers == TORCH:
             reason = reason or obstacle_in_torch(generator, shortlist)
         if reason is None:
-            return native(generator, models, target, numbers, shortlist)
+            return NativeGenerator(generator, models, target, numbers, shortlist)
     except ConfigError as error:
         reason = str(error)
-    leave(native.instead, reason, numbers, shortlist)
+    leave(reason, numbers, shortlist)
     return generator
 
 
 def obstacle(generator: Any) -> str | None:
     """Say why the engine cannot do what a generator is asked for; None if it can."""
+    if type(generator) is SequenceScorer:
+        return "the engine scores no references; fairseq's scorer reads whole ones at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
         return "the engine has no constraints, diverse search or other generators."
     if generator.lm_model is not None:
@@ -268,8 +143,6 @@ def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
 
 def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None:
     """Say why `--engine torch` cannot do what a generator is asked for; None if it can."""
-    if type(generator) is SequenceScorer:
-        return "`--engine torch` scores no references; fairseq's scorer reads whole ones at once."
     if shortlist is not None:
         return "`--engine torch` has no shortlists."
     if isinstance(generator.search, Sampling):
@@ -308,20 +181,38 @@ def rules_of(generator: SequenceGenerator) -> search_options.Rules:
     )
 
 
-class NativeGenerator(Native):
-    """A generator that translates fairseq's batches on the engine.
+class NativeGenerator:
+    """A model or an ensemble on the engine, in place of fairseq's generator.
 
-    fairseq's generator translates what the engine cannot: constraints, a start symbol of its own,
-    and batches in which a prefix is a whole translation.
+    fairseq's generator, the ``fallback``, translates what the engine cannot: constraints, a start
+    symbol of its own, and batches in which a prefix is a whole translation. No weight may change
+    once this object exists: it lays out some weights at once and the others at the first batch.
+
+    Args:
+        fallback: fairseq's generator.
+        others: as for :func:`with_engine`.
     """
 
-    instead = "fairseq's generator translates"
+    def __init__(
+        self,
+        fallback: SequenceGenerator,
+        models: Sequence[BaseFairseqModel],
+        target: Dictionary,
+        numbers: str,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
+        self._program = merged([compile_model(model, target, fallback.eos) for model in models])
+        self._model, self._rules, self._seen = models[0], rules_of(fallback), 0
+        # none or one; all that share weights share the list
+        self._teams: list[Team | Executor] = []
+        self._left: set[str] = set()
 
-    def __init__(self, generator: SequenceGenerator, *arguments: Any) -> None:
-        super().__init__(generator, *arguments)
-        self._align = getattr(generator, "extract_alignment", None)
-        self._rules = rules_of(generator)
-        self._seen = 0
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the fallback, such as ``eos``, for fairseq's commands."""
+        if name == "_fallback":  # an object that is being copied has none yet
+            raise AttributeError(name)
+        return getattr(self._fallback, name)
 
     @property
     def search(self) -> Search:
@@ -350,7 +241,9 @@ class NativeGenerator(Native):
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
             reason = "a target is shorter than `--prefix-size`."
         if reason is not None:
-            self._leave(reason)
+            if reason not in self._left:  # is logged once
+                leave(reason, self._numbers, self._shortlist)
+                self._left.add(reason)
             unsupported = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **unsupported)
         sources = sample["net_input"]["src_tokens"].cpu()
@@ -358,18 +251,41 @@ class NativeGenerator(Native):
         # Samples depend on the number of a sentence, and so not on batches.
         first, self._seen = self._seen, self._seen + len(sources)
         numbers = sample["id"].tolist() if "id" in sample else range(first, self._seen)
-        candidates = self._translate(sources, self._rules, prefixes, numbers)
+        if not self._teams:
+            self._teams.append(self._opened())
+        sentences = words(sources, symbols.pad)
+        candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers)
         return [
             [self._hypothesis(candidate, row) for candidate in row_candidates]
             for row, row_candidates in zip(sources, candidates, strict=True)
         ]
 
+    def _opened(self) -> Team | Executor:
+        """Open the program in C, or in torch on the model's device."""
+        if self._numbers == TORCH:
+            first = next(self._model.parameters())
+            return Executor(self._program, first.device, first.dtype)
+        machine = Machine(self._program, self._numbers, shortlist=self._shortlist)
+        return Team(machine, torch.get_num_threads())
+
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
-        """Make fairseq's hypothesis; its attention is ``[S, T]``, and empty if there is none."""
-        hypothesis = super()._hypothesis(candidate, source)
-        attention, alignment = hypothesis["attention"], hypothesis["alignment"]
+        """Turn a hypothesis of the engine for a source ``[S]``, with pads, into one of fairseq's.
+
+        Its attention is ``[S, T]``, with 0 for pads, and empty if there is none.
+        """
+        symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
+        attention = alignment = torch.empty(0)
+        if candidate.attention is not None:
+            attention = torch.zeros(len(tokens), len(source))
+            attention[:, source.ne(symbols.pad)] = torch.from_numpy(candidate.attention)
+            if hasattr(self._fallback, "extract_alignment"):
+                align = self._fallback.extract_alignment
+                alignment = align(attention, source, tokens, symbols.pad, symbols.end)
+            attention = attention.t()
         return {
-            **hypothesis,
-            "attention": torch.empty(0) if attention is None else attention.t(),
-            "alignment": torch.empty(0) if alignment is None else alignment,
+            "tokens": tokens,
+            "score": torch.tensor(candidate.score),
+            "attention": attention,
+            "alignment": alignment,
+            "positional_scores": torch.from_numpy(candidate.scores),
         }

@@ -106,18 +106,6 @@ def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path, how: tuple):
     assert len({text for sentence in first for text, _ in sentence}) > 60  # of 200
 
 
-def test_scores_of_references(copy_data: Path, copy_model: Path, tmp_path: Path):
-    how = ("--score-reference", "--print-alignment", "hard", "--nbest", 1)
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *how)
-    ours, log = generated(copy_data, copy_model, tmp_path / "native", *how, "--engine", "native")
-    assert "instead of the engine" not in log
-    assert len(ours) == 50
-    for our, their in zip(ours, theirs, strict=True):
-        assert our.best.text == their.best.text == our.target
-        assert our.best.score == pytest.approx(their.best.score, abs=1e-4)
-        assert our.best.hard == their.best.hard != ()
-
-
 @pytest.mark.parametrize("options", ["--fp16", "--retain-dropout"])
 def test_models_that_the_engine_would_change(
     copy_data: Path, copy_model: Path, tmp_path: Path, options: str
@@ -144,7 +132,7 @@ def other_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "checkpoint_last.pt"
 
 
-@pytest.mark.parametrize("options", [("--print-alignment", "soft"), ("--score-reference",)])
+@pytest.mark.parametrize("options", [("--print-alignment", "soft")])
 def test_several_models(
     copy_data: Path, copy_model: Path, other_model: Path, tmp_path: Path, options: tuple
 ):

@@ -13,7 +13,6 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.quant_noise import quant_noise
 from fairseq.modules.transformer_layer import TransformerEncoderLayer
 from fairseq.sequence_generator import SequenceGenerator
-from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, weight_norm
 
@@ -172,9 +171,6 @@ def test_weights_that_are_not_finite(name: str, value: float):
     for use in (
         lambda: engine(model, task),
         lambda: engine_model(model, task, "int8", "transformer"),
-        lambda: with_engine(
-            SequenceScorer(task.target_dictionary), [model], task.target_dictionary, "fp32"
-        ),
     ):
         with pytest.raises(CheckpointError, match=message):
             use()
