@@ -18,6 +18,7 @@ import torch
 from fairseq import options, utils
 from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
@@ -33,7 +34,6 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
 """Options of the search that are fixed when a model is loaded."""
-SCORE = Search(beam=1, flags=("--score-reference",))
 MOST_GENERATORS = 8
 """Generators to keep, one for each set of search options."""
 
@@ -195,8 +195,9 @@ class Translator:
         )
         scored: list[Tensor] = [torch.empty(0)] * len(targets)
         with self._one_at_a_time.held(), own_random_numbers(self._search):
-            scorer, numbers = self._generator(SCORE), range(len(targets))
-            for place, _, (hypothesis,) in self._run(scorer, pairs, numbers):
+            for place, _, (hypothesis,) in self._run(
+                SequenceScorer(words), pairs, range(len(targets))
+            ):
                 scored[place] = hypothesis["positional_scores"].cpu()
         return scored
 
@@ -214,13 +215,11 @@ class Translator:
             disable_iterator_cache=True,  # or fairseq keeps every dataset it has seen
         ).next_epoch_itr(shuffle=False)
         for batch in batches:
-            sources = batch["net_input"]["src_tokens"]
+            sources, places = batch["net_input"]["src_tokens"], batch["id"].tolist()
             batch = utils.move_to_cuda(batch) if self._cuda else batch
-            places = batch["id"].tolist()
-            numbered = {**batch, "id": torch.tensor([numbers[place] for place in places])}
-            constraints = batch.get("constraints")
+            batch["id"] = torch.tensor([numbers[place] for place in places])
             results = self._task.inference_step(
-                generator, self._models, numbered, constraints=constraints
+                generator, self._models, batch, constraints=batch.get("constraints")
             )
             yield from zip(places, sources, results, strict=True)
 
@@ -262,7 +261,7 @@ def _flags(search: Search) -> list[str]:
     switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]
     if search.top_k:
         switches.append(f"--sampling-topk={search.top_k}")
-    if search.shortlist is not None and not set(SCORE.flags) & set(search.flags):
+    if search.shortlist is not None:
         switches.append(f"--shortlist={search.shortlist}")
     return [*flags, *switches, *search.flags]
 
