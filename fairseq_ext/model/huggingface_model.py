@@ -1,7 +1,7 @@
 """Write fairseq's Transformer as a model of Hugging Face's library transformers.
 
 The library has classes for models from fairseq, which compute the same. Their weights have the same
-names after ``model.``. Neither the library nor its files are needed to write a model.
+names after ``model.``. Writing a model needs only its library of tokenizers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fairseq.data import Dictionary
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def model_class(stock: StockTransformer) -> ModelClass:
 
 def write(stock: StockTransformer, folder: Path) -> None:
     """Write weights, configuration, search defaults and tokenizers into an empty folder."""
+    extras.need("tokenizers")
     kind = model_class(stock)
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
     special: dict[str, Any] = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
@@ -132,30 +134,15 @@ def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
 
 def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
     """Write a tokenizer for text that consists of the model's own tokens, separated by blanks."""
-    special = [
-        {
-            **{"id": number, "content": dictionary.symbols[number], "single_word": False},
-            **{"lstrip": False, "rstrip": False, "normalized": False, "special": True},
-        }
-        for number in range(4)
-    ]
-    ending = [
-        {"Sequence": {"id": "A", "type_id": 0}},
-        {"SpecialToken": {"id": "</s>", "type_id": 0}},
-    ]
-    content = {
-        **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": special},
-        **{"normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": None},
-        "post_processor": {
-            **{"type": "TemplateProcessing", "single": ending, "pair": []},
-            "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}},
-        },
-        "model": {
-            **{"type": "WordLevel", "unk_token": "<unk>"},
-            "vocab": {symbol: number for number, symbol in enumerate(dictionary.symbols)},
-        },
-    }
-    _write_json(folder / "tokenizer.json", content)
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    numbers = {symbol: number for number, symbol in enumerate(dictionary.symbols)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    tokenizer.add_special_tokens(dictionary.symbols[:4])
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ending = [("</s>", numbers["</s>"])]
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=ending)
+    tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     _write_json(
         folder / "tokenizer_config.json",
