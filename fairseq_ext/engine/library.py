@@ -10,8 +10,6 @@ import ctypes
 import functools
 import importlib.util
 import os
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
@@ -26,6 +24,7 @@ from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack_all
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.locks import ForkSafeLock
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
@@ -152,14 +151,15 @@ class Worker:
     """One thread's memory; its methods release Python's lock while they compute."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        self._machine, self._process = machine, os.getpid()
         self._results = ctypes_structs.Results()
         self._space = library().engine_open(ctypes.byref(machine._program), machine._path)
         if not self._space:
             raise MemoryError("No memory for the engine.")
 
     def __del__(self) -> None:
-        if getattr(self, "_space", None):
+        # In the child of a fork the memory may be half written.
+        if getattr(self, "_space", None) and self._process == os.getpid():
             library().engine_close(self._space)
             library().engine_forget(ctypes.byref(self._results))
             self._space = None
@@ -179,11 +179,6 @@ class Worker:
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
             numbers: numbers of the sentences, on which samples depend; None counts from 0.
-
-        Raises:
-            ConfigError: the shortlist has too few tokens for the rules.
-            DataError: a sentence is empty or too long, or has a token id outside the vocabulary.
-            MemoryError: the batch is too large.
         """
         machine = self._machine
         check_prefixes(prefixes, machine.target_vocabulary)
@@ -248,23 +243,13 @@ class Team:
     """A team of workers that share out a batch; the result equals that of a single worker."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
-        self._machine, self._threads = machine, threads
+        self._machine, self._threads, self._free = machine, threads, ForkSafeLock()
         self._start()
-        _TEAMS.add(self)
 
     def _start(self) -> None:
+        self._process = os.getpid()
         self._workers = [self._machine.worker() for _ in range(self._threads)]
         self._pool = ThreadPoolExecutor(self._threads)
-        self._free = threading.Lock()  # a call from another thread waits for the workers
-
-    def renew(self) -> None:
-        """Make new workers in the child of a fork, which has no other threads.
-
-        The old workers may have been in the middle of work, so their memory cannot be reused.
-        """
-        for worker in self._workers:
-            worker._space = None
-        self._start()
 
     def translate(
         self,
@@ -278,7 +263,9 @@ class Team:
         numbers = range(len(sentences)) if numbers is None else numbers
         parts = [slice(first, None, count) for first in range(count)]  # take about equally long
         translations: list[list[Found]] = [[]] * len(sentences)
-        with self._free:
+        with self._free.held():
+            if self._process != os.getpid():  # the child of a fork has no other threads
+                self._start()
             started = [
                 self._pool.submit(
                     *(worker.translate, sentences[part], rules),
@@ -290,17 +277,6 @@ class Team:
             for part, future in zip(parts, started, strict=True):
                 translations[part] = future.result()
         return translations
-
-
-_TEAMS: weakref.WeakSet[Team] = weakref.WeakSet()
-
-
-def _renew_teams() -> None:
-    for team in list(_TEAMS):
-        team.renew()
-
-
-os.register_at_fork(after_in_child=_renew_teams)
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
