@@ -65,9 +65,6 @@ def opened(
         make_search: makes the default search of all calls from the model's own defaults.
         threads: that share the work; None for the number in the environment. Except for models on
             the engine, this is a setting of the process.
-
-    Raises:
-        FairseqExtError: the model cannot be loaded, or options do not go with it.
     """
     paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
     versions = FileVersions(chain(*map(files_of, paths)))

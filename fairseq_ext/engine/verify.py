@@ -84,15 +84,7 @@ OF_DECODER = {
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Refuse a program that would read or write outside its memory.
-
-    Args:
-        program: the program; its ``matrices`` are ignored.
-        weights: the matrices, laid out.
-
-    Raises:
-        ConfigError: the first fault.
-    """
+    """Refuse a program that would read or write outside its memory, with its weights laid out."""
     for number, weight in enumerate(weights):
         _require(is_whole(weight), f"weight {number} has another size or kind than it says")
     _Verifier(program, weights).run()

@@ -12,15 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 
 
 def penalty(length: int, alpha: float) -> float:
-    """Compute ``lp(Y)``, by which a log-probability is divided.
-
-    Args:
-        length: ``|Y|`` in tokens, ``</s>`` included.
-        alpha: α; 0 gives 1, no penalty.
-
-    Returns:
-        1 for one token, and more for more tokens.
-    """
+    """Compute ``lp(Y)``, which is 1 for one token; a log-probability is divided by it."""
     return ((5 + length) / 6) ** alpha
 
 
@@ -61,13 +53,7 @@ class GnmtGeneratorWithAlignment(GnmtScores, SequenceGeneratorWithAlignment):
 
 
 def generator_options(alpha: float, generation: Any, extra: dict[str, Any] | None) -> dict:
-    """Return arguments for fairseq's ``build_generator`` that give GNMT's scores.
-
-    Args:
-        alpha: α, above 0.
-        generation: fairseq's generation options.
-        extra: ``extra_gen_cls_kwargs`` from the caller.
-    """
+    """Return arguments for fairseq's ``build_generator`` that give GNMT's scores."""
     options = {**(extra or {}), "gnmt_alpha": alpha}
     alignment = getattr(generation, "print_alignment", None)
     if alignment:

@@ -82,9 +82,6 @@ def with_engine(
         target: the dictionary of their output.
         numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: tokens that translations may have; None for all.
-
-    Raises:
-        ConfigError: there is a shortlist, but the engine does not search; or it is too short.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:

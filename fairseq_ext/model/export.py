@@ -19,18 +19,9 @@ EXACTNESS = {
 
 
 def export(path: Path, output: Path) -> tuple[int, str]:
-    """Write a bundle as a checkpoint, whole or not at all.
+    """Write a bundle as a checkpoint without optimizer state, whole or not at all.
 
-    Args:
-        path: of the bundle.
-        output: the checkpoint's path; it gets no optimizer state.
-
-    Returns:
-        The number of tensors, and in words how near they are to the trained ones.
-
-    Raises:
-        CheckpointError: the bundle is missing or damaged.
-        EnvironmentProblem: the checkpoint cannot be written.
+    Return the number of tensors, and in words how near they are to the trained ones.
     """
     manifest = bundle.read(path)
     checkpoint = storage.load(path)

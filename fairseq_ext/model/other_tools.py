@@ -39,12 +39,6 @@ class StockTransformer:
     """A trained Transformer of fairseq, with the options that decide its computation.
 
     Attributes:
-        model: in evaluation mode.
-        source, target: dictionaries.
-        src, tgt: languages.
-        architecture: its name in fairseq.
-        activation: of the feed-forward layers, one of :data:`ACTIVATIONS`.
-        heads: of encoder and decoder.
         pre_norm: whether layers normalize their input instead of the residual sum.
         learned_positions: whether positions are learned, not sinusoidal.
         normalizes_embeddings: whether there is a layer norm after the embedding.
@@ -96,11 +90,6 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
 
     Returns:
         The name of the model's architecture in fairseq.
-
-    Raises:
-        CheckpointError, DataError: the model cannot be read.
-        ConfigError: the tool cannot compute it, or the folder has files.
-        EnvironmentProblem: a library is missing, or the folder cannot be written.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another folder.")

@@ -42,9 +42,7 @@ CARD = "README.md"
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 """Endings of the weights that are stored in int8 beside binary ones."""
 
-Change = Callable[
-    [BaseFairseqModel, Any, TranslationTask], tuple[BaseFairseqModel, TranslationTask]
-]
+Change = Callable[..., tuple[BaseFairseqModel, TranslationTask]]
 """From a model, its configuration and task to another model and its task."""
 
 logger = logging.getLogger(__name__)

@@ -62,12 +62,7 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
 
 
 class Sizes(NamedTuple):
-    """Sizes of the memory.
-
-    Attributes:
-        sentences, source, steps: B, the tokens S of the longest source, T.
-        beam: W.
-    """
+    """Sizes of the memory: B, the tokens S of the longest source, T and W."""
 
     sentences: int
     source: int

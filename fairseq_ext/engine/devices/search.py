@@ -17,13 +17,9 @@ NEVER = -torch.inf
 def advance(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
 ) -> None:
-    """Take one step of the search, by the equations of ``native/search.c``.
+    """Take one step of the search, by the equations of ``native/search.c``, in place.
 
-    Args:
-        rules: options of the search; sampling is not supported.
-        symbols: the target's special symbols.
-        state: the state, changed in place.
-        logits: each model's logits ``[B, W, V]`` of the next tokens.
+    The logits of each model for the next tokens are ``[B, W, V]``. There is no sampling.
     """
     step, beam, line = state["step"], rules.beam, state["line"]
     totals = state["totals"].index_select(1, step).squeeze(1)
