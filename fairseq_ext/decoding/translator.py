@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
-from fairseq_ext.generation import length_penalty, sampling
+from fairseq_ext.generation import generators
 from fairseq_ext.generation.on_engine import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
 from fairseq_ext.generation.translation_ext import TranslationExtTask
@@ -120,11 +120,11 @@ class Translator:
         check_gnmt_lenpen(search.gnmt_lenpen, generation)
         options = {}
         if search.gnmt_lenpen:
-            options = length_penalty.generator_options(search.gnmt_lenpen, generation, None)
+            options = generators.gnmt_options(search.gnmt_lenpen, generation, None)
         generator = self._task.build_generator(self._models, generation, **options)
         if search.epsilon:
             dictionary = self._task.target_dictionary
-            generator.search = sampling.EpsilonSampling(dictionary, search.epsilon)
+            generator.search = generators.EpsilonSampling(dictionary, search.epsilon)
         return generator
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:

@@ -24,8 +24,11 @@ from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Found, Machine, Team, active_path
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.shortlist import Shortlist
-from fairseq_ext.generation.length_penalty import GnmtGenerator, GnmtGeneratorWithAlignment
-from fairseq_ext.generation.sampling import EpsilonSampling
+from fairseq_ext.generation.generators import (
+    EpsilonSampling,
+    GnmtGenerator,
+    GnmtGeneratorWithAlignment,
+)
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)

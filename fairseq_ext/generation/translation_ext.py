@@ -29,7 +29,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
-from fairseq_ext.generation import length_penalty, sampling
+from fairseq_ext.generation import generators
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError
 
@@ -222,12 +222,12 @@ class TranslationExtTask(TranslationTask):
             if self.affixes.target_suffix is not None:
                 extra_gen_cls_kwargs["eos"] = self.affixes.target_suffix
         if alpha and seq_gen_cls is None:
-            options |= length_penalty.generator_options(alpha, args, extra_gen_cls_kwargs)
+            options |= generators.gnmt_options(alpha, args, extra_gen_cls_kwargs)
         else:
             options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
         generator = super().build_generator(models, args, **options)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
-            generator.search = sampling.EpsilonSampling(self.target_dictionary, epsilon)
+            generator.search = generators.EpsilonSampling(self.target_dictionary, epsilon)
         return generator
 
     def inference_step(

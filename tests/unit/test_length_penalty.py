@@ -15,7 +15,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.generation.length_penalty import GnmtGenerator, penalty
+from fairseq_ext.generation.generators import GnmtGenerator, penalty
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation.outputs import read_generated
+from fairseq_ext.generation.generators import EpsilonSampling, truncate
 from fairseq_ext.generation.option_checks import check_sampling
-from fairseq_ext.generation.sampling import EpsilonSampling, truncate
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
