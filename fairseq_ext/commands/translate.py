@@ -261,7 +261,7 @@ class Session:
                 request.text, src, tgt, model.folders, constraints=constrained
             )
             splitter = sentence_splitter(src, tgt) if request.split_sentences else None
-            model.require_unchanged()
+            model.versions.require_unchanged()
             rerank = _reranker(request.search)
             yield Session(request, model.translator, codec, rerank, splitter, keeper)
 

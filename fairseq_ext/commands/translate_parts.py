@@ -102,7 +102,7 @@ def run(request: Request) -> int:
     if options.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
-        with Session.load(request) as session, folder.start(job):
+        with Session.load(request) as session, folder.shared.joined_job(job):
             lines = sum(part.lines for part in folder.missing(shard_parts))
             bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 
@@ -117,7 +117,7 @@ def run(request: Request) -> int:
     missing, total = len(folder.missing()), len(folder.parts)
     print(f"{folder.path}: {total - missing:,} of {total:,} parts are there", file=sys.stderr)
     if not missing:
-        folder.tidy()
+        folder.shared.tidy([folder.text(part).name for part in folder.parts])
         if request.json is not None:
             folder.join(request.json, details=True)
         if request.output is not None:

@@ -120,7 +120,7 @@ def load(
     """
     with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
         translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
-        opened_model.require_unchanged()
+        opened_model.versions.require_unchanged()
     size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     pictures: dict[str, bytes] = {}
     for package, module in wings.declared("PORTRAIT"):

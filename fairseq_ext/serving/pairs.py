@@ -155,6 +155,6 @@ def load(settings: Settings) -> Pairs:
             codec = TextCodec(text.encoder(), text.decoder())
             split = settings.split_sentences
             splitter = sentence_splitter(text.src, text.tgt) if split else None
-            model.require_unchanged()
+            model.versions.require_unchanged()
             served[str(path)] = Served(model.translator, codec, model.search.nbest, splitter)
     return Pairs(served)

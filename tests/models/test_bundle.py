@@ -30,7 +30,7 @@ from fairseq_ext.demo import systems
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
 from fairseq_ext.evaluation.score import read_scores
-from fairseq_ext.model import agreement, program_file, write
+from fairseq_ext.model import program_file, write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
 from fairseq_ext.utils import files, option_fields
@@ -467,7 +467,7 @@ def test_weights_that_change_after_opening_change_no_translation(copy: Path):
 
 
 def test_weights_that_are_cut_off_while_they_are_read(copy: Path, monkeypatch: pytest.MonkeyPatch):
-    weights, check = copy / "model.safetensors", agreement.require
+    weights, check = copy / "model.safetensors", program_file.require_agreement
 
     def cut_off_and_check(*arguments: Any) -> None:
         os.truncate(weights, weights.stat().st_size // 2)

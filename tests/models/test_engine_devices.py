@@ -17,8 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.engine import NUMBERS, TORCH
-from fairseq_ext.engine.devices.executor import Executor, Stage, padded
-from fairseq_ext.engine.devices.memory import Sizes, rounded
+from fairseq_ext.engine.devices.executor import Executor, Sizes, Stage, padded, rounded
 from fairseq_ext.engine.devices.operations import Model, encode
 from fairseq_ext.engine.library import available_paths
 from fairseq_ext.engine.search_options import Rules

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from fairseq_ext.engine.library import Machine, Team, Worker
 from fairseq_ext.engine.search_options import Rules, Sampling
-from fairseq_ext.generation.length_penalty import GnmtGenerator
-from fairseq_ext.generation.on_engine import NativeGenerator, NativeScorer, obstacle, rules_of
-from fairseq_ext.generation.sampling import EpsilonSampling, truncate
+from fairseq_ext.generation.generators import EpsilonSampling, GnmtGenerator, truncate
+from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import DataError
 from tests.support import models
 from tests.support.engine import (
@@ -180,12 +179,17 @@ def test_a_fork_translates_with_threads_of_its_own():
     def translations() -> list:
         return bits(team.translate(SENTENCES, Rules(beam=2, max_len_b=10)))
 
-    alone, before = translations(), list(team._workers)
+    def spaces_after_closing() -> list[int]:
+        for worker in team._workers:
+            worker.__del__()
+        return [worker._space for worker in team._workers]
+
+    alone, spaces = translations(), [worker._space for worker in team._workers]
+    assert all(spaces)
     assert in_a_fork(translations) == alone
-    assert in_a_fork(translations, team._free) == alone  # as if another thread were translating
-    assert in_a_fork(lambda: [worker._space is None for worker in before]) == [True, True]
-    assert all(worker._space for worker in before)
-    assert team._workers == before
+    # As if another thread were translating:
+    assert in_a_fork(translations, team._free._lock) == alone
+    assert in_a_fork(spaces_after_closing) == spaces
 
 
 @pytest.mark.parametrize(("a", "length"), [(0.29, 100), (0.57, 100), (0.58, 50)])
@@ -264,52 +268,3 @@ def test_epsilon_of_a_task_reaches_the_engine():
     assert native._rules.sampling.top_k == 7
     native.search = EpsilonSampling(dictionary, 0.2)
     assert (native._rules.sampling.top_k, native._rules.sampling.epsilon) == (0, 0.2)
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        *("transformer", "gru", "linformer", "muse", "bmt-1"),
-        *("gru+gru", "transformer+gru", "muse+gru"),
-    ],
-)
-def test_references_are_scored_like_fairseqs(names: str):
-    """Of a batch with targets of different lengths, with attention and alignments."""
-    voters, task = together(names)
-    dictionary = task.target_dictionary
-    source = models.padded(models.random_sentences([4, 7, 2], size=SIZE), left=True)
-    target = models.padded(models.random_sentences([9, 1, 5], size=SIZE, seed=6), left=False)
-    sample = {"target": target, "net_input": models.net_input(source, target)}
-    scorer = SequenceScorer(dictionary, compute_alignment=True)
-    native = NativeScorer(scorer, voters, dictionary, "fp32")
-    assert native.eos == scorer.eos
-    theirs = scorer.generate(voters, sample)
-    scorer.generate = None  # the engine does not need it
-    for (our,), (their,) in zip(native.generate(voters, sample), theirs, strict=True):
-        assert our["tokens"].tolist() == their["tokens"].tolist()
-        assert float(our["score"]) == pytest.approx(float(their["score"]), abs=1e-4)
-        torch.testing.assert_close(
-            our["positional_scores"], their["positional_scores"], atol=1e-4, rtol=0
-        )
-        if their["attention"] is None:
-            assert our["attention"] is our["alignment"] is None
-            continue
-        attention = their["attention"][: len(our["tokens"])]
-        torch.testing.assert_close(our["attention"], attention, atol=1e-4, rtol=0)
-        assert our["alignment"] == their["alignment"]
-
-
-def test_unusual_targets_are_left_to_fairseq():
-    model, task = sharpened("transformer")
-    scorer = SequenceScorer(task.target_dictionary)
-    native = NativeScorer(scorer, [model], task.target_dictionary, "fp32")
-    scorer.generate = lambda models, sample: "fairseq"
-    source = {"src_tokens": torch.tensor([SENTENCE]), "src_lengths": torch.tensor([5])}
-    for target, before in (
-        ([5, 6], [2, 5]),  # without </s>
-        ([5, 2, 6, 2], [2, 5, 2, 6]),
-        ([5, 2], [0, 5]),  # another start symbol
-    ):
-        prev = {"prev_output_tokens": torch.tensor([before])}
-        sample = {"target": torch.tensor([target]), "net_input": {**source, **prev}}
-        assert native.generate([model], sample) == "fairseq"

@@ -12,7 +12,7 @@ from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 
 from fairseq_ext.checkpoints import layout, storage
-from fairseq_ext.engine.engine_model import EngineModel, Settings
+from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.weights import pack
 from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline

@@ -49,8 +49,8 @@ def test_every_shipped_model_has_a_program():
         path = find_model.resolved(Path(name))
         model = program_file.read(path)
         for language, symbols in (
-            (model.settings.src, model.source),
-            (model.settings.tgt, model.target),
+            (model.src, model.source),
+            (model.tgt, model.target),
         ):
             words = (path / f"dict.{language}.txt").read_text(encoding="utf-8").splitlines()
             assert len(symbols) == len(SPECIAL) + len(words)
