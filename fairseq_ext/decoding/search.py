@@ -13,7 +13,7 @@ from fairseq_ext.engine import DEFAULT
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
 
-# Numbers of a search: option, kind, least and most.
+# Numbers of a search: option, kind, minimum and maximum.
 RANGES: dict[str, tuple[str, type, float, float]] = {
     "beam": ("--beam", Integral, 1, math.inf),
     "nbest": ("--nbest", Integral, 1, math.inf),
@@ -75,13 +75,13 @@ class Search:
 
     def check(self) -> None:
         """Refuse the first number that is out of range."""
-        for name, (option, kind, least, most) in RANGES.items():
+        for name, (option, kind, minimum, maximum) in RANGES.items():
             value = getattr(self, name)
             wish = "a whole number" if kind is Integral else "a number"
-            if isinstance(value, kind) and least <= value <= most:
+            if isinstance(value, kind) and minimum <= value <= maximum:
                 continue
             if isinstance(value, kind):
-                wish = f"at least {least}" if value < least else f"at most {most}"
+                wish = f"at least {minimum}" if value < minimum else f"at most {maximum}"
             raise ConfigError(f"`{option}` must be {wish}, but is {value} instead.")
         if self.nbest > self.beam:
             raise ConfigError(
