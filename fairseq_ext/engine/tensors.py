@@ -104,7 +104,10 @@ class Tensors:
         entry = self._entry(name)
         kind, count = TYPES[entry["dtype"]], math.prod(entry["shape"])
         begin = self._begin + entry["data_offsets"][0]
-        array = np.fromfile(self._path, kind, count, offset=begin)
+        try:
+            array = np.fromfile(self._path, kind, count, offset=begin)
+        except OSError as error:  # it was removed meanwhile
+            raise self.damaged(error) from None
         if array.size < count:
             raise DataError(f"it ends within the weight `{name:.60}`")
         return array.reshape(entry["shape"])
