@@ -7,12 +7,11 @@ import importlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from fairseq import utils
 from fairseq.models import BaseFairseqModel
@@ -79,7 +78,48 @@ def write(
             shortlist = shortlist if shortlist.is_file() else None
         if shortlist is not None:
             shutil.copyfile(files.require_file(shortlist, "shortlist"), folder / bundle.SHORTLIST)
-        _write_files(checkpoint, data, folder, numbers, dict(search or {}), card or Card(), change)
+        (model,), cfg, task = trained.load(data, [checkpoint])
+        if change is not None:
+            model, task = change(model, cfg, task)
+        if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
+            raise ConfigError(
+                f"`--numbers {numbers}` would round what {checkpoint} binarizes; `--numbers "
+                f"{bundle.BITS}` stores it in bits."
+            )
+        try:
+            _write_model(model, cfg, task, folder, numbers)
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint} {error}") from None
+        src, tgt = task.cfg.source_lang, task.cfg.target_lang
+        for language, words in ((src, task.source_dictionary), (tgt, task.target_dictionary)):
+            words.save(str(folder / f"dict.{language}.txt"))
+        if (folder / bundle.SHORTLIST).exists():
+            sides = (task.source_dictionary.symbols, task.target_dictionary.symbols)
+            read_shortlist(folder / bundle.SHORTLIST, *sides)
+        saved = pipeline.find((bundle.home(checkpoint), data))
+        text = saved and saved.towards(src, tgt)
+        if text:
+            text.save(folder)
+        name = layout.architecture({"cfg": cfg})
+        if bundle.is_bundle(checkpoint):
+            updates = bundle.read(checkpoint).updates
+        else:
+            updates = layout.num_updates(storage.peek(checkpoint))
+        content = {
+            **{"format": bundle.FORMAT, "version": bundle.VERSION},
+            **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers},
+            "search": dict(search or {}),
+            "origin": {"fairseq_ext": __version__, "updates": updates},
+        }
+        content["files"] = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
+        (folder / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
+        card_text = (card or Card()).render(
+            **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers},
+            updates=updates,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            text=text.describe() if text else "tokens, as they are",
+        )
+        (folder / CARD).write_text(card_text, encoding="utf-8")
         written = bundle.read(folder)
     return dataclasses.replace(written, folder=output)
 
@@ -117,58 +157,6 @@ def _becoming(output: Path) -> Iterator[Path]:
             archived.write(folder, output, bundle.MANIFEST)
 
 
-def _write_files(
-    checkpoint: Path,
-    data: Path,
-    folder: Path,
-    numbers: str,
-    search: dict[str, Any],
-    card: Card,
-    change: Change | None,
-) -> None:
-    """Write all files of a bundle except the shortlist, which has already been written."""
-    (model,), cfg, task = trained.load(data, [checkpoint])
-    if change is not None:
-        model, task = change(model, cfg, task)
-    if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
-        raise ConfigError(
-            f"`--numbers {numbers}` would round what {checkpoint} binarizes; `--numbers "
-            f"{bundle.BITS}` stores it in bits."
-        )
-    try:
-        _write_model(model, cfg, task, folder, numbers)
-    except CheckpointError as error:
-        raise CheckpointError(f"{checkpoint} {error}") from None
-    src, tgt = task.cfg.source_lang, task.cfg.target_lang
-    for language, words in ((src, task.source_dictionary), (tgt, task.target_dictionary)):
-        words.save(str(folder / f"dict.{language}.txt"))
-    if (folder / bundle.SHORTLIST).exists():
-        sides = (task.source_dictionary.symbols, task.target_dictionary.symbols)
-        read_shortlist(folder / bundle.SHORTLIST, *sides)
-    saved = pipeline.find((bundle.home(checkpoint), data))
-    text = saved and saved.towards(src, tgt)
-    if text:
-        text.save(folder)
-    name = layout.architecture({"cfg": cfg})
-    if bundle.is_bundle(checkpoint):
-        updates = bundle.read(checkpoint).updates
-    else:
-        updates = layout.num_updates(storage.peek(checkpoint))
-    content = {
-        **{"format": bundle.FORMAT, "version": bundle.VERSION},
-        **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers, "search": search},
-        "origin": {"fairseq_ext": __version__, "updates": updates},
-    }
-    content["files"] = {path.name: files.sha256(path) for path in sorted(folder.iterdir())}
-    (folder / bundle.MANIFEST).write_text(_as_json(content), encoding="utf-8")
-    card_text = card.render(
-        **{"src": src, "tgt": tgt, "architecture": name, "numbers": numbers, "updates": updates},
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        text=text.describe() if text else "tokens, as they are",
-    )
-    (folder / CARD).write_text(card_text, encoding="utf-8")
-
-
 @torch.no_grad()
 def _write_model(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
@@ -188,7 +176,9 @@ def _write_model(
     stored: dict[str, Tensor] = {}
     in_bits: dict[str, dict[str, Tensor]] = {}
     if numbers in (bundle.BITS, bundle.BITS_INT8):
-        config["binary"], in_bits = _in_bits(model)
+        for package, module in wings.declared("BITS"):
+            wing = importlib.import_module(f"{package}.{module}")
+            config["binary"], in_bits = wing.binary_weights(model)
     for name in state.keys() - tied.keys():
         if name in in_bits:
             stored |= {name + ending: tensor for ending, tensor in in_bits[name].items()}
@@ -202,24 +192,16 @@ def _write_model(
         rounded = {name: torch.tensor(tensors.array(name)) for name in tensors.names()}
         for name, first in {**{name: name for name in rounded}, **tied}.items():
             state[name].copy_(rounded[first])
-    constants = _write_program(model, task, folder, in_bits)
-    if constants:
-        stored |= {name: torch.tensor(array) for name, array in constants.items()}
-        (folder / bundle.WEIGHTS).write_bytes(save(stored))
-
-
-def _write_program(
-    model: BaseFairseqModel, task: TranslationTask, folder: Path, in_bits: Collection[str]
-) -> dict[str, np.ndarray]:
-    """Write the engine's program, or log why there is none; return the program's own arrays."""
     try:
         program, begins, cut = compiled(model, task)
     except ConfigError as error:
         logger.warning("The bundle has no program, and needs fairseq to translate: %s", error)
-        return {}
+        return
     content, constants = program_file.encode(program, begins, cut, in_bits, affixes_of(task))
     (folder / bundle.PROGRAM).write_text(content, encoding="utf-8")
-    return constants
+    if constants:
+        stored |= {name: torch.tensor(array) for name, array in constants.items()}
+        (folder / bundle.WEIGHTS).write_bytes(save(stored))
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
@@ -246,13 +228,6 @@ def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])
-
-
-def _in_bits(model: BaseFairseqModel) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Pack binary weights; return their entry in the configuration, and the tensors of each."""
-    for package, module in wings.declared("BITS"):
-        return importlib.import_module(f"{package}.{module}").binary_weights(model)
-    return {}, {}
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import fairseq_ext
 from fairseq_ext.checkpoints import storage
-from fairseq_ext.model.export import export_to
+from fairseq_ext.model.other_tools import export_to
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError
 from tests.support import models
