@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +23,46 @@ from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 logger = logging.getLogger(__name__)
-_SHOWN = 4  # names shown in a message
+_SHOWN = 4  # differences shown in a message
+KINDS = {
+    "last_epochs": ("checkpointEPOCH.pt", r"checkpoint(\d+)\.pt"),
+    "last_updates": ("checkpoint_EPOCH_UPDATE.pt", r"checkpoint_\d+_(\d+)\.pt"),
+    "best": ("checkpoint.best_METRIC_VALUE.pt", r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"),
+}
+"""Names of the files of each kind that :func:`select` chooses from, and a pattern with the number
+by which they are sorted."""
 
 
-def last_epochs(folder: str | Path, count: int) -> list[Path]:
-    """Return the ``count`` newest files ``checkpointN.pt``, oldest first.
+def select(folder: str | Path, kind: str, count: int) -> list[Path]:
+    """Return the ``count`` newest or best checkpoints in the folder of a run, the best one last.
 
-    Raises:
-        CheckpointError: the folder holds fewer.
-    """
-    return _pick(folder, r"checkpoint(\d+)\.pt", count, "checkpointEPOCH.pt")
-
-
-def last_updates(folder: str | Path, count: int) -> list[Path]:
-    """Return the ``count`` newest files ``checkpoint_EPOCH_UPDATE.pt``, oldest first.
-
-    They come from ``--save-interval-updates``.
-
-    Raises:
-        CheckpointError: the folder holds fewer.
-    """
-    return _pick(folder, r"checkpoint_\d+_(\d+)\.pt", count, "checkpoint_EPOCH_UPDATE.pt")
-
-
-def best(folder: str | Path, count: int) -> list[Path]:
-    """Return the ``count`` best files ``checkpoint.best_METRIC_VALUE.pt``.
-
-    They come from ``--keep-best-checkpoints``; ``--maximize-best-checkpoint-metric`` of the run
-    decides whether higher is better.
+    Args:
+        folder: the run's ``--save-dir``.
+        kind: of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the run
+            decides whether higher is better.
+        count: at least 1.
 
     Raises:
         CheckpointError: the folder holds fewer.
+        ConfigError: ``count`` is less than 1.
     """
-    pattern = r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"
-    paths = _matching(folder, pattern)
-    run = layout.options(storage.peek(paths[0]), "checkpoint") if paths else {}
-    largest = bool(run.get("maximize_best_checkpoint_metric"))
-    return _pick(folder, pattern, count, "checkpoint.best_METRIC_VALUE.pt", largest=largest)
+    shape, pattern = KINDS[kind]
+    if count < 1:
+        raise ConfigError(f"At least 1 checkpoint must be asked for, but {count} were.")
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"`{folder}` is not a folder; name the run's `--save-dir`.")
+    matches = {path: re.fullmatch(pattern, path.name) for path in Path(folder).iterdir()}
+    values = {path: (float(match[1]), path.name) for path, match in matches.items() if match}
+    if len(values) < count:
+        advice = f"ask for at most {len(values)}" if values else "choose another kind of them"
+        raise CheckpointError(
+            f"`{folder}` holds {len(values)} of the {count} checkpoints `{shape}` asked for; "
+            f"{advice}."
+        )
+    paths = sorted(values, key=values.__getitem__)
+    run = layout.options(storage.peek(paths[0]), "checkpoint") if kind == "best" else {}
+    lowest = kind == "best" and not run.get("maximize_best_checkpoint_metric")
+    return paths[:count][::-1] if lowest else paths[-count:]
 
 
 def average_checkpoints(
@@ -87,8 +90,6 @@ def average_checkpoints(
     sum_types = torch.float64, torch.complex128
     sums: dict[str, Tensor] = {}
     ties: set[frozenset[str]] = set()
-    architecture: str | None = None
-    stage: Tensor | None = None
     words: dict[str, str] | None = None
     seeds: set[int] = set()
     if (repeated := files.twice(paths)) is not None:
@@ -99,21 +100,15 @@ def average_checkpoints(
             model = _model(checkpoint, path)
             seeds.add(layout.options(checkpoint, "common").get("seed", 0))
             if number == 0:
-                architecture = layout.architecture(checkpoint)
+                facts, ties, words = _facts(checkpoint), _ties(model), recorded(checkpoint, path)
                 sums = {
                     name: torch.zeros(weight.shape, dtype=sum_types[weight.is_complex()])
                     for name, weight in model.items()
                     if _is_averaged(weight)
                 }
-                shapes = {name: tuple(weight.shape) for name, weight in model.items()}
-                ties = _ties(model)
-                stage = model.get(layout.BINARY_STAGE)
-                words = recorded(checkpoint, path)
             else:
-                _check_stage(stage, model.get(layout.BINARY_STAGE), paths[0], path)
-                _check_same(architecture, shapes, checkpoint, model, paths[0], path)
-                _check_kinds(sums, model, paths[0], path)
-                _check_dictionaries(words, recorded(checkpoint, path), paths[0], path)
+                _require_alike(facts, _facts(checkpoint), paths[0], path)
+                _require_dictionaries(words, recorded(checkpoint, path), paths[0], path)
                 ties &= _ties(model)
             for name, total in sums.items():
                 if not model[name].isfinite().all():
@@ -180,56 +175,34 @@ def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]
     return model
 
 
-def _check_same(
-    architecture: str | None,
-    shapes: Mapping[str, tuple[int, ...]],
-    checkpoint: Mapping[str, Any],
-    model: Mapping[str, Tensor],
-    first: str | Path,
-    path: str | Path,
+def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts about a checkpoint in which all that are averaged must agree."""
+    facts = {"the architecture": layout.architecture(checkpoint)}
+    for name, weight in checkpoint["model"].items():
+        shape = "×".join(map(str, weight.shape)) or "a single number"
+        facts[f"`{name}`"] = shape if _is_averaged(weight) else f"{shape} of whole numbers"
+        if name == layout.BINARY_STAGE:
+            facts["the stage of the binarized training"] = str(int(weight))
+    return facts
+
+
+def _require_alike(
+    facts: Mapping[str, str], other: Mapping[str, str], first: str | Path, path: str | Path
 ) -> None:
-    other = layout.architecture(checkpoint)
-    if other != architecture:
-        raise CheckpointError(
-            f"`{path}` is a `{other}`, but `{first}` a `{architecture}`; only checkpoints of one "
-            "model can be averaged."
-        )
     differing = [
-        f"`{name}` {_shape(shapes.get(name))} and {_shape(_shape_of(model, name))}"
-        for name in (*shapes, *(name for name in model if name not in shapes))
-        if shapes.get(name) != _shape_of(model, name)
+        f"{name} is {facts.get(name, 'missing')} and {other.get(name, 'missing')}"
+        for name in {**facts, **other}
+        if facts.get(name) != other.get(name)
     ]
     if differing:
         rest = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise CheckpointError(
-            f"`{first}` and `{path}` hold different weights: {', '.join(differing[:_SHOWN])}"
-            f"{rest}; only checkpoints of one model can be averaged."
+            f"`{first}` and `{path}` differ: {', '.join(differing[:_SHOWN])}{rest}; only "
+            "checkpoints of one model can be averaged."
         )
 
 
-def _check_kinds(
-    averaged: Mapping[str, Tensor], model: Mapping[str, Tensor], first: str | Path, path: str | Path
-) -> None:
-    for name, weight in model.items():
-        if _is_averaged(weight) != (name in averaged):
-            kinds = "whole numbers", "fractions"
-            raise CheckpointError(
-                f"`{path}` holds {kinds[_is_averaged(weight)]} as `{name}`, but `{first}` "
-                f"{kinds[name in averaged]}; only checkpoints of one model can be averaged."
-            )
-
-
-def _check_stage(
-    stage: Tensor | None, other: Tensor | None, first: str | Path, path: str | Path
-) -> None:
-    if stage is not None and other is not None and not stage.equal(other):
-        raise CheckpointError(
-            f"`{first}` is of stage {int(stage)} of its binarized training, but `{path}` of stage "
-            f"{int(other)}; only checkpoints of one stage can be averaged."
-        )
-
-
-def _check_dictionaries(
+def _require_dictionaries(
     words: Mapping[str, str] | None,
     other: Mapping[str, str] | None,
     first: str | Path,
@@ -241,43 +214,3 @@ def _check_dictionaries(
                 f"`{path}` was trained with another {side} dictionary than `{first}`: {differing}; "
                 "only checkpoints of one model can be averaged."
             )
-
-
-def _shape_of(model: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
-    return tuple(model[name].shape) if name in model else None
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else "×".join(map(str, shape)) or "a single number"
-
-
-def _matching(folder: str | Path, pattern: str) -> list[Path]:
-    def keyed() -> Iterator[tuple[float, str, Path]]:
-        for path in Path(folder).iterdir():
-            match = re.fullmatch(pattern, path.name)
-            if match:
-                yield float(match[1]), path.name, path
-
-    if not Path(folder).is_dir():
-        raise CheckpointError(f"`{folder}` is not a folder; name the run's `--save-dir`.")
-    return [path for _, _, path in sorted(keyed())]
-
-
-def _pick(
-    folder: str | Path, pattern: str, count: int, shape: str, *, largest: bool = True
-) -> list[Path]:
-    if count < 1:
-        raise ConfigError(f"At least 1 checkpoint must be asked for, but {count} were.")
-    paths = _matching(folder, pattern)
-    if not paths:
-        unmatched = len(list(Path(folder).glob("*.pt")))
-        raise CheckpointError(
-            f"`{folder}` holds no checkpoint named `{shape}` ({unmatched} other .pt files); name "
-            "the run's `--save-dir`, choose another kind, or give the files with `--inputs`."
-        )
-    if len(paths) < count:
-        raise CheckpointError(
-            f"`{folder}` holds {len(paths)} of the {count} checkpoints `{shape}` asked for; ask "
-            f"for at most {len(paths)}."
-        )
-    return paths[-count:] if largest else paths[:count][::-1]

@@ -52,7 +52,7 @@ def _average(args: argparse.Namespace) -> int:
 
     paths = args.inputs
     for name, count in choice.items():
-        paths = getattr(averaging, name)(args.dir, count)
+        paths = averaging.select(args.dir, name, count)
     files.keep_inputs(paths, [args.output])
     result = averaging.write_average(paths, args.output)
     for path in paths:

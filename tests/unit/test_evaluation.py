@@ -317,12 +317,15 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"arch": "lstm"}, "is a `lstm`, but .* a `gru_tiny`"),
-        ({"decoder.half": torch.zeros(2, 2)}, "`decoder.half` 4 and 2×2"),
-        ({"extra": torch.zeros(1)}, "`extra` missing and 1"),
+        ({"arch": "lstm"}, "the architecture is gru_tiny and lstm"),
+        ({"decoder.half": torch.zeros(2, 2)}, "`decoder.half` is 4 and 2×2"),
+        ({"extra": torch.zeros(1)}, "`extra` is missing and 1"),
         ({"decoder.half": torch.full((4,), math.nan)}, "second.pt`: .*`decoder.half` holds NaN"),
         ({"decoder.half": torch.full((4,), math.inf)}, "`decoder.half` holds NaN or infinity"),
-        ({"decoder.half": torch.ones(4, dtype=torch.int64)}, "holds whole numbers as `decoder.ha"),
+        (
+            {"decoder.half": torch.ones(4, dtype=torch.int64)},
+            "`decoder.half` is 4 and 4 of whole",
+        ),
         ({"decoder.half": torch.ones(4).to(torch.float8_e4m3fn)}, "second.pt cannot be used"),
     ],
 )
@@ -353,34 +356,32 @@ def test_choice_of_checkpoints(tmp_path):
     def names(paths):
         return [path.name for path in paths]
 
-    assert names(averaging.last_epochs(tmp_path, 3)) == [f"checkpoint{i}.pt" for i in (9, 10, 11)]
-    assert names(averaging.last_updates(tmp_path, 2)) == [
+    newest = [f"checkpoint{epoch}.pt" for epoch in (9, 10, 11)]
+    assert names(averaging.select(tmp_path, "last_epochs", 3)) == newest
+    assert names(averaging.select(tmp_path, "last_updates", 2)) == [
         "checkpoint_1_90.pt",
         "checkpoint_1_100.pt",
     ]
     lowest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_3.0001.pt"]
-    assert names(averaging.best(tmp_path, 2)) == lowest
+    assert names(averaging.select(tmp_path, "best", 2)) == lowest
     for path in tmp_path.glob("checkpoint.best*"):
         state = checkpoint(1)
         state["cfg"]["checkpoint"]["maximize_best_checkpoint_metric"] = True
         torch.save(state, path)
     highest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_12.5000.pt"]
-    assert names(averaging.best(tmp_path, 2)) == highest
+    assert names(averaging.select(tmp_path, "best", 2)) == highest
     with pytest.raises(CheckpointError, match=r"holds 11 of the 12 .*; ask for at most 11\."):
-        averaging.last_epochs(tmp_path, 12)
+        averaging.select(tmp_path, "last_epochs", 12)
     for count in (0, -1):
         with pytest.raises(ConfigError, match=rf"At least 1 .*, but {count} were"):
-            averaging.last_epochs(tmp_path, count)
+            averaging.select(tmp_path, "last_epochs", count)
 
 
 def test_a_folder_with_nothing_to_average_is_said_to_be_so(tmp_path):
     save(tmp_path, 1, "checkpoint_last.pt")
-    message = r"no checkpoint named `checkpointEPOCH.pt` \(1 other .pt files\)"
-    for choose in (averaging.last_epochs, averaging.best):
-        with pytest.raises(CheckpointError, match="holds no checkpoint named"):
-            choose(tmp_path, 3)
-    with pytest.raises(CheckpointError, match=message):
-        averaging.last_epochs(tmp_path, 3)
+    for kind in averaging.KINDS:
+        with pytest.raises(CheckpointError, match=r"holds 0 of the 3 .*; choose another kind"):
+            averaging.select(tmp_path, kind, 3)
 
 
 # Learning curves
