@@ -23,6 +23,7 @@ bits are not read.
 from __future__ import annotations
 
 import re
+import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,19 +33,22 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.checkpoints import archived, dictionaries
+from fairseq_ext.checkpoints import dictionaries
 from fairseq_ext.checkpoints.layout import DICTIONARIES, PLAIN_LOSS, before_training
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.engine_model import is_search
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import files
+from fairseq_ext.utils.archives import unpacked_in_cache
 from fairseq_ext.utils.errors import CheckpointError, DataError
 from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
+SUFFIXES = (".zip", ".tar.zst")
+"""Endings of the names of archived bundles."""
 FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
 """Kinds of bundles whose binary weights take one bit each, or ternary ones 1.6; with the second one
@@ -116,6 +120,11 @@ class Bundle:
                 raise CheckpointError(f"{path} does not belong to its bundle; remove it.")
 
 
+def suffix(path: str | Path) -> str:
+    """Return the suffix of :data:`SUFFIXES` with which a name ends, or ""."""
+    return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
+
+
 def is_bundle(path: str | Path) -> bool:
     """Whether a path is the folder of a bundle, its ``bundle.json``, or an archive of one."""
     return _folder(path) is not None
@@ -126,11 +135,28 @@ def _folder(path: str | Path) -> Path | None:
     folder = path.parent if path.name == MANIFEST else path
     if (folder / MANIFEST).is_file():
         return folder
-    return archived.unpacked(path, MANIFEST, _check)
+    if not suffix(path) or not path.is_file():
+        return None
+    if suffix(path) == ".zip" and not _has_manifest(path):
+        return None
+    return unpacked_in_cache(path, "bundles", _checked)
 
 
-def _check(folder: Path) -> None:
-    read(folder).check()
+def _checked(folder: Path) -> Path:
+    """Return the only folder in an unpacked archive, a bundle whose files have been checked."""
+    entries = [*folder.iterdir()]
+    if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
+        raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
+    read(entries[0]).check()
+    return entries[0]
+
+
+def _has_manifest(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.rpartition("/")[2] == MANIFEST for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False
 
 
 def home(path: str | Path) -> Path:

@@ -19,16 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_ext.checkpoints import dictionaries, layout
+from fairseq_ext.checkpoints import bundle, dictionaries, layout
 from fairseq_ext.checkpoints import languages as multilingual
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
-from fairseq_ext.utils.archives import safe_extract
+from fairseq_ext.utils.archives import unpacked_in_cache
 from fairseq_ext.utils.errors import (
     CheckpointError,
     ConfigError,
-    DataError,
     EnvironmentProblem,
     FairseqExtError,
 )
@@ -43,7 +42,7 @@ MIRROR = "FAIRSEQ_EXT_PUBLISHED"
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Checkpoints in the folder of a run; the first that exists is its model."""
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip")
-MOST_TIMES = 100  # an archive may unpack to this many times its size
+CACHE = "published"  # a folder in the user's cache
 _VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
 _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 
@@ -124,9 +123,11 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
         DataError: its dictionaries or subwords cannot be used.
         EnvironmentProblem: the cache cannot be written.
     """
-    folder = _unpacked(path) if path.is_file() else path
-    if folder is None:
+    if bundle.is_bundle(path):
         return []
+    folder = path.parent if path.is_file() else path
+    if path.is_file() and path.name.endswith(ARCHIVES):
+        folder = unpacked_in_cache(path, f"{CACHE}/archives", _model_in)
     voters = _voters(folder)
     if path.is_file() and path.parent == folder:
         voters = [path] if path in voters else []
@@ -151,10 +152,9 @@ def resolved(path: Path) -> Path:
         return path
     from fairseq_ext.corpora import downloads
 
+    cache = files.cache_folder() / CACHE / "downloads"
     try:
-        return downloads.fetch(
-            NAMES[str(path)][0], _cache() / "downloads", os.environ.get(MIRROR) or None
-        )
+        return downloads.fetch(NAMES[str(path)][0], cache, os.environ.get(MIRROR) or None)
     except OSError as error:
         raise EnvironmentProblem(files.explain(error)) from error
 
@@ -181,36 +181,13 @@ def _dictionaries(folder: Path) -> dict[str, Path]:
     return named
 
 
-def _unpacked(path: Path) -> Path | None:
-    """Unpack a published archive once, and return its folder; a checkpoint's own folder else."""
-    if not path.name.endswith(ARCHIVES):
-        return path.parent
-    status = path.stat()
-    key = f"{path.absolute()} {status.st_size} {status.st_mtime_ns}"
-    target = _cache() / "archives" / hashlib.sha256(key.encode()).hexdigest()[:24]
-    if not target.is_dir():
-        try:
-            with files.whole_folder(target) as stage:
-                safe_extract(path, stage, MOST_TIMES * status.st_size)
-                if any(entry.is_symlink() for entry in stage.rglob("*")):
-                    raise DataError(f"{path} is unsafe: it has links.")
-        except DataError as error:
-            raise CheckpointError(str(error)) from None
-        except EnvironmentProblem:
-            if not target.is_dir():  # otherwise another process was quicker
-                raise
-    folders = [target, *(entry for entry in sorted(target.iterdir()) if entry.is_dir())]
-    return next((folder for folder in folders if _voters(folder)), None)
-
-
-def _cache() -> Path:
-    try:
-        return files.cache_folder() / "published"
-    except RuntimeError:
-        raise EnvironmentProblem(
-            "a published model needs a folder for its dictionaries, but there is no home folder; "
-            "set XDG_CACHE_HOME."
-        ) from None
+def _model_in(folder: Path) -> Path:
+    """Return the folder of a published model in an unpacked archive."""
+    folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
+    for candidate in folders:
+        if _voters(candidate):
+            return candidate
+    raise CheckpointError("it has no model.pt with its dictionaries.")
 
 
 def _prepared(
@@ -221,7 +198,7 @@ def _prepared(
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
     names = [voter.name for voter in voters]
     key = repr((str(folder.absolute()), names, path.name, languages, content))
-    home = _cache() / hashlib.sha256(key.encode()).hexdigest()[:24]
+    home = files.cache_folder() / CACHE / hashlib.sha256(key.encode()).hexdigest()[:24]
     home.mkdir(parents=True, exist_ok=True)
     links = [home / name for name in names]
     for link, voter in zip(links, voters, strict=True):

@@ -64,7 +64,7 @@ def write(
         checkpoint: of any architecture.
         data: folder with its dictionaries.
         output: a folder, which must be empty or not exist; or an archive that does not exist, with
-            a name that ends in one of :data:`fairseq_ext.checkpoints.archived.SUFFIXES`.
+            a name that ends in one of :data:`fairseq_ext.checkpoints.bundle.SUFFIXES`.
         numbers: of the weights, from :data:`fairseq_ext.checkpoints.bundle.KINDS`.
         search: its default options.
         shortlist: file of `fairseq-ext shortlist` to include; None keeps the shortlist of a
@@ -146,7 +146,7 @@ def card_of(source: bundle.Bundle) -> Card:
 @contextmanager
 def _becoming(output: Path) -> Iterator[Path]:
     """Yield a folder to fill, which then becomes ``output``, or the archive of that name."""
-    kind = archived.suffix(output)
+    kind = bundle.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
     if kind == ".tar.zst":
@@ -154,7 +154,7 @@ def _becoming(output: Path) -> Iterator[Path]:
     with (files.scratch_folder if kind else files.whole_folder)(output) as folder:
         yield folder
         if kind:
-            archived.write(folder, output, bundle.MANIFEST)
+            archived.write(folder, output)
 
 
 @torch.no_grad()

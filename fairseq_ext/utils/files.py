@@ -307,7 +307,10 @@ def cache_folder() -> Path:
     """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache.
 
     Raises:
-        RuntimeError: there is neither such a variable nor a home folder.
+        EnvironmentProblem: there is neither such a variable nor a home folder.
     """
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "fairseq-ext"
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise EnvironmentProblem("there is no home folder; set XDG_CACHE_HOME.") from None
+    return caches / "fairseq-ext"

@@ -395,6 +395,8 @@ class TestSafeExtract:
             special("link", tarfile.SYMTYPE, "../out"),
             special("link", tarfile.SYMTYPE, "/etc"),
             special("link", tarfile.LNKTYPE, "../out"),
+            special("link", tarfile.SYMTYPE, "fine.txt"),
+            special("link", tarfile.LNKTYPE, "fine.txt"),
             special("null", tarfile.CHRTYPE),
             special("pipe", tarfile.FIFOTYPE),
         ],
@@ -419,7 +421,7 @@ class TestSafeExtract:
         link.external_attr = 0o120777 << 16
         with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
             archive.writestr(link, "/etc")
-        with pytest.raises(DataError, match=r"link or device in it \(`link`\)"):
+        with pytest.raises(DataError, match="`link` is a link or a device"):
             safe_extract(tmp_path / "a.zip", tmp_path / "folder")
 
     @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -427,7 +429,7 @@ class TestSafeExtract:
         """zipfile reads these kinds in one piece, whatever size they declare."""
         with zipfile.ZipFile(tmp_path / "a.zip", "w", kind) as archive:
             archive.writestr("a", "text")
-        with pytest.raises(DataError, match=r"\(`a`\) that is not compressed as usual"):
+        with pytest.raises(DataError, match="`a` is not compressed as usual"):
             safe_extract(tmp_path / "a.zip", tmp_path / "folder")
         assert names(tmp_path) == ["a.zip"]
 
@@ -439,7 +441,7 @@ class TestSafeExtract:
                 info = tarfile.TarInfo(f"{number}")
                 info.pax_headers, info.size = {"comment": "x" * 20_000}, 5
                 tar.addfile(info, io.BytesIO(b"hello"))
-        with pytest.raises(DataError, match="is damaged or unsafe: a header of"):
+        with pytest.raises(DataError, match="is damaged or unsafe: its headers have more than"):
             safe_extract(tmp_path / "a.tbz", tmp_path / "out")
         with tarfile.open(tmp_path / "b.tbz", "w:bz2") as tar:
             info = tarfile.TarInfo("large")
@@ -453,7 +455,7 @@ class TestSafeExtract:
         tar = make_tar(tmp_path / "a.tgz", "a")
         with gzip.open(tar, "ab") as tail:
             tail.write(bytes(3 << 20))
-        with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
+        with pytest.raises(DataError, match="unpacks to more than the 101,000 bytes"):
             safe_extract(tar, tmp_path / "out", max_bytes=1000)
 
     def test_members_that_cannot_be_files(self, tmp_path: Path):
@@ -503,19 +505,6 @@ class TestSafeExtract:
             safe_extract(path, tmp_path / "out")
         assert names(tmp_path) == [path.name]
 
-    def test_a_hard_link_to_a_missing_name(self, tmp_path: Path):
-        tar = make_tar(tmp_path / "a.tgz", "a", special("link", tarfile.LNKTYPE, "none"))
-        with pytest.raises(DataError, match=r"a\.tgz is damaged or unsafe: .*'none' not found"):
-            safe_extract(tar, tmp_path / "out")
-        assert names(tmp_path) == ["a.tgz"]
-
-    @pytest.mark.parametrize("name", ["link", "link/a"])
-    def test_nothing_is_written_through_a_link(self, tmp_path: Path, name: str):
-        tar = make_tar(tmp_path / "a.tgz", "a", special("link", tarfile.SYMTYPE, "a"), name)
-        with pytest.raises(DataError, match="would be written through a link"):
-            safe_extract(tar, tmp_path / "out")
-        assert names(tmp_path) == ["a.tgz"]
-
     @pytest.mark.parametrize("compression", ["", "gz"])
     def test_a_header_that_says_it_is_huge(self, tmp_path: Path, compression: str):
         """The name of a member may be as long as the header says: 1 GB from 1 MB of zeros."""
@@ -544,35 +533,6 @@ class TestSafeExtract:
         monkeypatch.setattr(archives, "_MOST_MEMBERS", 2)
         with pytest.raises(DataError, match="more than 2 members"):
             safe_extract(make_tar(tmp_path / "b.tar", "a", "b", "c"), tmp_path / "out")
-
-    def test_links_that_stay_inside(self, tmp_path: Path, monkeypatch):
-        """On a Python whose tarfile has no safe filter, too."""
-        monkeypatch.delattr(tarfile, "data_filter", raising=False)
-        program = tarfile.TarInfo("top/program")
-        program.mode, program.mtime, program.uid = 0o4777, 86_400, 99
-        tar = make_tar(
-            tmp_path / "a.tgz",
-            *(program, special("top/deep", tarfile.DIRTYPE), "top/deep/a"),
-            *(special("top/deep/up", tarfile.SYMTYPE, "../program"),),
-            *(special("same", tarfile.LNKTYPE, "top/deep/a"),),
-        )
-        safe_extract(tar, tmp_path / "out")
-        status = (tmp_path / "out/top/program").stat()
-        assert (status.st_mode & 0o7777, status.st_mtime) == (0o755, 86_400)
-        assert status.st_uid == os.getuid()
-        assert (tmp_path / "out/top/deep/up").readlink() == Path("../program")
-        assert (tmp_path / "out/same").read_text() == "hello"
-
-    @pytest.mark.parametrize("target", ["up/..", "up/../..", "x/../../../y", "../../.."])
-    def test_a_link_whose_end_only_the_system_knows(self, tmp_path: Path, target: str):
-        links = (
-            special("d/e/up", tarfile.SYMTYPE, "../.."),
-            special("d/e/a", tarfile.SYMTYPE, target),
-        )
-        tar = make_tar(tmp_path / "a.tgz", *links)
-        with pytest.raises(DataError, match="'d/e/a' is a link out of the folder"):
-            safe_extract(tar, tmp_path / "out")
-        assert names(tmp_path) == ["a.tgz"]
 
 
 # ---- what is read is not written -----------------------------------------------------------------

@@ -13,10 +13,11 @@ import shlex
 import tarfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fairseq_ext.plugin.table import Patch, around
-from fairseq_ext.utils.archives import extract_members
+from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 HUB = "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction"
@@ -36,15 +37,20 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 @around("fairseq.file_utils:load_archive_file")
 def _inside(original: Callable, archive_file: str) -> Any:
     before = tarfile.TarFile.extractall
-    tarfile.TarFile.extractall = extract_members  # type: ignore[method-assign, assignment]
+    tarfile.TarFile.extractall = _extract_all  # type: ignore[method-assign, assignment]
     try:
         return original(archive_file)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError) as error:
         raise CheckpointError(
             f"{archive_file} is damaged or unsafe: {error}. Do not use it."
         ) from error
     finally:
         tarfile.TarFile.extractall = before  # type: ignore[method-assign]
+
+
+def _extract_all(tar: tarfile.TarFile, folder: str) -> None:
+    for member in tar:
+        write_member(tar, member, Path(folder))
 
 
 @around(HUB)
