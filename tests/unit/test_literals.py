@@ -147,7 +147,7 @@ def test_fairseq_reads_options_as_before():
     assert utils.eval_str_dict("{'left': 1}") == {"left": 1}
     assert utils.eval_bool("True") is True
     assert utils.eval_bool(5, default=True) is True
-    with pytest.raises(LiteralError, match="has `__import__` in it"):
+    with pytest.raises(LiteralError, match=r"has `__import__\('os'\)` in it"):
         utils.eval_bool("__import__('os')")
 
 
@@ -163,17 +163,12 @@ def sources() -> dict[str, Path]:
 
 
 def test_every_module_of_fairseq_has_it():
-    """Those imported already, and by their loader those that will be."""
     count = 0
     for name in sources():
         if name in sys.modules:
             assert sys.modules[name].__dict__["eval"] is literal, name
             count += 1
     assert count > 300
-    for name in ("fairseq_cli.eval_lm", "fairseq.data.fasta_dataset", "fairseq_cli.score"):
-        spec = importlib.util.find_spec(name)
-        if name not in sys.modules:
-            assert isinstance(spec.loader, literals.LiteralLoader)
 
 
 def test_a_module_imported_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
