@@ -72,40 +72,18 @@ def leave_output_to_loss(
         return original(self, model, sample, reduce)
 
 
-@around(f"{SMOOTHED}.compute_loss")
-def smoothed_loss_in_chunks(
-    original: Callable,
-    self: Any,
-    model: Any,
-    net_output: Any,
-    sample: dict[str, Any],
-    reduce: bool = True,
+@around(f"{SMOOTHED}.compute_loss", f"{PLAIN}.compute_loss")
+def loss_in_chunks(
+    original: Callable, self: Any, model: Any, net_output: Any, sample: Any, reduce: bool = True
 ) -> tuple[Tensor, Tensor]:
     from fairseq_ext.training import chunked_output
 
     if not chunked_output.is_deferred(model):
         return original(self, model, net_output, sample, reduce)
     output, target = _words(self, model, net_output, sample)
-    return loss.smoothed_nll(output, target, self.eps, self.padding_idx)
-
-
-@around(f"{PLAIN}.compute_loss")
-def loss_in_chunks(
-    original: Callable,
-    self: Any,
-    model: Any,
-    net_output: Any,
-    sample: dict[str, Any],
-    reduce: bool = True,
-) -> tuple[Tensor, Tensor]:
-    from fairseq_ext.training import chunked_output
-
-    if not chunked_output.is_deferred(model):
-        return original(self, model, net_output, sample, reduce)
-    output = chunked_output.output_layer(model, net_output[0])
-    target = model.get_targets(sample, net_output)
-    loss_sum, _ = loss.smoothed_nll(output, target, padding_idx=self.padding_idx)
-    return loss_sum, loss_sum
+    smoothing = getattr(self, "eps", None)  # plain cross-entropy has none
+    losses = loss.smoothed_nll(output, target, smoothing or 0.0, self.padding_idx)
+    return losses if smoothing is not None else (losses[0], losses[0])
 
 
 @around(f"{SMOOTHED}.compute_accuracy")
@@ -125,8 +103,9 @@ def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tu
     """Return output layer and targets, ``[B, T]``, without the prefix that the loss ignores."""
     from fairseq_ext.training import chunked_output
 
-    features = net_output[0][:, self.ignore_prefix_size :]
-    target = model.get_targets(sample, net_output)[:, self.ignore_prefix_size :]
+    begin = getattr(self, "ignore_prefix_size", 0)
+    features = net_output[0][:, begin:]
+    target = model.get_targets(sample, net_output)[:, begin:]
     return chunked_output.output_layer(model, features), target
 
 
@@ -239,7 +218,7 @@ PATCHES = (
         name="loss in chunks",
         reason="logits, log-probabilities and their gradients of a whole batch are several "
         "matrices of words times vocabulary, which take memory and time",
-        layers=(leave_output_to_loss, smoothed_loss_in_chunks, accuracy_in_chunks, loss_in_chunks),
+        layers=(leave_output_to_loss, loss_in_chunks, accuracy_in_chunks),
     ),
     Patch(
         name="Adam in one pass",
