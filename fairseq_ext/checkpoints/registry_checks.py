@@ -211,16 +211,6 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
         )
 
 
-def option_of(settings: Any, text: str) -> str:
-    """Return the name of the option with value ``text`` for a message, or else `an option`.
-
-    Args:
-        settings: nested dictionaries and ``Namespace``, plain and finite.
-    """
-    names = (name for name, value in _options(settings) if isinstance(value, str) and value == text)
-    return next(names, "an option")
-
-
 def _options(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the options in all sections."""
     todo: list[Any] = [settings]

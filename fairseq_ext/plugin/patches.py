@@ -30,7 +30,6 @@ from fairseq_ext.plugin.features import (
     async_checkpoints,
     engine,
     large_corpora,
-    sharding,
     speed,
     time_left,
 )
@@ -40,12 +39,10 @@ from fairseq_ext.plugin.repairs import (
     encoders,
     generation,
     log_filters,
-    nan_report,
     resume,
-    shards,
     weight_copies,
 )
-from fairseq_ext.plugin.security import literals, loading, shell_commands
+from fairseq_ext.plugin.security import literals, loading
 from fairseq_ext.plugin.table import Layer, Patch
 
 __all__ = ["PATCHES", "Layer", "Patch", "active", "apply"]
@@ -58,14 +55,11 @@ PATCHES: tuple[Patch, ...] = (
     *large_corpora.PATCHES,
     *encoders.PATCHES,
     *cpu_training.PATCHES,
-    *sharding.PATCHES,
     *resume.PATCHES,
     *weight_copies.PATCHES,
-    *nan_report.PATCHES,
     *speed.PATCHES,
     *time_left.PATCHES,
     *engine.PATCHES,
-    *generation.PATCHES,
     # 2. The wings
     *(
         patch
@@ -75,14 +69,13 @@ PATCHES: tuple[Patch, ...] = (
     # 3. Checks, around all of fairseq's work and ours
     *processes.PATCHES,  # inside `commands`, which removes folders that stay empty
     *arguments.PATCHES,
-    *shards.PATCHES,  # inside `commands`, which moves results only when they are complete
+    *generation.PATCHES,  # inside `commands`, which moves results only when they are complete
     *commands.PATCHES,
     *training_options.PATCHES,
     *data.PATCHES,
     *checkpoints.PATCHES,
     *async_checkpoints.PATCHES,
     *loading.PATCHES,  # outside the others: names the file in errors that they do not expect
-    *shell_commands.PATCHES,
     *divergence.PATCHES,
     *interruption.PATCHES,  # outside all these: its message comes after they have cleaned up
     *checkpoints.TRAINERS,  # outside all others around loading and saving

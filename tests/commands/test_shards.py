@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.plugin.repairs.shards import require_shard
+from fairseq_ext.plugin.repairs.generation import require_shard
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import fairseq, run
 

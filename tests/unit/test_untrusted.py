@@ -240,13 +240,6 @@ def test_positions():
             registry_checks.require_sizes({"max_source_positions": number})
 
 
-def test_the_option_of_a_text():
-    settings = {"model": {"a": 1, "b": "x"}, "args": Namespace(c="y")}
-    assert registry_checks.option_of(settings, "x") == "b"
-    assert registry_checks.option_of(settings, "y") == "c"
-    assert registry_checks.option_of(settings, "z") == "an option"
-
-
 def test_one_message_about_a_file():
     for error, output in (
         (KeyError("x"), "cannot be used here (KeyError: 'x')"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairseq_ext.plugin.checks.interruption import last_checkpoint
-from fairseq_ext.plugin.features import async_checkpoints, sharding
+from fairseq_ext.plugin.features import async_checkpoints
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import nearest
@@ -25,7 +25,7 @@ def refuse(cfg: Any) -> None:
     """
     _require_basics(cfg)
     _require_packages(cfg)
-    sharding.refuse(cfg)
+    _check_sharding(cfg)
     _check_alignment_loss(cfg)
     _check_bleu(cfg)
     _check_direction(cfg.checkpoint)
@@ -95,6 +95,24 @@ def _require_packages(cfg: Any) -> None:
                 f"`{option}` needs the package {packages[0]}, which is not installed: `pip install "
                 f"{packages[0].replace('azureml', 'azureml-core')}`, or leave the option out."
             )
+
+
+def _check_sharding(cfg: Any) -> None:
+    """Refuse options that do not go with ``--zero-sharding os``: it shares out several tensors."""
+    common = cfg.common
+    if cfg.distributed_training.zero_sharding != "os":
+        return
+    memory_efficient = common.memory_efficient_fp16 or common.memory_efficient_bf16
+    half = common.fp16 or common.bf16
+    if half and not memory_efficient and not common.fp16_no_flatten_grads:
+        raise ConfigError(
+            "`--zero-sharding os` must have `--fp16-no-flatten-grads` in half precision: without "
+            "it all weights are one piece, which is not shared out."
+        )
+    if cfg.optimization.use_bmuf:
+        raise ConfigError("`--zero-sharding os` does not go with `--use-bmuf`.")
+    if getattr(cfg.optimizer, "_name", None) == "composite":
+        raise ConfigError("`--zero-sharding os` does not go with `--optimizer composite`.")
 
 
 def _check_alignment_loss(cfg: Any) -> None:

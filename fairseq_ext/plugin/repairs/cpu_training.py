@@ -1,11 +1,15 @@
 """Train on CPUs in several processes (``torchrun``, Slurm or spawned) and in low precision.
 
+Sharding of the optimizer (``--zero-sharding os``) needs torch alone, see
+:mod:`fairseq_ext.training.sharding`.
+
 fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import socket
 import subprocess
@@ -16,6 +20,8 @@ import torch
 
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 @around("fairseq.distributed.utils:call_main")
@@ -185,7 +191,29 @@ def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_de
     return message[0]
 
 
+@around("fairseq.optim:shard_")
+def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
+    from fairseq.distributed.utils import get_world_size
+
+    from fairseq_ext.training import sharding
+
+    processes = get_world_size(group)
+    if processes == 1:
+        return
+    optimizer.optimizer = sharding.shard(optimizer.optimizer, optimizer.optimizer_config, group)
+    share, total = optimizer.optimizer.share()
+    logger.info(
+        f"--zero-sharding os: the optimizer's state of {share:,} of {total:,} weights is in "
+        f"this process, one of {processes}"
+    )
+
+
 PATCHES = (
+    Patch(
+        name="sharded optimizers",
+        reason="--zero-sharding os needs fairscale, though torch brings the same",
+        layers=(shard_by_torch,),
+    ),
     Patch(
         name="processes on the CPU",
         reason="torchrun on the CPU divides by the number of CUDA devices, spawning starts as many "

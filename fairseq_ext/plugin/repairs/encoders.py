@@ -1,4 +1,4 @@
-"""Repair the encoder layers of fairseq 0.12.2, which store their weights twice.
+"""Repair encoder layers, which store their weights twice, and the report of a NaN in a layer.
 
 The second copy is for torch's fused layer (“BetterTransformer”). Its parameters have no gradient,
 so models, optimizers and checkpoints grow, and other versions of fairseq refuse the files. After
@@ -8,7 +8,8 @@ silently translate with ordinary attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -47,11 +48,41 @@ def load_once(
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
 
 
+@around("fairseq.nan_detector:NanDetector.add_hooks")
+def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
+    """Check the gradients of a layer's outputs with hooks on the tensors."""
+    if self.forward:
+        self.fhooks.append(module.register_forward_hook(self.fhook_fn))
+    if self.backward:
+        self.bhooks.append(module.register_forward_hook(functools.partial(_watch, self)))
+
+
+def _watch(detector: Any, module: torch.nn.Module, _: Any, output: Any) -> None:
+    for tensor in _tensors(output):
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: detector.bhook_fn(module, None, gradient))
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if torch.is_tensor(output):
+        yield output
+    elif isinstance(output, dict | list | tuple):
+        for part in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(part)
+
+
 PATCHES = (
     Patch(
         name="weights kept twice",
         reason="encoders have a second copy of their weights, and once loaded compute with it, "
         "whatever attention stands in its place",
         layers=(without_copies, load_once),
+    ),
+    Patch(
+        name="report of a NaN",
+        reason="when gradients are not finite, fairseq runs the update again to say which layer is "
+        "to blame, and torch's old backward hooks end that with `StopIteration`, because an "
+        "encoder's output is not a tensor",
+        layers=(watch_tensors,),
     ),
 )

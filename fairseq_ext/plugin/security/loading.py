@@ -1,4 +1,4 @@
-"""Read each checkpoint safely and once, and check its names before anything is built from them.
+"""Read each checkpoint safely and once, and run nothing that data name.
 
 fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. ``torch.load`` of torch 2.6
 and later refuses every class it does not know (``weights_only``). Other code may call it too, so
@@ -8,13 +8,24 @@ A checkpoint names its architecture, its task, its criterion and hundreds of opt
 the command before fairseq builds anything from it. Any later error that a made-up configuration
 causes becomes one message that names the file. Like fairseq, the plugin ignores a saved
 ``user_dir`` and reads other paths in a configuration.
+
+Other data could make fairseq run programs or code, too:
+
+- The path of a FASTA data set becomes part of a shell command, so special characters are refused.
+- The members of an archive given to ``from_pretrained`` could be unpacked anywhere, even over a
+  start-up file of the user. They must stay inside the folder.
+- The data configuration of a speech model can name a GitHub repository whose code ``torch.hub``
+  would fetch and run. Only text is returned; for speech, the user must load that model explicitly.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import shlex
+import tarfile
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -24,13 +35,8 @@ from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text.checks import check_merges
-from fairseq_ext.utils.errors import CheckpointError, ConfigError
-from fairseq_ext.utils.literals import LiteralError, shown
-
-
-def _allow_classes() -> None:
-    """Let ``torch.load`` read the classes that checkpoints of fairseq have."""
-    safe_load.allow_classes()
+from fairseq_ext.utils.archives import write_member
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
 def _load_nothing_but_data() -> None:
@@ -88,25 +94,10 @@ def _one_by_one(
                 built, cfg, task = original(*arguments, state)
             else:
                 registry_checks.fitting(loaded["cfg"], task, path)
-                with registry_checks.no_larger_than(loaded["model"]), _named(loaded["cfg"]):
+                with registry_checks.no_larger_than(loaded["model"]):
                     built, cfg, task = original(*arguments, loaded)
         models += built
     return models, cfg, task
-
-
-@contextmanager
-def _named(cfg: Any) -> Iterator[None]:
-    """Name the configuration's option in the block's errors about literals."""
-    try:
-        yield
-    except LiteralError as error:
-        parts = cfg if isinstance(cfg, Mapping) else {}
-        sections = {part: layout.section(cfg, part) for part in parts}
-        name = registry_checks.option_of(sections, error.text)
-        raise CheckpointError(
-            f"has the text `{shown(error.text)}` as `{name}`, which is no literal "
-            f"({error.reason}) and was not evaluated"
-        ) from error
 
 
 @around("fairseq.checkpoint_utils:load_checkpoint")
@@ -146,19 +137,6 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     original(self, state_dict)
 
 
-@around("fairseq.distributed.utils:call_main")
-def _name_option(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Name the command line's option in errors about literals."""
-    try:
-        return original(cfg, main, **options)
-    except LiteralError as error:
-        sections = {part: layout.section(cfg, part) for part in cfg}
-        name = registry_checks.option_of(sections, error.text)
-        if name == "an option":
-            raise
-        raise ConfigError(f"`--{name.replace('_', '-')}`: {error}") from error
-
-
 @around("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__")
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
     # fairseq itself fetches a URL, and missing codes have a message of their own.
@@ -166,6 +144,55 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
     if path and "://" not in path:
         check_merges(Path(path))
     original(self, cfg)
+
+
+@around("fairseq.data.fasta_dataset:FastaDataset.__init__")
+def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
+    self.threadlocal = threading.local()  # its destructor asks for it
+    if shlex.quote(path) != path:
+        raise DataError(
+            f"the path of a FASTA data set must be of plain characters, but is {path!r}: "
+            "fairseq makes it part of a shell command. Rename the folder."
+        )
+    original(self, path, *rest, **options)
+
+
+@around("fairseq.file_utils:load_archive_file")
+def _inside(original: Callable, archive_file: str) -> Any:
+    before = tarfile.TarFile.extractall
+    tarfile.TarFile.extractall = _extract_all  # type: ignore[method-assign, assignment]
+    try:
+        return original(archive_file)
+    except (tarfile.TarError, ValueError) as error:
+        raise CheckpointError(
+            f"{archive_file} is damaged or unsafe: {error}. Do not use it."
+        ) from error
+    finally:
+        tarfile.TarFile.extractall = before  # type: ignore[method-assign]
+
+
+def _extract_all(tar: tarfile.TarFile, folder: str) -> None:
+    for member in tar:
+        write_member(tar, member, Path(folder))
+
+
+@around("fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction")
+def _text_alone(
+    original: Callable,
+    cls: type,
+    task: Any,
+    model: Any,
+    generator: Any,
+    sample: Any,
+    tgt_lang: str | None = None,
+    synthesize_speech: bool = False,
+) -> Any:
+    if synthesize_speech:
+        raise ConfigError(
+            "`synthesize_speech` must be False: the model's data configuration names a "
+            "repository whose code would be fetched and run. Load that model yourself."
+        )
+    return original(cls, task, model, generator, sample, tgt_lang=tgt_lang)
 
 
 PATCHES = (
@@ -179,7 +206,7 @@ PATCHES = (
         name="safe checkpoint classes",
         reason="resume, generation and hub loading of stock architectures end in UnpicklingError, "
         "because torch loads with weights_only=True and checkpoints hold argparse.Namespace",
-        act=_allow_classes,
+        act=safe_load.allow_classes,
     ),
     Patch(
         name="checkpoints are read safely",
@@ -191,12 +218,23 @@ PATCHES = (
         name="files are checked before they are built",
         reason="fairseq builds any architecture, task, criterion or size that a file names, and "
         "errors are tracebacks",
-        layers=(_checked, _one_by_one, _continued, _meters, _validated, _name_option),
+        layers=(_checked, _one_by_one, _continued, _meters, _validated),
     ),
     Patch(
         name="merges are checked before they are read",
         reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
         "usage of subword-nmt",
         layers=(_merges_checked,),
+    ),
+    Patch(
+        name="paths in a shell command",
+        reason="the path of a FASTA data set becomes part of a shell command",
+        layers=(_unquoted,),
+    ),
+    Patch(
+        name="no program by a name from data",
+        reason="an archive writes outside its folder, and a data configuration names code on "
+        "GitHub to be run",
+        layers=(_inside, _text_alone),
     ),
 )
