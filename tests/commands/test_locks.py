@@ -46,7 +46,7 @@ def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
     folder = tmp_path / "run"
     options = (*RUN, "--num-workers", 1, "--save-interval-updates", 5)
     with training(copy_data, folder, *options, "--max-update", 100_000) as first:
-        unfinished = folder / "checkpoint_9_999.pt.tmp"
+        unfinished = folder / ".checkpoint_9_999.pt.9.tmp"
         unfinished.write_bytes(b"what the first one is writing")
         output = fairseq("train", copy_data, "--save-dir", folder, *options, ok=False).stderr
         assert f"process {first.pid} on {socket.gethostname()} (since 20" in output

@@ -229,7 +229,7 @@ def test_temporary_files_of_killed_runs_are_removed(uninterrupted, tmp_path):
     folder = tmp_path / "killed"
     folder.mkdir()
     shutil.copy(complete / LAST, folder)
-    (folder / "checkpoint_best.pt.tmp").write_bytes(b"half a checkpoint")
+    (folder / ".checkpoint_best.pt.99.tmp").write_bytes(b"half a checkpoint")
     train(data, folder, *options)
     assert [path.name for path in folder.iterdir()] == [LAST]
 

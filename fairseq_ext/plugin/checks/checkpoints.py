@@ -16,8 +16,7 @@ from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
 from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text import pipeline
-from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
@@ -187,27 +186,6 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
         )
 
 
-@around("fairseq.checkpoint_utils:torch_persistent_save")
-def _persistent_save(
-    original: Callable, obj: Any, filename: str, *rest: Any, **options: Any
-) -> None:
-    try:
-        original(obj, filename, *rest, **options)
-    except (OSError, RuntimeError) as error:
-        reason = files.system_error(error)
-        if reason is None:
-            raise
-        raise EnvironmentProblem(files.explain(reason, f"the checkpoint {filename}")) from error
-
-
-@around("fairseq.checkpoint_utils:_torch_persistent_save")
-def _save_once(original: Callable, obj: Any, f: Any) -> None:
-    """Save once; fairseq would try three times, each time appending to the broken attempt."""
-    import torch
-
-    torch.save(obj, f)
-
-
 def _only_for_trainers(original: Callable) -> Callable:
     """Make a check skip trainers that are not fairseq's, because these have other parts."""
     from fairseq.trainer import Trainer
@@ -328,12 +306,6 @@ PATCHES = (
         name="how the text was made",
         reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
         layers=(_keep_pipeline,),
-    ),
-    Patch(
-        name="checkpoints that cannot be written",
-        reason="a full disk ends in a traceback, after three attempts of which each appends to "
-        "the torn file of the one before",
-        layers=(_persistent_save, _save_once),
     ),
     Patch(
         name="dictionaries of a model",

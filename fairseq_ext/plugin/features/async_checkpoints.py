@@ -14,6 +14,7 @@ import io
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -23,12 +24,12 @@ from fairseq_ext.plugin.table import Patch, around
 
 
 class Writer:
-    """Saves in a thread; there is never more than one."""
+    """Saves in a thread, one checkpoint at a time."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._saving: Future | None = None
         self._released = threading.Event()
-        self._error: BaseException | None = None
 
     def start(self, save: Callable[[], Any]) -> None:
         """Run ``save`` in the thread, and return when it calls :meth:`release` or ends.
@@ -41,19 +42,14 @@ class Writer:
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
         def run() -> None:
-            try:
-                if device is not None:  # each thread has its own
-                    torch.cuda.set_device(device)
-                save()
-            except BaseException as error:
-                self._error = error
-            finally:
-                self._released.set()
+            if device is not None:  # each thread has its own
+                torch.cuda.set_device(device)
+            save()
 
-        self._thread = threading.Thread(target=run, name="checkpoints")
-        self._thread.start()
+        self._saving = self._thread.submit(run)
+        self._saving.add_done_callback(lambda _: self.release())
         self._released.wait()
-        if self._error is not None:
+        if self._saving.done():
             self.wait()
 
     def release(self) -> None:
@@ -66,12 +62,9 @@ class Writer:
         Raises:
             Exception: what went wrong since the last call.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
 
 
 WRITER = Writer()
@@ -115,14 +108,6 @@ def _torch_persistent_save(
     original(obj, filename)
 
 
-@around("fairseq.checkpoint_utils:_torch_persistent_save")
-def _write_bytes(original: Callable, obj: Any, f: Any) -> None:
-    if isinstance(obj, io.BytesIO):
-        f.write(obj.getbuffer())
-    else:
-        original(obj, f)
-
-
 @around("fairseq.file_io:PathManager.async_close")
 def _async_close(original: Callable) -> bool:
     """Wait for the last checkpoint at the end of training, where fairseq calls this."""
@@ -135,12 +120,6 @@ PATCHES = (
         name="checkpoints written asynchronously",
         reason="--write-checkpoints-asynchronously leaves a torn file where a training is killed, "
         "writes no checkpoint_last.pt, and needs a package that nothing else needs",
-        layers=(
-            _add_defaults,
-            _save_checkpoint,
-            _torch_persistent_save,
-            _write_bytes,
-            _async_close,
-        ),
+        layers=(_add_defaults, _save_checkpoint, _torch_persistent_save, _async_close),
     ),
 )

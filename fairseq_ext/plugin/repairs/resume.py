@@ -13,19 +13,23 @@ These must survive a kill at any moment:
 
 from __future__ import annotations
 
-import contextlib
+import io
 import logging
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import torch
 
 from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
 from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, around, running
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.files import atomic_write
 
 logger = logging.getLogger(__name__)
 PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSchedule"
@@ -228,40 +232,36 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 
 # 3. Files
 
-TEMPORARY = ".tmp"
-"""Suffix under which fairseq writes a checkpoint before renaming it; we do so for copies, too."""
-
-
-@contextlib.contextmanager
-def removed_on_error(path: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        Path(path).unlink(missing_ok=True)
-        raise
-
 
 @around("fairseq.file_io:PathManager.copy")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
-    """Copy to a temporary name in the same folder, then rename."""
-    temporary = dst_path + TEMPORARY
-    with removed_on_error(temporary):
-        original(src_path, temporary, overwrite=True)
-        Path(temporary).replace(dst_path)
+    with Path(src_path).open("rb") as source, atomic_write(dst_path, "wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
     return dst_path
 
 
 @around("fairseq.checkpoint_utils:torch_persistent_save")
 def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
-    with removed_on_error(filename + TEMPORARY):
-        original(obj, filename, async_write)
+    from fairseq import checkpoint_utils
+
+    with atomic_write(filename, "wb") as file:
+        checkpoint_utils._torch_persistent_save(obj, file)
+
+
+@around("fairseq.checkpoint_utils:_torch_persistent_save")
+def save_once(original: Callable, obj: Any, f: Any) -> None:
+    """Save once; fairseq would try three times, each time appending to the broken attempt."""
+    if isinstance(obj, io.BytesIO):  # a checkpoint that is written asynchronously
+        f.write(obj.getbuffer())
+    else:
+        torch.save(obj, f)
 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory")
 def sweep_directory(original: Callable, save_dir: str) -> None:
     """Remove temporary files of killed runs when the first process starts."""
     original(save_dir)
-    for leftover in Path(save_dir).glob(f"*.pt{TEMPORARY}"):
+    for leftover in Path(save_dir).glob("*.pt*.tmp"):
         logger.info(f"removing {leftover}, left by a killed run")
         leftover.unlink(missing_ok=True)
 
@@ -397,8 +397,9 @@ PATCHES = (
     Patch(
         name="whole checkpoint files",
         reason="checkpoint_best.pt and checkpoint_last.pt are copied in place, so that a kill "
-        "leaves a torn file; temporary files of killed runs stay",
-        layers=(copy_whole, save_whole, sweep_directory),
+        "leaves a torn file; temporary files of killed runs stay; a full disk ends in a traceback, "
+        "after three attempts of which each appends to the torn file of the one before",
+        layers=(copy_whole, save_whole, save_once, sweep_directory),
     ),
     Patch(
         name="number of best checkpoints",
