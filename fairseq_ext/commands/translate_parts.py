@@ -102,7 +102,8 @@ def run(request: Request) -> int:
     if options.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
-        with Session.load(request) as session, folder.shared.joined_job(job):
+        with Session.load(request) as session:
+            folder.shared.begin(job)
             lines = sum(part.lines for part in folder.missing(shard_parts))
             bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 

@@ -290,9 +290,9 @@ def _work(
     job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
     if options.corpora is not None:
         job_record["corpora"] = [_described(text) for text in texts]
-    with splitting.shared(folder).joined_job(json.loads(json.dumps(job_record))):
-        job = splitting.prepare(options, texts, folder, part_lines)
-        return job, splitting.work(job, options.workers, shared_folder.shard(options.shard))
+    splitting.shared(folder).begin(json.loads(json.dumps(job_record)))
+    job = splitting.prepare(options, texts, folder, part_lines)
+    return job, splitting.work(job, options.workers, shared_folder.shard(options.shard))
 
 
 def _described(text: Text) -> dict[str, Any]:

@@ -155,12 +155,11 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
-    with folder.joined_job(shards.job()):
-        if folder.missing(names):
-            # First, so that a wrong flag fails before there are files that would block other jobs.
-            folder.work(["dictionary.json"], shards.dictionary)
-            folder.work(["deal.json"], shards.deal)
-        folder.work(names[share[0] :: share[1]], shards.shard)
+    folder.begin(shards.job())
+    if folder.missing(names):
+        folder.work(["dictionary.json"], shards.dictionary)
+        folder.work(["deal.json"], shards.deal)
+    folder.work(names[share[0] :: share[1]], shards.shard)
     missing = folder.missing(names)
     if not missing:
         for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):

@@ -34,7 +34,7 @@ class Folder:
     """The folder of the parts.
 
     Attributes:
-        path: of the folder, which :meth:`start` makes if necessary.
+        path: of the folder, which :meth:`begin` makes if necessary.
         parts: of the whole text.
         details: whether parts have details beside their text.
         line_by_line: whether a part has as many lines as its source.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from fairseq_ext.utils.files import atomic_write, explain
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST = "manifest.json"
-WORKER = ".worker-"  # start of the name of each worker's lock
 PAUSE = 0.5  # seconds before looking again at files that others are making
 
 
@@ -37,7 +35,7 @@ class SharedFolder:
     """The folder of a job.
 
     Attributes:
-        path: of the folder, which :meth:`joined_job` makes if necessary.
+        path: of the folder, which :meth:`begin` makes if necessary.
         head: the beginning of all manifests of this kind of job: ``format`` and ``version``.
         command: the command that works in the folder, for messages.
         things: a word for its files, for messages.
@@ -53,7 +51,7 @@ class SharedFolder:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether this job has been begun here; another job without files does not count.
+        """Whether this job has been begun here.
 
         Args:
             job: everything that the files depend on, as JSON.
@@ -61,76 +59,32 @@ class SharedFolder:
         Raises:
             DataError: the folder has files of another job, or files without a manifest.
         """
-        return self._is_of(job, replaces=not self._has_files())
-
-    def _is_of(self, job: Mapping[str, Any], *, replaces: bool) -> bool:
-        """Whether this job has been begun here; another job is refused unless ``replaces``."""
         manifest = self.path / MANIFEST
         if manifest.exists():
-            differing = self._difference(manifest, {**self.head, **job})
-            if differing and not replaces:
-                raise DataError(differing)
-            return not differing
+            self._require_same(manifest, {**self.head, **job})
+            return True
         if any(self.path.glob("[!.]*")):
             raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
         return False
 
-    @contextlib.contextmanager
-    def joined_job(self, job: Mapping[str, Any]) -> Iterator[None]:
-        """Begin the job unless another worker has, and be one of its workers in the block.
-
-        A job without files and without a running worker is replaced, so that a job which failed at
-        once, for example because of a wrong option, does not block the folder.
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Make the folder and its manifest, unless another worker of the job has.
 
         Raises:
-            DataError: the folder has files of another job, or workers are at another job.
+            DataError: the folder has files of another job.
             EnvironmentProblem: the folder cannot be made or written to.
         """
-        with contextlib.ExitStack() as stack:
-            with self._manifest_held() as locked:  # without locks, nobody can tell who is at work
-                at_work = self._is_at_work()
-                free = locked and not at_work and not self._has_files()
-                self._begin(job, replaces=free)
-                name = f"{WORKER}{secrets.token_hex(8)}.lock"
-                stack.enter_context(locks.held(self.path / name, wait=False))
-            yield
-
-    @contextlib.contextmanager
-    def _manifest_held(self) -> Iterator[bool]:
-        """Make the folder and hold the lock of its manifest; yield whether locks work there."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise EnvironmentProblem(explain(error, self.path)) from error
-        with locks.held(self.path / ".manifest.lock", wait=True) as locked:
-            yield locked
+        with locks.held(self.path / ".manifest.lock", wait=True):
+            if not self.is_of(job):
+                with atomic_write(self.path / MANIFEST) as file:
+                    json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
+                    file.write("\n")
 
-    def _begin(self, job: Mapping[str, Any], *, replaces: bool) -> None:
-        if not self._is_of(job, replaces=replaces):
-            with atomic_write(self.path / MANIFEST) as file:
-                json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
-                file.write("\n")
-
-    def _has_files(self) -> bool:
-        """Whether a job has made any files beside the manifest."""
-        return any(path.name != MANIFEST for path in self.path.glob("[!.]*"))
-
-    def _is_at_work(self) -> bool:
-        """Whether a worker is in :meth:`joined_job`; also remove the locks of killed workers.
-
-        The caller must hold the manifest's lock, so that no worker can begin meanwhile.
-        """
-        busy = False
-        for path in self.path.glob(f"{WORKER}*.lock"):
-            try:
-                with locks.held(path, wait=False):
-                    pass
-            except filelock.Timeout:
-                busy = True
-        return busy
-
-    def _difference(self, manifest: Path, job: Mapping[str, Any]) -> str | None:
-        """Return a message with the first difference between the manifest and this job, or None."""
+    def _require_same(self, manifest: Path, job: Mapping[str, Any]) -> None:
         content = read_json(manifest)
         if not isinstance(content, dict) or content.get("format") != self.head["format"]:
             raise DataError(
@@ -142,12 +96,11 @@ class SharedFolder:
             if values[0] != values[1]:
                 flag = all(isinstance(value, bool) for value in values)
                 value_before, value_now = (_named(value, flag=flag) for value in values)
-                return (
+                raise DataError(
                     f"{manifest.parent} has {self.things} of another job: {self._called(name)} was "
                     f"{value_before} there, but is {value_now} now. Choose another folder "
-                    f"for `{self.option}`."
+                    f"for `{self.option}`, or remove this one."
                 )
-        return None
 
     def _called(self, name: str) -> str:
         """Return the name by which users know a part of the job, such as `--flags`."""
@@ -217,9 +170,6 @@ class SharedFolder:
             if _lock(name) in left:
                 with self._claimed(name):
                     pass
-        if any(name.startswith(WORKER) for name in left):
-            with self._manifest_held():
-                self._is_at_work()
 
 
 def _lock(name: str) -> str:

@@ -84,14 +84,14 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     out, _ = shards
     words = ("fairseq-ext", "binarize", text, *LANGS)
     done = run(*words, "--shards", 4, "-o", out, ok=False)
-    refused(done, "`--shards` was `3` there, but is `4` now. Choose another folder for `--output`.")
+    refused(done, "`--shards` was `3` there, but is `4` now. Choose another folder for `--output`")
     done = run(*words, "--shards", 101, "-o", tmp_path / "a", ok=False)
     refused(done, "there are fewer training pairs than 101 shards.")
     done = run(*words, "--shards", 401, "-o", tmp_path / "b", ok=False)
     refused(done, "`--shards` must be from 1 to 400, but is 401.")
     done = run(*words, "--shards", 2, "--flags=--srcdict x", "-o", tmp_path / "c", ok=False)
     refused(done, "`--srcdict` is set by this command; leave it out.")
-    done = run(*words, "--shards", 2, "--flags=--thresholdsrc no", "-o", tmp_path / "d", ok=False)
+    done = run(*words, "--shards", 2, "--flags=--thresholdsrc no", "-o", tmp_path / "g", ok=False)
     refused(done, "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.")
     words_of_d = (*words, "--shards", 2, "-o", tmp_path / "d")
     assert run(*words_of_d).stdout == f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
@@ -106,4 +106,4 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
         file.write("1")  # a 101st line, that no line feed ends
     done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "f", ok=False)
     refused(done, "train.tgt has 101.")
-    assert {path.name for path in tmp_path.iterdir()} == {"d", "text"}
+    assert {path.name for path in tmp_path.iterdir()} == {"d", "g", "text"}

@@ -371,24 +371,6 @@ def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path
     assert (tmp_path / "whole").read_bytes() == plain.read_bytes()
 
 
-def test_a_job_that_has_made_nothing_gives_way(model: Path, tmp_path: Path) -> None:
-    source, parts = tmp_path / "source", tmp_path / "p"
-    write_lines(source, ["1 " * 2000, "3 4"])
-    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", parts]
-    assert "source tokens" in refused(*words)
-    assert names(parts) == ["manifest.json"]
-    first = (parts / "manifest.json").read_bytes()
-    write_lines(source, ["1 2", "3 4"])
-    with locks.held(parts / ".worker-of-that-job.lock", wait=False):
-        assert "has parts of another job: `--input` 1 " in refused(*words)
-    assert (parts / "manifest.json").read_bytes() == first
-    (parts / ".worker-killed.lock").touch()
-    command(*words)
-    assert names(parts) == ["manifest.json", "part-000000.sha256", "part-000000.txt"]
-    write_lines(source, ["1 2", "3 5"])
-    assert "has parts of another job" in refused(*words)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

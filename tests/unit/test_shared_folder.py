@@ -17,8 +17,8 @@ JOB = {"lowercase": True, "limit": 9, "rules": None}
 def folder(tmp_path: Path) -> SharedFolder:
     called = {"lowercase": "--lowercase", "limit": "--limit", "rules": "--rule"}
     shared = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command", called=called)
-    with shared.joined_job(JOB):
-        write_lines(tmp_path / "part", ["made"])
+    shared.begin(JOB)
+    write_lines(tmp_path / "part", ["made"])
     return shared
 
 
