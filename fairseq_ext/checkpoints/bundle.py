@@ -16,8 +16,7 @@
 
 Weights are fp32 or bf16; or matrices are int8; or binary weights are bits, ternary ones trits. The
 folder may be packed into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted
-wherever the folder is. Nothing in a bundle is unpickled or evaluated. Version 1 had no program; its
-bits are not read.
+wherever the folder is. Nothing in a bundle is unpickled or evaluated.
 """
 
 from __future__ import annotations
@@ -183,8 +182,7 @@ def read(path: str | Path) -> Bundle:
     """
     folder = home(path)
     content = _json(folder / MANIFEST)
-    version = content.get("version")
-    if content.get("format") != FORMAT or type(version) is not int or version not in (1, VERSION):
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise CheckpointError(
             f"{folder / MANIFEST} is of format {content.get('format')!r:.40}, version "
             f"{content.get('version')!r:.20}, but this installation reads {FORMAT}, {VERSION}; "
@@ -205,11 +203,6 @@ def read(path: str | Path) -> Bundle:
         raise CheckpointError(
             f"{folder / MANIFEST} asks for a beam of {search['beam']:,} by default, but may ask "
             f"for {WIDEST_BEAM} at most; `--beam` takes larger ones."
-        )
-    if version == 1 and fields["numbers"] in (BITS, BITS_INT8):
-        raise CheckpointError(
-            f"{folder / MANIFEST} is of version 1, whose bits are not read any more; make it again "
-            "of its checkpoint: `fairseq-ext bundle CHECKPOINT -o OUT`."
         )
     return Bundle(folder, **fields)
 

@@ -194,17 +194,9 @@ def test_bits_and_embeddings_in_int8(tmp_path: Path):
     assert fairseq_ext.load(tmp_path / "bits-int8").translate(LINES, **SHORT)
 
 
-def test_bits_of_the_first_version_name_the_cure(copy: Path):
-    edit(copy, "bundle.json", lambda content: content.update(version=1, numbers="bits"))
-    with pytest.raises(CheckpointError, match="make it again of its checkpoint: `fairseq-ext bun"):
-        storage.load(copy)
-
-
 def test_a_bundle_without_a_program_is_left_to_fairseq(run: Path, copy: Path):
-    """Such as one of the first version."""
     (copy / "program.json").unlink()
     edit(copy, "bundle.json", lambda content: content["files"].pop("program.json"))
-    edit(copy, "bundle.json", lambda content: content.update(version=1))
     model, expected = fairseq_ext.load(copy), fairseq_ext.load(run)
     assert type(model._translator).__name__ == "Translator"
     assert model.translate(LINES, beam=5, **SHORT) == expected.translate(LINES, **SHORT)
