@@ -150,11 +150,11 @@ def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
     The optimizer's state becomes an empty dictionary, or stays None if there is none.
     """
-    small = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
-    small["extra_state"] = _without_averages(extra_state(checkpoint))
+    small = {**without_training_state(checkpoint), "last_optimizer_state": None}
     del small["model"]
-    has_state = checkpoint.get("last_optimizer_state") is not None
-    return {**copy.deepcopy(small), "last_optimizer_state": {} if has_state else None}
+    if checkpoint.get("last_optimizer_state") is not None:
+        small["last_optimizer_state"] = {}
+    return copy.deepcopy(small)
 
 
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,13 +162,10 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
     These are the optimizer's state and a second, exponentially averaged copy of the model.
     """
+    extra = extra_state(checkpoint).items()
+    others = {name: value for name, value in extra if not name.startswith("ema")}
     result = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
-    result["extra_state"] = _without_averages(extra_state(checkpoint))
-    return result
-
-
-def _without_averages(extra: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in extra.items() if not name.startswith("ema")}
+    return {**result, "extra_state": others}
 
 
 def memory(weight: Any) -> tuple[Any, ...]:

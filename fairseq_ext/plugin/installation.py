@@ -34,11 +34,7 @@ def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
 
 
 def check_single_fairseq() -> None:
-    """Refuse an environment in which two distributions have written into one ``fairseq`` folder.
-
-    Raises:
-        EnvironmentProblem: more than one distribution provides ``fairseq``.
-    """
+    """Refuse an environment in which two distributions have written into one ``fairseq`` folder."""
     names = fairseq_distributions()
     if len(names) > 1:
         raise EnvironmentProblem(

@@ -86,21 +86,12 @@ _active: set[str] = set()  # the state of the process, because patches change th
 
 
 def apply() -> None:
-    """Apply every patch, each once per process.
-
-    Raises:
-        EnvironmentProblem: a patch does not fit the installed fairseq.
-        ImportError: fairseq is missing.
-    """
+    """Apply every patch, each once per process."""
     table.apply(PATCHES, _active)
 
 
 def complete(module: str) -> None:
-    """Patch the module of a command that was imported after the patches were applied.
-
-    Raises:
-        EnvironmentProblem: a patch does not fit the installed fairseq.
-    """
+    """Patch the module of a command that was imported after the patches were applied."""
     table.complete((patch for patch in PATCHES if patch.name in _active), module)
 
 

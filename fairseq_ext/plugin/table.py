@@ -79,12 +79,7 @@ class Patch:
 
 
 def apply(patches: Iterable[Patch], applied: set[str]) -> None:
-    """Apply patches in order, each once per process, and add their names to ``applied``.
-
-    Raises:
-        EnvironmentProblem: a patch does not fit the installed fairseq.
-        ImportError: fairseq is missing.
-    """
+    """Apply patches in order, each once per process, and add their names to ``applied``."""
     for patch in patches:
         if patch.name in applied:
             continue
@@ -96,11 +91,7 @@ def apply(patches: Iterable[Patch], applied: set[str]) -> None:
 
 
 def complete(applied: Iterable[Patch], module: str) -> None:
-    """Patch the module of a command that was imported after the patches were applied.
-
-    Raises:
-        EnvironmentProblem: a patch does not fit the installed fairseq.
-    """
+    """Patch the module of a command that was imported after the patches were applied."""
     for patch in applied:
         with _fitting(patch):
             _wrap_layers(patch, f"{module}:")
@@ -161,9 +152,6 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         owner: a module or a class.
         name: of a function, value or method; static and class methods stay what they are.
         wrapper: see :class:`Layer`.
-
-    Raises:
-        AttributeError: ``owner`` has no such attribute.
     """
     declared = inspect.getattr_static(owner, name)
     kind = type(declared) if isinstance(declared, staticmethod | classmethod) else None

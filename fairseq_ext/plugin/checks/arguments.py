@@ -17,11 +17,9 @@ from fairseq_ext.utils.parsing import Parser
 
 def _keep_options_out_of_the_log() -> None:
     """Keep fairseq from logging several hundred options before our message of one line."""
-    logging.getLogger("fairseq.dataclass.utils").addFilter(_is_not_about_composing)
-
-
-def _is_not_about_composing(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("Error when composing")
+    logging.getLogger("fairseq.dataclass.utils").addFilter(
+        lambda record: not str(record.msg).startswith("Error when composing")
+    )
 
 
 @around("fairseq.options:parse_args_and_arch")
@@ -75,11 +73,7 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 
 def refuse_misfit(args: Namespace) -> None:
-    """Refuse an architecture that is not made for the task.
-
-    Raises:
-        ConfigError: they do not fit; the message names both and the remedy.
-    """
+    """Refuse an architecture that is not made for the task."""
     from fairseq import models
     from fairseq.tasks import TASK_REGISTRY
     from fairseq.tasks.language_modeling import LanguageModelingTask

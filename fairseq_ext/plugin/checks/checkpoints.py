@@ -257,9 +257,6 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
         task: any task; tasks other than translation are not checked.
         record: of the checkpoint; None gives a warning if ``warn``.
         path: the checkpoint's name.
-
-    Raises:
-        CheckpointError: a dictionary differs.
     """
     pair = _task_symbols(task)
     if not pair:

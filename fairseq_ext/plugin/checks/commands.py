@@ -54,12 +54,7 @@ def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any
 
 
 def _refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse options that fairseq accepts although they do not work.
-
-    Raises:
-        ConfigError: an option, or a combination, that ends in an error deep inside fairseq or in
-            a run that does nothing.
-    """
+    """Refuse options that fairseq accepts although they do not work."""
     option_checks.refuse_broken(cfg, command)
     unsharded = ("train", "validate", "interactive")
     if cfg.dataset.num_shards != 1 and command.rpartition(".")[2] in unsharded:
@@ -206,11 +201,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
-    """Copy the ``text.json`` beside the text into the data folder.
-
-    Raises:
-        DataError: it is damaged, or the folder has data from text with other steps.
-    """
+    """Copy the ``text.json`` beside the text into the data folder."""
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
     pipe = pipeline.load(Path(prefix).parent) if prefix else None
     if pipe is None:

@@ -36,11 +36,7 @@ LEAST = 64
 
 
 def allow_open_files() -> None:
-    """Raise the limit of this process as far as needed and allowed.
-
-    Raises:
-        EnvironmentProblem: the system allows too few open files.
-    """
+    """Raise the limit of this process as far as needed and allowed."""
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if limit != unlimited and limit < ENOUGH:
@@ -61,11 +57,7 @@ _held = contextlib.ExitStack()  # the state of the process, because locks belong
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder in the block, and remove its file at the end.
-
-    Raises:
-        ConfigError: another process holds it.
-    """
+    """Hold the lock on an existing folder in the block, and remove its file at the end."""
     path = Path(folder, LOCK)
     with contextlib.ExitStack() as stack:
         try:

@@ -18,11 +18,7 @@ LOWER_IS_BETTER = ("loss", "nll_loss", "ppl")
 
 
 def refuse(cfg: Any) -> None:
-    """Refuse options that fairseq-train accepts although they cannot work.
-
-    Raises:
-        ConfigError: an option is missing, impossible, or does not go with another one.
-    """
+    """Refuse options that fairseq-train accepts although they cannot work."""
     _require_basics(cfg)
     _require_packages(cfg)
     _check_sharding(cfg)

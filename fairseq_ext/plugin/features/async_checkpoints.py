@@ -32,11 +32,7 @@ class Writer:
         self._released = threading.Event()
 
     def start(self, save: Callable[[], Any]) -> None:
-        """Run ``save`` in the thread, and return when it calls :meth:`release` or ends.
-
-        Raises:
-            Exception: an error of this ``save`` so far, or of the one before.
-        """
+        """Run ``save`` in the thread, and return when it calls :meth:`release` or ends."""
         self.wait()
         self._released.clear()
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
@@ -57,11 +53,7 @@ class Writer:
         self._released.set()
 
     def wait(self) -> None:
-        """Wait until everything is saved.
-
-        Raises:
-            Exception: what went wrong since the last call.
-        """
+        """Wait until everything is saved; raise what went wrong since the last call."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()

@@ -58,9 +58,6 @@ def join_processes(training: Any) -> None:
 
     ``torchrun`` and Slurm give the details in environment variables. Without them,
     ``--distributed-world-size`` asks for processes to be spawned on this machine.
-
-    Raises:
-        ConfigError: the Slurm job has another number of processes.
     """
     if training.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
@@ -87,9 +84,6 @@ def require_one_job(training: Any) -> None:
 
     fairseq takes the number of GPUs for that of processes unless it is told another one. If that is
     1, it ignores ``torchrun``.
-
-    Raises:
-        ConfigError: there are several processes, but one is asked for.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:

@@ -89,11 +89,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 
 def require_shard(count: int, shard: int) -> None:
-    """Check `--num-shards` and `--shard-id`.
-
-    Raises:
-        ConfigError: there is no such shard.
-    """
+    """Check `--num-shards` and `--shard-id`."""
     if count < 1:
         raise ConfigError(f"`--num-shards` must be at least 1, but is {count}.")
     if not 0 <= shard < count:
