@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairseq_ext.checkpoints.published import NAMES, UNKNOWN
+from fairseq_ext.checkpoints.published import hub_models
 
 PAGE = Path(__file__).resolve().parent / "published.md"
 BEGIN, END = "<!-- table: docs/make_published.py -->", "<!-- end of the table -->"
-TEXT = {"moses": "Moses, ", "space": "", "": ""}
+TEXT = {"moses": "Moses, ", "space": ""}
 SUBWORDS = {"subword_nmt": "subword-nmt", "fastbpe": "fastBPE", "sentencepiece": "SentencePiece"}
 
 
 def table() -> str:
     """The table of all translation models."""
     rows = ["| name | text | what happens |", "|---|---|---|"]
-    for name, (_, text) in NAMES.items():
-        steps = f"{TEXT[text.tokenizer]}{SUBWORDS.get(text.bpe, '')}"
-        if text == UNKNOWN:
-            steps = "by its files"
+    for name, entry in hub_models().items():
+        steps = "by its files"
+        if "bpe" in entry:
+            steps = f"{TEXT[entry['tokenizer']]}{SUBWORDS[entry['bpe']]}"
         what = "fairseq's generator" if name.startswith("conv.") else "the engine"
         if "flores101" in name:
             what = "the engine, with `--src` and `--tgt`"

@@ -163,9 +163,9 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     These are the optimizer's state and a second, exponentially averaged copy of the model.
     """
     extra = extra_state(checkpoint).items()
-    others = {name: value for name, value in extra if not name.startswith("ema")}
+    remaining = {name: value for name, value in extra if not name.startswith("ema")}
     result = {name: value for name, value in checkpoint.items() if name not in _OF_THE_OPTIMIZER}
-    return {**result, "extra_state": others}
+    return {**result, "extra_state": remaining}
 
 
 def memory(weight: Any) -> tuple[Any, ...]:

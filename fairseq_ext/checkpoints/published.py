@@ -9,6 +9,7 @@ Nothing in a model's folder is run, and nothing is written into it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.checkpoints import bundle, dictionaries, layout
 from fairseq_ext.checkpoints import languages as multilingual
@@ -46,63 +47,26 @@ CACHE = "published"  # a folder in the user's cache
 _VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
 _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 
+HUB = ("transformer.", "lightconv.", "dynamicconv.", "conv.")
+"""Beginnings of the names of :func:`hub_models`; other texts are paths, and need no fairseq."""
 OUTPUT = "decoder.output_projection.weight"
 
 logger = logging.getLogger(__name__)
 
 
-class Text(NamedTuple):
-    """How a published model's text becomes tokens, in the terms of fairseq's hub interface."""
+@functools.cache
+def hub_models() -> dict[str, dict[str, str]]:
+    """Return fairseq's translation models: ``path`` (an address), ``tokenizer`` and ``bpe``."""
+    # or the import would advise to install a package for speech
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+    from fairseq.models.fconv import FConvModel
+    from fairseq.models.lightconv import LightConvModel
+    from fairseq.models.transformer import TransformerModel
 
-    tokenizer: str
-    bpe: str
-
-
-MOSES, MOSES_FAST = Text("moses", "subword_nmt"), Text("moses", "fastbpe")
-PIECES, UNKNOWN = Text("space", "sentencepiece"), Text("", "")
-_SERVER = "https://dl.fbaipublicfiles.com/"
-_MODELS, _CONVOLUTIONS = f"{_SERVER}fairseq/models/", f"{_SERVER}fairseq/models/dynamicconv/"
-_FLORES = f"{_SERVER}flores101/pretrained_models/flores101_mm100_"
-_WMT16 = f"{_CONVOLUTIONS}wmt16.en-de.joined-dict."
-
-NAMES: dict[str, tuple[str, Text]] = {
-    "transformer.wmt14.en-fr": (f"{_MODELS}wmt14.en-fr.joined-dict.transformer.tar.bz2", MOSES),
-    "transformer.wmt16.en-de": (f"{_MODELS}wmt16.en-de.joined-dict.transformer.tar.bz2", UNKNOWN),
-    "transformer.wmt18.en-de": (f"{_MODELS}wmt18.en-de.ensemble.tar.gz", MOSES),
-    **{
-        f"transformer.wmt19.{pair}{name}": (f"{_MODELS}wmt19.{pair}{file}.tar.gz", MOSES_FAST)
-        for pair, joined in (
-            ("en-de", ".joined-dict"), ("en-ru", ""), ("de-en", ".joined-dict"), ("ru-en", "")
-        )
-        for name, file in (
-            ("", f"{joined}.ensemble"), (".single_model", f"{joined}.single_model")
-        )
-    },
-    **{
-        f"transformer.wmt20.{name}": (f"{_MODELS}wmt20.{name}.single.tar.gz", PIECES)
-        for name in ("en-ta", "en-iu.news", "en-iu.nh", "ta-en", "iu-en.news", "iu-en.nh")
-    },
-    **{
-        f"transformer.flores101.mm100.{size}": (f"{_FLORES}{size}.tar.gz", PIECES)
-        for size in ("615M", "175M")
-    },
-    **{
-        f"{kind}.{name}": (file.format(kind), MOSES)
-        for kind in ("lightconv", "dynamicconv")
-        for name, file in (
-            ("no_glu.iwslt14.de-en", f"{_CONVOLUTIONS}iwslt14.de-en.{{}}.tar.gz"),
-            ("no_glu.wmt16.en-de", f"{_WMT16}{{}}.tar.gz"),
-            ("glu.wmt16.en-de", f"{_WMT16}{{}}-glu.tar.gz"),
-            ("glu.wmt17.en-de", f"{_WMT16}{{}}-glu.tar.gz"),  # the same file, in fairseq too
-            ("glu.wmt14.en-fr", f"{_CONVOLUTIONS}wmt14.en-fr.joined-dict.{{}}-glu.tar.gz"),
-            ("glu.wmt17.zh-en", f"{_CONVOLUTIONS}wmt17.zh-en.{{}}-glu.tar.gz"),
-        )
-    },
-    "conv.wmt14.en-fr": (f"{_MODELS}wmt14.v2.en-fr.fconv-py.tar.bz2", MOSES),
-    "conv.wmt14.en-de": (f"{_MODELS}wmt14.en-de.fconv-py.tar.bz2", MOSES),
-    "conv.wmt17.en-de": (f"{_MODELS}wmt17.v2.en-de.fconv-py.tar.bz2", MOSES),
-}  # fmt: skip
-"""Address and text of every translation model that fairseq's ``hub_models()`` name."""
+    entries: dict[str, Any] = {}
+    for model in (TransformerModel, LightConvModel, FConvModel):
+        entries |= model.hub_models()
+    return {name: {"path": e} if isinstance(e, str) else e for name, e in entries.items()}
 
 
 def is_prepared(path: str | Path) -> bool:
@@ -140,7 +104,7 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 
 
 def resolved(path: Path) -> Path:
-    """Download the archive that a name of :data:`NAMES` stands for; return other paths unchanged.
+    """Download the archive that a name of :func:`hub_models` stands for; return other paths.
 
     It stays in the cache. :data:`MIRROR` names a folder or an address to take it from instead.
 
@@ -148,13 +112,14 @@ def resolved(path: Path) -> Path:
         DataError: it cannot be downloaded.
         EnvironmentProblem: there is no cache folder, or it cannot be written.
     """
-    if path.exists() or str(path) not in NAMES:
+    name = str(path)
+    if path.exists() or not name.startswith(HUB) or name not in hub_models():
         return path
     from fairseq_ext.corpora import downloads
 
     cache = files.cache_folder() / CACHE / "downloads"
     try:
-        return downloads.fetch(NAMES[str(path)][0], cache, os.environ.get(MIRROR) or None)
+        return downloads.fetch(hub_models()[name]["path"], cache, os.environ.get(MIRROR) or None)
     except OSError as error:
         raise EnvironmentProblem(files.explain(error)) from error
 
@@ -254,19 +219,16 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
         ConfigError: the file of the subwords that its name asks for is missing.
     """
     kind, used = _subwords(folder)
-    text, origin = Text("moses" if kind in ("fastbpe", "subword-nmt") else "", kind), "its files"
+    moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)
-    if name is not None and NAMES[name][1] != UNKNOWN:
-        text, origin = NAMES[name][1], f"the name {name}"
-        expected = {"subword_nmt": ("subword-nmt",), "fastbpe": ("fastbpe",)}.get(
-            text.bpe, (text.bpe,)
-        )
-        if kind not in expected:
+    entry = hub_models()[name] if name else {}
+    if "bpe" in entry:
+        moses, origin = entry["tokenizer"] == "moses", f"the name {name}"
+        if kind != entry["bpe"].replace("_", "-"):
             raise ConfigError(
-                f"{folder} has no subwords of the kind {text.bpe}, which belong to {name}: "
+                f"{folder} has no subwords of the kind {entry['bpe']}, which belong to {name}: "
                 "put the file that its archive has beside the model."
             )
-    moses = text.tokenizer == "moses"
     steps = {"tokenize": moses, "escape": moses, "aggressive": moses}
     src, tgt = languages
     return Pipeline(src, tgt, **steps, subwords=kind, files=tuple(used)), origin
@@ -274,8 +236,8 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 def _name(path: Path) -> str | None:
     """Return the published name of a folder or archive: its own, or that of its archive."""
-    for name, (address, _) in NAMES.items():
-        archive = address.rpartition("/")[2]
+    for name, entry in hub_models().items():
+        archive = entry["path"].rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
         if path.name in (name, archive, stem):
             return name

@@ -120,8 +120,8 @@ def _unpacked(path: Path, former: Version, kind: str, find: Callable[[Path], Pat
             shutil.rmtree(folder, ignore_errors=True)  # it was damaged later; unpack it again
     try:
         with path.open("rb") as file, whole_folder(folder) as stage:
-            most = MOST_TIMES * path.stat().st_size + SPARE
-            safe_extract(path, stage, most, file=file)
+            max_bytes = MOST_TIMES * path.stat().st_size + SPARE
+            safe_extract(path, stage, max_bytes, file=file)
             if {version(path), version(file.fileno())} != {former}:
                 raise DataError(f"{path} was written to while it was read; run the command again.")
             try:
