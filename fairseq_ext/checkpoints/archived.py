@@ -17,11 +17,7 @@ LEVEL = 10  # of zstd
 
 
 def require_kind(path: Path) -> None:
-    """Refuse a name with the ending of an archive that cannot be written.
-
-    Raises:
-        ConfigError: the name has such an ending.
-    """
+    """Refuse a name with the ending of an archive that cannot be written."""
     if path.name.lower().endswith(OTHERS):
         endings = " or ".join(SUFFIXES)
         raise ConfigError(f"`--output {path}`: an archive's name must end in {endings}.")
@@ -33,9 +29,6 @@ def write(folder: Path, path: Path) -> None:
     Args:
         folder: of the bundle, with files alone.
         path: of the archive; its name ends as one of :data:`SUFFIXES`.
-
-    Raises:
-        EnvironmentProblem: the archive cannot be written, or zstandard is not installed.
     """
     kind = suffix(path)
     home = path.name.removesuffix(kind)

@@ -129,11 +129,7 @@ def average_checkpoints(
 
 
 def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, Any]:
-    """Average ``paths`` into the file ``output``, which appears whole or not at all.
-
-    Raises:
-        CheckpointError: as :func:`average_checkpoints`.
-    """
+    """Average ``paths`` into the file ``output``, which appears whole or not at all."""
     result = average_checkpoints(paths)
     storage.save(result, output)
     return result

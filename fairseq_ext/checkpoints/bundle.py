@@ -237,11 +237,7 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
 
 
 def configuration(manifest: Bundle) -> dict[str, Any]:
-    """Read a bundle's ``config.json``.
-
-    Raises:
-        CheckpointError: it cannot be used.
-    """
+    """Read a bundle's ``config.json``."""
     content = _json(manifest.folder / CONFIG)
     binary = content.get("binary", {})
     if not (isinstance(binary, dict) and isinstance(binary.get("inputs", {}), dict)):

@@ -33,11 +33,7 @@ class Weights:
 
 
 def read_weights(path: str | Path) -> Weights:
-    """Read the size and history of a checkpoint or bundle.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """Read the size and history of a checkpoint or bundle."""
     if bundle.is_bundle(path):
         manifest = bundle.read(path)
         manifest.check()

@@ -27,11 +27,7 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def symbols(path: str | Path) -> list[str]:
-    """Return fairseq's special symbols, followed by those of a ``dict.LANGUAGE.txt``, in order.
-
-    Raises:
-        DataError: the file is missing or not UTF-8.
-    """
+    """Return fairseq's special symbols, followed by those of a ``dict.LANGUAGE.txt``, in order."""
     words = [*SPECIAL]
     try:
         with require_file(path, "dictionary").open(encoding="utf-8") as lines:
@@ -53,11 +49,7 @@ def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
 
 
 def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] | None:
-    """Return the record in a checkpoint, or None: fairseq without the plugin stores none.
-
-    Raises:
-        CheckpointError: the record is not of the form that :func:`record` returns.
-    """
+    """Return the record in a checkpoint, or None: fairseq without the plugin stores none."""
     words = extra_state(checkpoint).get(DICTIONARIES)
     if words is None:
         return None

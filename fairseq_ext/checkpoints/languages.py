@@ -181,11 +181,7 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Refuse a language that a model does not have, or that has to be given.
-
-    Raises:
-        ConfigError: the message names similar languages, or the first ones.
-    """
+    """Refuse a language that a model does not have, or that has to be given."""
     if code in codes or (code is not None and not codes):
         return
     near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []

@@ -107,10 +107,6 @@ def resolved(path: Path) -> Path:
     """Download the archive that a name of :func:`hub_models` stands for; return other paths.
 
     It stays in the cache. :data:`MIRROR` names a folder or an address to take it from instead.
-
-    Raises:
-        DataError: it cannot be downloaded.
-        EnvironmentProblem: there is no cache folder, or it cannot be written.
     """
     name = str(path)
     if path.exists() or not name.startswith(HUB) or name not in hub_models():
@@ -213,11 +209,7 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and where they are known from.
-
-    Raises:
-        ConfigError: the file of the subwords that its name asks for is missing.
-    """
+    """Return the text steps of a published model, and where they are known from."""
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)

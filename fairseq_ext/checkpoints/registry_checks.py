@@ -31,9 +31,6 @@ def require_registered(path: str | Path, args: Any) -> None:
     Args:
         path: for the message.
         args: of a checkpoint; None if it has the new form.
-
-    Raises:
-        CheckpointError: a name is not registered.
     """
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -66,9 +63,6 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
         cfg: the checkpoint's configuration.
         task: the task that the command has set up, its class, or None for the checkpoint's own.
         path: for the message.
-
-    Raises:
-        CheckpointError: one is not registered, or they do not go together.
     """
     from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
     from fairseq.tasks.language_modeling import LanguageModelingTask

@@ -32,7 +32,7 @@ import zipfile
 import zlib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, Any
@@ -110,9 +110,6 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
         state: the checkpoint.
         path: for the message.
         size: bytes that it may stand for.
-
-    Raises:
-        CheckpointError: it has contents that no checkpoint has.
     """
     with about(path):
         require_plain(state, size)
@@ -122,11 +119,7 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
 
 
 def require_checkpoint_file(path: str | Path) -> Path:
-    """Return the path, after checking that it is a file that can be opened.
-
-    Raises:
-        CheckpointError: it is not such a file.
-    """
+    """Return the path, after checking that it is a file that can be opened."""
     try:
         return require_file(path, "checkpoint")
     except DataError as error:
@@ -136,14 +129,14 @@ def require_checkpoint_file(path: str | Path) -> Path:
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
     """Unpickle an open archive by its descriptor, since its name may belong to another file now."""
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
+    allow_classes()
     try:
-        with _allowed_classes():
-            return torch.load(
-                descriptor if descriptor.exists() else path,
-                map_location="cpu",
-                weights_only=True,
-                mmap=mapped,
-            )
+        return torch.load(
+            descriptor if descriptor.exists() else path,
+            map_location="cpu",
+            weights_only=True,
+            mmap=mapped,
+        )
     except pickle.UnpicklingError as error:
         raise _forbidden(path, str(error)) from None
     except OSError as error:
@@ -375,11 +368,7 @@ def _is_allowed(called: Any, arguments: Any) -> bool:
 
 
 class NumberKind:
-    """A stand-in for ``numpy.dtype``: integers, real numbers or truth values.
-
-    Raises:
-        UnpicklingError: another kind.
-    """
+    """A stand-in for ``numpy.dtype``: integers, real numbers or truth values."""
 
     def __init__(self, code: object, *flags: object) -> None:
         if not (isinstance(code, str) and re.fullmatch("b1|[iu][1248]|f[248]", code)):
@@ -395,11 +384,7 @@ class NumberKind:
 
 
 class NumberArray(np.ndarray):
-    """A stand-in for ``numpy.ndarray`` that holds only numbers, and is pickled as a plain array.
-
-    Raises:
-        UnpicklingError: it is called, or gets anything but numbers.
-    """
+    """A stand-in for ``numpy.ndarray`` that holds only numbers, and is pickled as a plain array."""
 
     def __new__(cls, *arguments: object) -> NumberArray:
         raise _not_numbers("ndarray")
@@ -419,22 +404,14 @@ class Meter:
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
-    """Create an empty array, which :meth:`NumberArray.__setstate__` fills with numbers.
-
-    Raises:
-        UnpicklingError: the array is of another class.
-    """
+    """Create an empty array, which :meth:`NumberArray.__setstate__` fills with numbers."""
     if kind is not NumberArray:
         raise _not_numbers("ndarray")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
 
 
 def scalar(kind: object, data: object) -> np.generic:
-    """Make a numpy scalar.
-
-    Raises:
-        UnpicklingError: the data are not a number.
-    """
+    """Make a numpy scalar."""
     if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
         raise _not_numbers("dtype")
     (number,) = np.frombuffer(data, kind.dtype)
@@ -462,13 +439,6 @@ short as real checkpoints allow.
 def allow_classes() -> None:
     """Let ``torch.load(…, weights_only=True)`` read :data:`CLASSES` in this process."""
     torch.serialization.add_safe_globals(CLASSES)
-
-
-def _allowed_classes() -> Any:
-    """Allow :data:`CLASSES` within a ``with`` block; classes allowed before stay allowed."""
-    allowed = torch.serialization.get_safe_globals()
-    missing = [entry for entry in CLASSES if entry not in allowed]
-    return torch.serialization.safe_globals(missing) if missing else nullcontext()
 
 
 # 6 to 8. The content
@@ -575,11 +545,7 @@ def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
-    """Check the numbers that fairseq takes from a checkpoint without checking them.
-
-    Raises:
-        CheckpointError: one is not a number. The message is the end of a sentence.
-    """
+    """Check the numbers that fairseq takes from a checkpoint without checking them."""
     position = layout.position(state)
     for name in ("epoch", "iterations_in_epoch"):
         if not isinstance(position.get(name, 0), int):

@@ -44,11 +44,7 @@ def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def peek(path: str | Path) -> Mapping[str, Any]:
-    """Read a checkpoint without weights (:func:`~fairseq_ext.checkpoints.layout.without_weights`).
-
-    Raises:
-        CheckpointError: as for :func:`load`.
-    """
+    """Read a checkpoint without its weights, by the rules of :func:`load`."""
     version = _version(path)
     if version not in _settings:
         _unclaimed[version] = state = _read(path)

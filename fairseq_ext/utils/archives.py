@@ -244,9 +244,6 @@ def write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
 
     tarfile's own filter is missing in older Pythons, and could be deceived by links up to 3.11.12
     (CVE-2025-4517). Owners, times and permissions are not restored.
-
-    Raises:
-        ValueError: the member would leave the folder, or is a link or a device.
     """
     _require_inside(member.name)
     path = folder / member.name

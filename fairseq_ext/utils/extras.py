@@ -32,11 +32,7 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Require the libraries for a piece of work before it begins.
-
-    Raises:
-        EnvironmentProblem: one of the modules is not installed.
-    """
+    """Require the libraries for a piece of work before it begins."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise EnvironmentProblem(missing(module))

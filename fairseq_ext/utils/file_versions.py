@@ -19,30 +19,19 @@ def version(file: str | Path | int) -> Version:
 
     Args:
         file: its path or descriptor.
-
-    Raises:
-        OSError: the file does not exist.
     """
     status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class FileVersions:
-    """The versions of files when this object was made, which is before they are read.
-
-    Raises:
-        OSError: a file does not exist.
-    """
+    """The versions of files when this object was made, which is before they are read."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self._versions = {path: version(path) for path in paths}
 
     def require_unchanged(self) -> None:
-        """Check that the files have not changed.
-
-        Raises:
-            DataError: a file has changed; the message names the first.
-        """
+        """Check that the files have not changed."""
         for path, former in self._versions.items():
             if not path.exists() or version(path) != former:
                 raise DataError(

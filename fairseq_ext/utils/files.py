@@ -91,11 +91,7 @@ def is_name(name: object) -> bool:
 
 
 def require_folder_of(path: Path, option: str) -> None:
-    """Refuse an output file whose folder does not exist.
-
-    Raises:
-        EnvironmentProblem: it does not exist, or is not a folder; the message names ``option``.
-    """
+    """Refuse an output file whose folder does not exist."""
     folder = Path(os.path.realpath(path)).parent  # through a link, as `atomic_write` goes
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
@@ -108,11 +104,7 @@ def require_folder_of(path: Path, option: str) -> None:
 
 
 def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
-    """Refuse outputs that would overwrite an input.
-
-    Raises:
-        DataError: a file is both.
-    """
+    """Refuse outputs that would overwrite an input."""
     written = {os.path.realpath(path) for path in outputs if not is_special(path)}
     for path in inputs:
         if os.path.realpath(path) in written:
@@ -146,11 +138,7 @@ def sha256(path: str | Path) -> str:
 
 
 def require_space(folder: str | Path, size: int) -> None:
-    """Check that ``size`` bytes fit into the file system of ``folder`` (which may not exist yet).
-
-    Raises:
-        EnvironmentProblem: there is less free space.
-    """
+    """Check that ``size`` bytes fit onto the disk of ``folder``, which may not exist yet."""
     existing = Path(folder).absolute()
     while not existing.exists():
         existing = existing.parent
@@ -261,11 +249,7 @@ def no_empty_folder(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder on the disk of ``path``, hidden beside it, and remove it afterwards.
-
-    Raises:
-        EnvironmentProblem: it cannot be made.
-    """
+    """Yield an empty folder on the disk of ``path``, hidden beside it, and remove it afterwards."""
     path = Path(os.path.realpath(path))
     with _hidden_folder(path.parent, f".{path.name}.", path) as hidden:
         yield hidden
@@ -277,9 +261,6 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
 
     This takes one step: if anything happens before it, even to the process, ``folder`` stays as it
     was. ``folder`` must be empty, or not exist.
-
-    Raises:
-        EnvironmentProblem: ``folder`` cannot be made.
     """
     folder = Path(os.path.realpath(folder))
     with scratch_folder(folder) as hidden:

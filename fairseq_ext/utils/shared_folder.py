@@ -177,11 +177,7 @@ def _lock(name: str) -> str:
 
 
 def shard(text: str | None) -> tuple[int, int]:
-    """Parse ``I/N``, the number of a shard and the count of shards.
-
-    Raises:
-        ConfigError: the text is not of this form.
-    """
+    """Parse ``I/N``, the number of a shard and the count of shards."""
     if text is None:
         return 0, 1
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
@@ -198,9 +194,6 @@ def check_options(parts: Path | None, **options: object) -> None:
     Args:
         parts: the value of ``--parts``.
         options: the values of ``part_lines``, ``shard`` and ``ray``, None if not given.
-
-    Raises:
-        ConfigError: an option lacks the option that it needs, or has an impossible value.
     """
     for name, value in options.items() if parts is None else ():
         if value is not None:
