@@ -83,10 +83,10 @@ def plan(
         codes = sorted({code for pair in _pairs(folder, settings) for code in pair.split("-")})
     else:
         codes = [code for code in dictionaries if code]
-    src, tgt = (asked or own for asked, own in zip(languages, trained, strict=True))
-    many = name in (EPOCHS, MBART, PAIRS)
-    for option, asked, code in zip(("--src", "--tgt"), languages, (src, tgt), strict=True):
-        if many or asked is not None or code is None:
+    src, tgt = (code or default for code, default in zip(languages, trained, strict=True))
+    multilingual = name in (EPOCHS, MBART, PAIRS)
+    for option, value, code in zip(("--src", "--tgt"), languages, (src, tgt), strict=True):
+        if multilingual or value is not None or code is None:
             _require_language(folder, option, code, codes)
         if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
             raise CheckpointError(f"{folder} has a language of the name {str(code)[:40]!r}.")
@@ -105,10 +105,11 @@ def plan(
         result.weights = f"models.{src}-{tgt}."
         result.task = {"source_lang": src}
     if result.task:
-        own = {option: settings[option] for option in TASK_OPTIONS if option in settings}
+        result.task |= {"_name": "translation_ext", "source_lang": src, "target_lang": tgt}
+        result.task |= {option: settings[option] for option in TASK_OPTIONS if option in settings}
         for option in ("left_pad_source", "left_pad_target"):
-            own[option] = str(own.get(option, option == "left_pad_source")) == "True"
-        result.task |= {"_name": "translation_ext", "source_lang": src, "target_lang": tgt, **own}
+            value = result.task.get(option, option == "left_pad_source")
+            result.task[option] = str(value) == "True"
         arch = str(settings.get("arch") or "")
         if arch.startswith(("mbart", "bart")):  # a Transformer, once its classifier is left out
             result.model = {"arch": "transformer"}

@@ -60,7 +60,7 @@ def test_what_torch_reports_becomes_one_line(reported, monkeypatch):
     def main() -> None:
         raise RuntimeError(reported)
 
-    run = processes._distributed_main.wrapper(main)
+    run = processes._work.wrapper(main)
     with pytest.raises(RuntimeError, match=r"^\[gloo"):  # no job: another program's connection
         run()
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
@@ -78,5 +78,5 @@ def test_other_errors_are_left_alone(monkeypatch):
             raise error
 
         with pytest.raises(type(error)) as caught:
-            processes._distributed_main.wrapper(main)()
+            processes._work.wrapper(main)()
         assert caught.value is error

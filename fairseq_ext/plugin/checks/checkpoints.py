@@ -8,10 +8,11 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, storage
+from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
 from fairseq_ext.plugin.table import Layer, Patch, around
@@ -107,21 +108,22 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
             # fairseq would silently start from random weights
             fault = "is not a file" if PathManager.exists(path) else "does not exist"
             raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
-    try:
-        return original(cfg, trainer, **options)
-    except ValueError as error:
-        if not str(error).startswith("--finetune-from-model"):
-            raise
-        # Two options exclude each other; the whole configuration follows the colon.
-        raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
-    except RuntimeError as error:
-        if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
-            raise
-        raise DataError(
-            f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
-            "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
-            "on with an epoch of this corpus."
-        ) from error
+    with safe_load.about(path) if Path(path).exists() else nullcontext():
+        try:
+            return original(cfg, trainer, **options)
+        except ValueError as error:
+            if not str(error).startswith("--finetune-from-model"):
+                raise
+            # Two options exclude each other; the whole configuration follows the colon.
+            raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
+        except RuntimeError as error:
+            if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
+                raise
+            raise DataError(
+                f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
+                "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
+                "on with an epoch of this corpus."
+            ) from error
 
 
 @around("fairseq.checkpoint_utils:load_checkpoint")

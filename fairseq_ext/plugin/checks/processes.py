@@ -93,12 +93,6 @@ def _lock_first(original: Callable, save_dir: str) -> None:
     original(save_dir)
 
 
-@around("fairseq.distributed.utils:distributed_main", "fairseq.distributed.utils:call_main")
-def _release_at_the_end(original: Callable, *arguments: Any, **options: Any) -> Any:
-    with _held:
-        return original(*arguments, **options)
-
-
 CURE = "The same command continues from the last checkpoint."
 LOST = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed|"
@@ -107,37 +101,30 @@ LOST = re.compile(
 """Messages of torch's process groups about a process that does not answer."""
 
 
-@around("fairseq.distributed.utils:distributed_main")
-def _distributed_main(original: Callable, *arguments: Any, **options: Any) -> Any:
+@around("fairseq.distributed.utils:distributed_main", "fairseq.distributed.utils:call_main")
+def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
+    """Release the lock at the end, and say in one line that another process of the job is gone."""
     import torch.distributed
-
-    try:
-        return original(*arguments, **options)
-    except RuntimeError as error:
-        if isinstance(error, EnvironmentProblem) or not LOST.search(str(error)):
-            raise
-        if not torch.distributed.is_initialized():
-            raise
-        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        raise EnvironmentProblem(
-            f"process {rank} of {size} ended, because another one does not answer any more: "
-            f"it was killed, or failed with a message of its own. {CURE}"
-        ) from error
-
-
-@around("fairseq.distributed.utils:call_main")
-def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """Report the death of a process that fairseq-train itself has started."""
     from torch.multiprocessing import ProcessExitedException
 
     try:
-        return original(*arguments, **options)
-    except ProcessExitedException as error:
+        with _held:
+            return original(*arguments, **options)
+    except ProcessExitedException as error:  # one that fairseq-train itself has started
         how = f"by {error.signal_name}" if error.signal_name else f"(status {error.exit_code})"
         memory = ", perhaps for want of memory" if error.signal_name == "SIGKILL" else ""
         raise EnvironmentProblem(
             f"process {error.error_index} of this job was ended {how}{memory}; the others "
             f"were stopped. {CURE}"
+        ) from error
+    except RuntimeError as error:
+        lost = LOST.search(str(error)) and torch.distributed.is_initialized()
+        if not lost or isinstance(error, EnvironmentProblem):
+            raise
+        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        raise EnvironmentProblem(
+            f"process {rank} of {size} ended, because another one does not answer any more: "
+            f"it was killed, or failed with a message of its own. {CURE}"
         ) from error
 
 
@@ -148,14 +135,10 @@ PATCHES = (
         act=allow_open_files,
     ),
     Patch(
-        name="one training per folder",
+        name="processes of a training",
         reason="a second training in one folder sweeps away what the first is writing, and both "
-        "overwrite each other's checkpoints",
-        layers=(_lock_first, _release_at_the_end),
-    ),
-    Patch(
-        name="processes that are gone",
-        reason="when one process of a job is killed, the others end with tracebacks of torch",
-        layers=(_distributed_main, _call_main),
+        "overwrite each other's checkpoints; and when one process of a job is killed, the others "
+        "end with tracebacks of torch",
+        layers=(_lock_first, _work),
     ),
 )

@@ -85,7 +85,8 @@ def _generate(original: Callable, cfg: Any) -> Any:
         return None
     finally:
         if cfg.common_eval.results_path is not None:
-            _name_by_shard(Path(cfg.common_eval.results_path), count, shard)
+            for path in Path(cfg.common_eval.results_path).glob("generate-*.txt"):
+                path.replace(path.with_name(f"{path.stem}.{shard}-of-{count}.txt"))
 
 
 def require_shard(count: int, shard: int) -> None:
@@ -103,12 +104,6 @@ def _after_no_batches(error: ZeroDivisionError) -> bool:
     """Whether fairseq divided by zero because an empty shard has no speed."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code.co_name == "_main"
-
-
-def _name_by_shard(results: Path, count: int, shard: int) -> None:
-    """Name the results `generate-test.1-of-2.txt`, so that shards can share a folder."""
-    for path in results.glob("generate-*.txt"):
-        path.replace(path.with_name(f"{path.stem}.{shard}-of-{count}.txt"))
 
 
 PATCHES = (

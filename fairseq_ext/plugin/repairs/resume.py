@@ -17,9 +17,9 @@ import io
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -131,14 +131,12 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 # 2. Validation
 
 
-def training_commands() -> Iterator[ModuleType]:
-    """Yield the loaded module of ``fairseq-train`` or of ``python -m fairseq_cli.train``."""
-    return running("fairseq_cli.train")
+COMMAND = "fairseq_cli.train"
 
 
 def early_stopping_state() -> dict[str, Any]:
     """Return ``best`` (None before any validation) and ``num_runs`` without improvement since."""
-    for command in training_commands():
+    for command in running(COMMAND):
         counter = command.should_stop_early
         return {
             "best": getattr(counter, "best", None),
@@ -181,7 +179,7 @@ def restore_validation(
     """
     from fairseq import checkpoint_utils
 
-    counters = [command.should_stop_early for command in training_commands()]
+    counters = [command.should_stop_early for command in running(COMMAND)]
     for keeper in (checkpoint_utils.save_checkpoint, *counters):
         for name in ("best", "num_runs"):  # left by another training in this process
             vars(keeper).pop(name, None)
@@ -235,8 +233,8 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 
 @around("fairseq.file_io:PathManager.copy")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
-    with Path(src_path).open("rb") as source, atomic_write(dst_path, "wb") as copy:
-        shutil.copyfileobj(source, copy, 1 << 20)
+    with atomic_write(dst_path, "wb") as copy:
+        shutil.copyfile(src_path, copy.name)
     return dst_path
 
 

@@ -25,14 +25,12 @@ import shlex
 import tarfile
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
 from fairseq_ext.checkpoints import bundle, layout, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.safe_load import about
-from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
@@ -98,14 +96,6 @@ def _one_by_one(
                     built, cfg, task = original(*arguments, loaded)
         models += built
     return models, cfg, task
-
-
-@around("fairseq.checkpoint_utils:load_checkpoint")
-def _continued(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Name the file in errors while a training starts from it."""
-    path, _ = start(cfg, trainer)
-    with about(path) if Path(path).exists() else nullcontext():
-        return original(cfg, trainer, **options)
 
 
 @around("fairseq_cli.validate:main")
@@ -218,7 +208,7 @@ PATCHES = (
         name="files are checked before they are built",
         reason="fairseq builds any architecture, task, criterion or size that a file names, and "
         "errors are tracebacks",
-        layers=(_checked, _one_by_one, _continued, _meters, _validated),
+        layers=(_checked, _one_by_one, _meters, _validated),
     ),
     Patch(
         name="merges are checked before they are read",
