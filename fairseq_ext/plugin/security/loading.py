@@ -37,6 +37,10 @@ from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
+def _allow_classes() -> None:
+    safe_load.allow_classes()
+
+
 def _load_nothing_but_data() -> None:
     """Set the variables that make every ``torch.load`` read only data, also in child processes."""
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
@@ -196,7 +200,7 @@ PATCHES = (
         name="safe checkpoint classes",
         reason="resume, generation and hub loading of stock architectures end in UnpicklingError, "
         "because torch loads with weights_only=True and checkpoints hold argparse.Namespace",
-        act=safe_load.allow_classes,
+        act=_allow_classes,
     ),
     Patch(
         name="checkpoints are read safely",
