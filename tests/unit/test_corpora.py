@@ -59,18 +59,6 @@ def test_what_needs_more_than_16_bits_is_left_to_fairseq(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("limits", [(50, 60), (49, 60), (50, 59), 60, 59, None])
-def test_no_sentence_is_looked_for_where_none_is_too_long(limits):
-    pairs = pairs_of(sizes_up_to(50), sizes_up_to(60, 2))
-    indices = pairs.ordered_indices()
-    ours = pairs.filter_indices_by_size(indices, limits)
-    theirs = stock(LanguagePairDataset.filter_indices_by_size)(pairs, indices, limits)
-    np.testing.assert_array_equal(ours[0], theirs[0])
-    assert ours[1] == theirs[1]
-    short = limits is None or np.all(np.greater_equal(limits, (50, 60)))
-    assert (ours[0] is indices) == short
-
-
 def test_sizes_are_kept_once():
     src, tgt = sizes_up_to(50), sizes_up_to(60, 2)
     pairs = pairs_of(src, tgt)

@@ -45,19 +45,6 @@ def order_by_counting(original: Callable, self: Any) -> np.ndarray:
     return ordering.random_by_length(sizes, self.shuffle)
 
 
-@around(f"{PAIRS}.filter_indices_by_size")
-def look_before_filtering(original: Callable, self: Any, indices: Any, max_sizes: Any) -> Any:
-    """Skip the search for sentences that are too long where the longest one fits."""
-    limits = max_sizes if isinstance(max_sizes, tuple | list) else (max_sizes, max_sizes)
-    sizes = (self.src_sizes, self.tgt_sizes)
-    if max_sizes is not None and all(
-        side is None or side.max(initial=0) <= limit
-        for side, limit in zip(sizes, limits, strict=True)
-    ):
-        return indices, []
-    return original(self, indices, max_sizes)
-
-
 @around(f"{PAIRS}.batch_by_size")
 def batch_in_parts(
     original: Callable, self: Any, indices: Any, *args: Any, **kwargs: Any
@@ -85,12 +72,6 @@ PATCHES = (
         name="start of large corpora",
         reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, copies "
         "them as 64 bits, and reads all data without using them",
-        layers=(
-            read_ahead,
-            keep_sizes_once,
-            order_by_counting,
-            look_before_filtering,
-            batch_in_parts,
-        ),
+        layers=(read_ahead, keep_sizes_once, order_by_counting, batch_in_parts),
     ),
 )
