@@ -125,16 +125,17 @@ def _unpacked(path: Path, former: Version, kind: str, find: Callable[[Path], Pat
             if {version(path), version(file.fileno())} != {former}:
                 raise DataError(f"{path} was written to while it was read; run the command again.")
             try:
-                find(stage)
+                place = find(stage).relative_to(stage)
             except (CheckpointError, DataError) as error:
                 reason = str(error).replace(f"{stage}/", "")
                 raise DataError(f"{path} cannot be used: {reason}") from None
     except DataError as error:
         raise CheckpointError(str(error)) from None
     except EnvironmentProblem:
-        if not folder.is_dir():  # otherwise another process was quicker
+        if not folder.is_dir():
             raise
-    return find(folder)
+        return find(folder)  # another process was quicker
+    return folder / place
 
 
 @contextmanager
@@ -187,15 +188,18 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-class _Counted:
-    """A file that counts the bytes read from it, and keeps the last of them as ``end``."""
+class _Limited:
+    """A file of which at most ``limit`` bytes can be read; it keeps the last of them as ``end``."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.count, self.end = file, 0, b""
+        self._file, self._count = file, 0
+        self.limit, self.end = _MOST_HEADERS, b""
 
     def read(self, size: int) -> bytes:
         content = self._file.read(size)
-        self.count += len(content)
+        self._count += len(content)
+        if self._count > self.limit:
+            raise ValueError("it has too many bytes beside its files")
         self.end = (self.end + content[-len(_TAR_END) :])[-len(_TAR_END) :]
         return content
 
@@ -204,7 +208,7 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
     packed.seek(0)
     head = packed.read(6)
     packed.seek(0)
-    file = _Counted(_decompressed(packed, head))
+    file = _Limited(_decompressed(packed, head))
     total = 0
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar:
         for number, member in enumerate(tar, start=1):
@@ -212,11 +216,10 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
             _require_size(total, max_bytes)
             if number > _MOST_MEMBERS:
                 raise ValueError(f"it has more than {_MOST_MEMBERS:,} members")
-            if file.count - total > _MOST_HEADERS:
-                raise ValueError(f"its headers have more than {_MOST_HEADERS:,} bytes")
+            file.limit = total + _MOST_HEADERS
             write_member(tar, member, folder)
     while file.read(1 << 20):  # the checksum comes after the part that tarfile reads
-        _require_size(file.count, max_bytes + _MOST_HEADERS)
+        pass
     if head.startswith(_ZSTD) and file.end != _TAR_END:  # zstandard does not miss what is cut off
         raise ValueError("it is cut off")
 
