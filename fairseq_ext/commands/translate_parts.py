@@ -118,7 +118,6 @@ def run(request: Request) -> int:
     missing, total = len(folder.missing()), len(folder.parts)
     print(f"{folder.path}: {total - missing:,} of {total:,} parts are there", file=sys.stderr)
     if not missing:
-        folder.shared.tidy([folder.text(part).name for part in folder.parts])
         if request.json is not None:
             folder.join(request.json, details=True)
         if request.output is not None:

@@ -8,12 +8,11 @@ file.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -114,28 +113,20 @@ class SharedFolder:
         file_names = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
         return [name for name in names if name not in file_names]
 
-    @contextlib.contextmanager
-    def _claimed(self, name: str) -> Iterator[bool]:
-        """Hold the lock of a file; yield whether this worker is to make the file."""
-        stem = Path(name).stem
-        with contextlib.ExitStack() as stack:
-            try:
-                alone = stack.enter_context(locks.held(self.path / _lock(name), wait=False))
-            except filelock.Timeout:
-                free = False
-            else:
-                free = not (self.path / name).exists()
-                if alone and free:  # the writers of these files were killed
-                    for leftover in self.path.glob(f".{stem}.*.tmp"):
-                        leftover.unlink(missing_ok=True)
-            yield free
-
     def make(self, name: str, do: Callable[[str], object]) -> bool:
         """Make a file unless it exists or another worker makes it; return whether this one did."""
-        with self._claimed(name) as free:
-            if free:
+        stem = Path(name).stem
+        try:
+            with locks.held(self.path / f".{stem}.lock", wait=False) as alone:
+                if (self.path / name).exists():
+                    return False
+                if alone:  # the writers of these files were killed
+                    for leftover in self.path.glob(f".{stem}.*.tmp"):
+                        leftover.unlink(missing_ok=True)
                 do(name)
-        return free
+        except filelock.Timeout:
+            return False
+        return True
 
     def work(
         self,
@@ -161,19 +152,6 @@ class SharedFolder:
                 )
             announced = True
             time.sleep(PAUSE)
-        self.tidy(names)
-
-    def tidy(self, names: Sequence[str]) -> None:
-        """Remove locks of workers that were killed just after making the last of these files."""
-        left = {path.name for path in self.path.glob(".*.lock")}
-        for name in names:
-            if _lock(name) in left:
-                with self._claimed(name):
-                    pass
-
-
-def _lock(name: str) -> str:
-    return f".{Path(name).stem}.lock"
 
 
 def shard(text: str | None) -> tuple[int, int]:

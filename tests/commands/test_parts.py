@@ -172,17 +172,6 @@ def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Pat
     whole_is_plain(tmp_path)
 
 
-def test_locks_of_those_killed_with_their_part_in_place(worker: list[str], tmp_path: Path) -> None:
-    command(*worker[1:])
-    left = [tmp_path / "parts" / f".part-{number:06d}.lock" for number in (3, 59)]
-    for path in left:
-        path.touch()
-    with locks.held(left[1], wait=False):
-        assert start(worker).wait() == 0
-        assert [path.exists() for path in left] == [False, True]
-    whole_is_plain(tmp_path)
-
-
 @pytest.mark.system
 def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "parts"
