@@ -51,7 +51,10 @@ MODULES = {
 }
 """Where each command's options are read, besides its own module and the plugin."""
 OTHERWISE = {
-    "train": {"task", "tokenizer", "bpe", "num_shards"},  # saved, or refused
+    "train": {
+        *("task", "tokenizer", "bpe", "num_shards"),
+        *("encoder_xformers_att_config", "decoder_xformers_att_config", "pad", "eos", "unk"),
+    },  # saved, or refused
     "generate": {"engine", "shortlist", "num_shards", "shard_id", "no_progress_bar"},
     "interactive": {"engine", "shortlist", "num_shards", "shard_id"},
     "preprocess": set(),
@@ -64,8 +67,9 @@ def parser(command: str) -> ArgumentParser:
     """The parser of a command, with the options of the task that it has by default."""
     fairseq_ext.register()
     full = PARSERS[command]()
-    if command in ("generate", "interactive"):
-        options.parse_args_and_arch(full, ["bin", "--path", "model.pt"])
+    words = {"train": ["bin", "--arch", "transformer", "--task", "translation"]}
+    if command != "preprocess":
+        options.parse_args_and_arch(full, words.get(command, ["bin", "--path", "model.pt"]))
     return full
 
 
@@ -112,13 +116,11 @@ def test_what_needs_another_option_names_one_that_is_there() -> None:
 
 @pytest.mark.parametrize("name", ONLY_TASKS)
 def test_an_option_of_a_task_is_read_by_it(name: str) -> None:
-    module = FAIRSEQ / "tasks" / f"{ONLY_TASKS[name]}.py"
-    translation = FAIRSEQ / "tasks" / "translation.py"
-    if name == "plasma_path":
-        assert "use_plasma_view" in module.read_text("utf-8")
-    else:
-        assert re.search(rf"\.{name}\b|[\"']{name}[\"']", module.read_text("utf-8"))
-    assert name not in translation.read_text("utf-8")
+    modules = [FAIRSEQ / "tasks" / f"{ONLY_TASKS[name]}.py", FAIRSEQ / "models/transformer_lm.py"]
+    read = "use_plasma_view" if name == "plasma_path" else name
+    code = "\n".join(module.read_text("utf-8") for module in modules)
+    assert re.search(rf"\.{read}\b|[\"']{read}[\"']", code)
+    assert name not in (FAIRSEQ / "tasks" / "translation.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,16 @@ def test_an_option_of_a_task_is_read_by_it(name: str) -> None:
             ["`--iter-decode-max-iter` has no effect in this task."],
         ),
         ("train", ["bin", "--gen-subset", "test"], ["`--gen-subset` has no effect here."]),
+        (
+            "train",
+            ["bin", "--tie-adaptive-weights", "--eval-bleu-detok", "moses"],
+            [
+                "`--tie-adaptive-weights` has no effect without `--adaptive-softmax-cutoff`.",
+                "`--eval-bleu-detok` has no effect without `--eval-bleu`.",
+            ],
+        ),
+        ("train", ["bin", "--tie-adaptive-w", "--adaptive-softmax-cutoff", "10,20"], []),
+        ("train", ["bin", "--adaptive-input"], ["`--adaptive-input` has no effect in this task."]),
         ("preprocess", ["--seed", "3", "--fp16"], ["`--fp16` has no effect here."]),
         ("pytest", ["--seed", "3"], []),
     ],
@@ -154,7 +166,8 @@ def test_an_option_without_effect_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"/bin/fairseq-{command}", *words])
-    name_ignored(parser(command if command in PARSERS else "train"))
+    full = parser(command if command in PARSERS else "train")
+    name_ignored(full, full.parse_known_args(["bin", *words])[0])
     printed = capsys.readouterr().err.splitlines()
     assert [f"fairseq-{command}: {line}" for line in lines] == [
         line for line in printed if "--seed" not in line
@@ -170,7 +183,7 @@ def test_an_option_that_fails_is_refused(
     words = [f"/bin/fairseq-{command}", "bin", f"--{name.replace('_', '-')}"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(ConfigError, match=f"`{words[2]}` cannot be used here; leave it out"):
-        name_ignored(parser(command))
+        name_ignored(parser(command), Namespace(task="translation"))
 
 
 def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path) -> None:

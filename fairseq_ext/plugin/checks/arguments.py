@@ -43,7 +43,7 @@ def _parse_args_and_arch(
         ) from error
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not rest and "input_args" not in options:
-        name_ignored(parser, args.task or "")
+        name_ignored(parser, args)
     refuse_misfit(args)
     return parsed
 

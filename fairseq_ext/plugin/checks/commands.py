@@ -177,7 +177,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
     """Make `fairseq-preprocess` check every input, and write all results or none."""
     from fairseq.options import get_preprocessing_parser
 
-    ignored_options.name_ignored(get_preprocessing_parser())
+    ignored_options.name_ignored(get_preprocessing_parser(), args)
     destdir = args.destdir
     manifest.read(Path(destdir))  # refuses a damaged manifest before the work
     _require_no_dictionary(args)

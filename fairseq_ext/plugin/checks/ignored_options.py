@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +60,7 @@ TRAINING = (
 IGNORED: dict[str, tuple[str, ...]] = {
     "train": (
         *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
-        *("checkpoint_shard_count", "shard_id"),
+        *("checkpoint_shard_count", "shard_id", "char_inputs", "pad", "eos", "unk"),
     ),
     "generate": (
         *TRAINING,
@@ -88,6 +88,8 @@ IGNORED: dict[str, tuple[str, ...]] = {
     ),
 }
 """Options that each command accepts and never reads, by the names of their values."""
+OFF = (None, False, 0, -1, "")
+"""Values of options that switch nothing on."""
 REFUSED: dict[str, tuple[str, ...]] = {
     "train": ("use_plasma_view",),  # of a pyarrow that no longer exists
     "generate": ("lr_scheduler", "retain_iter_history"),
@@ -121,6 +123,24 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
     "diverse_beam_strength": ("diverse_beam_groups",),
     "lm_weight": ("lm_path",),
     "retain_dropout_modules": ("retain_dropout",),
+    **dict.fromkeys(
+        (
+            *("adaptive_softmax_dropout", "adaptive_softmax_factor"),
+            *("tie_adaptive_weights", "tie_adaptive_proj"),
+        ),
+        ("adaptive_softmax_cutoff",),
+    ),
+    "quant_noise_pq_block_size": ("quant_noise_pq",),
+    **dict.fromkeys(("base_sublayers", "base_shuffle"), ("base_layers",)),
+    "offload_activations": ("checkpoint_activations",),
+    "no_decoder_final_norm": ("decoder_normalize_before",),
+    **dict.fromkeys(
+        (
+            *("eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
+            *("eval_tokenized_bleu", "eval_bleu_remove_bpe", "eval_bleu_print_samples"),
+        ),
+        ("eval_bleu",),
+    ),
 }
 """Options that are read only beside one of their prerequisites."""
 ONLY_TASKS: dict[str, str] = {
@@ -135,16 +155,17 @@ ONLY_TASKS: dict[str, str] = {
         "translation_lev",
     ),
     "plasma_path": "language_modeling",
+    "adaptive_input": "language_modeling",
 }
 """Options that a task of translation never reads, and a task that reads each."""
 
 
-def name_ignored(parser: ArgumentParser, task: str = "translation") -> None:
+def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process' command line that has no effect.
 
     Args:
         parser: of the command, with all its options.
-        task: name of the command's task.
+        args: what it has parsed.
 
     Raises:
         ConfigError: an option of :data:`REFUSED`.
@@ -152,6 +173,7 @@ def name_ignored(parser: ArgumentParser, task: str = "translation") -> None:
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
     if command not in IGNORED or os.environ.get("RANK", "0") != "0":
         return
+    task = getattr(args, "task", None) or ""
     options = _options_given(parser, sys.argv[1:])
     for name, option in options.items():
         prerequisites = ONLY_WITH.get(name, ())
@@ -161,7 +183,7 @@ def name_ignored(parser: ArgumentParser, task: str = "translation") -> None:
             print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
         elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
             print(f"fairseq-{command}: `{option}` has no effect in this task.", file=sys.stderr)
-        elif prerequisites and options.keys().isdisjoint(prerequisites):
+        elif prerequisites and all(getattr(args, other, None) in OFF for other in prerequisites):
             needed = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
             line = f"fairseq-{command}: `{option}` has no effect without {needed}."
             print(line, file=sys.stderr)
