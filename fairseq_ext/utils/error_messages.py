@@ -61,7 +61,7 @@ def final_line(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in files.FULL_DISK | files.TOO_MANY_FILES:
         return f"error: {printable(files.explain(error))}"
     if _refuses_options(error):
-        words = str(error).partition("\n")[0]
+        words = str(error).strip().partition("\n")[0]
         return f"error: {printable(words)} ({TRACEBACK}=1 shows where.)"
     return None
 
@@ -72,7 +72,9 @@ def _refuses_options(error: BaseException) -> bool:
     Errors in the middle of the work do not count, nor do faults of this package.
     """
     worded = isinstance(error, _REFUSALS) or type(error) is Exception
-    if not str(error) or not (worded or type(error).__module__.startswith(("omegaconf", "hydra"))):
+    if not str(error).strip() or not (
+        worded or type(error).__module__.startswith(("omegaconf", "hydra"))
+    ):
         return False
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(__file__).parents[1])
