@@ -11,6 +11,7 @@ from fairseq_ext.plugin.checks.interruption import last_checkpoint
 from fairseq_ext.plugin.features import async_checkpoints
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.literals import literal
 from fairseq_ext.utils.parsing import nearest
 
 HIGHER_IS_BETTER = ("accuracy", "bleu")
@@ -26,6 +27,8 @@ def refuse(cfg: Any) -> None:
     _check_bleu(cfg)
     _check_direction(cfg.checkpoint)
     _check_model(cfg)
+    if isinstance(betas := getattr(cfg.optimizer, "adam_betas", None), str):
+        _check_betas(betas)
     dataset = cfg.dataset
     if dataset.dataset_impl == "cached":
         raise ConfigError(
@@ -65,6 +68,20 @@ def _require_basics(cfg: Any) -> None:
     ):
         if value is not None and not value >= lowest:  # refuses NaN, too
             raise ConfigError(f"`{option}` must be at least {lowest}, but is {value:g}.")
+
+
+def _check_betas(text: str) -> None:
+    """Refuse `--adam-betas` that are not two numbers below 1."""
+    betas = literal(text)
+    if not (
+        isinstance(betas, tuple | list)
+        and len(betas) == 2
+        and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas)
+    ):
+        raise ConfigError(
+            "`--adam-betas` must be two numbers of at least 0 and below 1 such as '(0.9, 0.98)', "
+            f"but is {text}."
+        )
 
 
 def require_batch_size(dataset: Any) -> None:
@@ -181,6 +198,10 @@ def _check_model(cfg: Any) -> None:
             "`--quant-noise-scalar` needs a GPU, on which fairseq measures the ranges of weights; "
             "leave it out."
         )
+    noise = getattr(model, "quant_noise_pq", None) or 0
+    noise = noise or getattr(getattr(model, "quant_noise", None), "pq", None) or 0
+    if not 0 <= noise < 1:
+        raise ConfigError(f"`--quant-noise-pq` must be at least 0 and below 1, but is {noise:g}.")
     cutoff, criterion = getattr(model, "adaptive_softmax_cutoff", None), cfg.criterion
     name = getattr(model, "arch", None) or getattr(model, "_name", None) or ""
     if name.startswith(("lstm", "fconv_lm")):  # their default, which only adaptive_loss reads
