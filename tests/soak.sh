@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-PARTS=(kills commands disk flips memory demo serve gloo fuzz_readers fuzz_binary)
+PARTS=(kills commands disk memory demo serve gloo fuzz_readers fuzz_binary)
 LONGEST=5400 # seconds of a part
 
 # choose_parts ARGUMENT...: sets `chosen`.

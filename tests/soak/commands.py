@@ -6,8 +6,6 @@ well with the result of an undisturbed one.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import random
 import shutil
@@ -15,42 +13,19 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fairseq_ext.corpora import SPLITS
 from tests.soak import dying, forks
-from tests.soak.kills import BMT, difference
+from tests.soak.cases import Case, cases, contents
+from tests.soak.kills import difference
 from tests.soak.report import Report, noted, parser, say
-from tests.support.harness import REPO, USER_DIR, binarize, digits_corpus, run
-from tests.support.trainings import TRAINING
+from tests.support.harness import REPO, binarize, digits_corpus, run
 
 CORPUS = "iwslt14_de_en"
-NOT_COMPARED = (".log", ".pt", ".png", ".svg")  # times, pickled paths, drawings with dates
 
-Words = Callable[[Path], list[object]]
-
-
-def contents(folder: Path, ignore: tuple[str, ...] = NOT_COMPARED) -> dict[str, str]:
-    """Checksums of the files below a folder, but hidden ones and those that vary."""
-    return {
-        str(path.relative_to(folder)): checksum(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not path.name.endswith(ignore)
-    }
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of what a file says: safetensors writes its names in any order."""
-    content = path.read_bytes()
-    if path.suffix == ".safetensors" and content[8:9] == b"{":
-        end = 8 + int.from_bytes(content[:8], "little")
-        header = json.dumps(json.loads(content[8:end]), sort_keys=True)
-        content = header.encode() + content[end:]
-    return hashlib.sha256(content).hexdigest()
+Check = Callable[[Path, dict[str, str], dict[str, str]], None]
 
 
 def left_behind(folder: Path) -> int:
@@ -59,145 +34,68 @@ def left_behind(folder: Path) -> int:
     return sum(name.startswith(".partial-") or name.endswith(".tmp") for name in names)
 
 
-# ---- what looks whole after a kill ---------------------------------------------------------------
-
-
-def old_or_new(folder: Path, expected: dict[str, str]) -> None:
-    """The output is the old file or the new one."""
-    present = contents(folder, ())
-    old = hashlib.sha256(b"old").hexdigest()
-    assert set(present.values()) <= {*expected.values(), old}, (
-        "a torn file is at the output's place"
-    )
-    assert len(present) == 1, sorted(present)
-
-
-def whole_or_absent(folder: Path, expected: dict[str, str]) -> None:
-    """The output, which replaces nothing, is whole if it is there."""
-    present = contents(folder, ())
-    assert present.items() <= expected.items(), sorted(present)
-
-
-def usable_only_if_whole(folder: Path, expected: dict[str, str]) -> None:
-    """A data folder with both dictionaries, which fairseq-train would accept, is whole."""
-    present = contents(folder)
-    if {"dict.src.txt", "dict.tgt.txt"} <= set(present):
-        assert present == expected, (
-            f"differs in {sorted(set(present.items()) ^ set(expected.items()))}"
-        )
-
-
-def whole_files(folder: Path, expected: dict[str, str]) -> None:
-    """Every file of a corpus that is there is whole."""
-    ready = ("text/", "bpe/", "manifest")
-    present = {name: sha for name, sha in contents(folder).items() if name.startswith(ready)}
-    torn = [name for name, sha in present.items() if expected.get(name) != sha]
-    assert not torn, f"torn: {torn}"
-
-
-# ---- one command ---------------------------------------------------------------------------------
-
-
-def soak_one(
-    report: Report,
-    name: str,
-    words: Words,
-    check: Callable[[Path, dict[str, str]], None],
-    scratch: Path,
-    kills: int,
-    prepare: Callable[[Path], object] = lambda folder: folder.mkdir(),
-) -> None:
-    """Kill a command at drawn moments; ``words`` gives it for an output folder."""
-    draw = random.Random(f"{report.args.seed} {name}")
-    reference, counted = scratch / "whole", scratch / "operations"
-    prepare(reference)
-    began = time.monotonic()
+def soak_one(report: Report, case: Case, check: Check, scratch: Path, kills: int) -> None:
+    """Kill a command at drawn moments; ``check`` what is there then: folder, before, expected."""
+    draw = random.Random(f"{report.args.seed} {case.name}")
+    reference, counted, log = scratch / "whole", scratch / "operations", scratch / "log"
+    case.prepare(reference)
+    before, began = contents(reference), time.monotonic()
     hook = dying.at_operation(-1, reference, counted)
-    status = forks.run(words(reference), scratch / "log", first=hook)
-    assert status == 0, (scratch / "log").read_text()[-1500:]
+    assert forks.run(case.words(reference), log, first=hook) == 0, log.read_text()[-1500:]
     seconds, operations = time.monotonic() - began, int(counted.read_text())
-    ignore = () if check in (old_or_new, whole_or_absent) else NOT_COMPARED
-    expected = contents(reference, ignore)
-    assert expected
+    expected = contents(reference)
+    assert expected != before
     failures: list[str] = []
     done = littered = 0
     while done < kills:
         folder = scratch / f"killed{done}"
-        prepare(folder)
+        case.prepare(folder)
         if draw.random() < 0.5:
-            child = forks.start(words(folder), scratch / "log")
+            child = forks.start(case.words(folder), log)
             time.sleep(draw.uniform(0.02, 0.98) * seconds)
             status = forks.kill(child)
         else:
             hook = dying.at_operation(draw.randint(1, operations), folder)
-            status = forks.run(words(folder), scratch / "log", first=hook)
+            status = forks.run(case.words(folder), log, first=hook)
         if status != -9:  # done before its moment came
             shutil.rmtree(folder)
             continue
         done += 1
         with noted(failures, f"kill {done}"):
-            check(folder, expected)
+            check(folder, before, expected)
             littered += left_behind(folder) > 0
-            if contents(folder, ignore) != expected:  # not killed after its work was done
-                status = forks.run(words(folder), scratch / f"again{done}")
-                assert status == 0, (scratch / f"again{done}").read_text()[-600:]
-            assert contents(folder, ignore) == expected, "another result"
+            if contents(folder) != expected:  # not killed after its work was done
+                again = scratch / f"again{done}"
+                assert forks.run(case.words(folder), again) == 0, again.read_text()[-600:]
+            assert contents(folder) == expected, "another result"
         shutil.rmtree(folder)
-    report.add(name, count=kills, failures=failures, left_temporary_files=littered)
-
-
-def preprocessing(report: Report, scratch: Path, data: Path, kills: int) -> None:
-    """With one process and with two."""
-    text = data.parent / "text"
-    for workers in (1, 2):
-
-        def words(folder: Path, workers: int = workers) -> list[object]:
-            return [
-                *("fairseq-preprocess", "--user-dir", USER_DIR, "--workers", workers),
-                *("--source-lang", "src", "--target-lang", "tgt", "--destdir", folder),
-                *("--trainpref", text / "train", "--validpref", text / "valid"),
-                *("--testpref", text / "test"),
-            ]
-
-        place = scratch / f"preprocess{workers}"
-        place.mkdir()
-        name = f"fairseq-preprocess, {workers} process{'es' * (workers > 1)}"
-        soak_one(report, name, words, usable_only_if_whole, place, kills)
+    report.add(case.name, count=kills, failures=failures, left_temporary_files=littered)
 
 
 def writing(report: Report, scratch: Path, data: Path, kills: int) -> None:
-    """Commands that write one file, in the place of an older one."""
-    run_words = (*TRAINING, *BMT, "--max-update", 21, "--save-interval-updates", 7)
-    trained = scratch / "trained"
-    words = ("fairseq-train", data, *run_words, "--save-dir", trained, "--user-dir", USER_DIR)
-    assert forks.run(words, scratch / "log") == 0, (scratch / "log").read_text()[-1500:]
-    last = trained / "checkpoint_last.pt"
+    """Preprocessing, and commands that write one file, some in the place of an older one."""
+    for number, case in enumerate(cases(scratch, data)):
+        if case.name == "fairseq-ext plot":  # two files, which may be of two runs
+            continue
 
-    def with_an_old_file(name: str) -> Callable[[Path], None]:
-        def prepare(folder: Path) -> None:
-            folder.mkdir()
-            (folder / name).write_bytes(b"old")
+        def check(
+            folder: Path, before: dict[str, str], expected: dict[str, str], case: Case = case
+        ) -> None:
+            if all((folder / name).exists() for name in case.outputs):
+                present = contents(folder)
+                assert present in (before, expected), f"torn: {sorted(present)}"
 
-        return prepare
-
-    for name, output, command in (
-        ("fairseq-ext average", "average.pt", ["average", "--inputs", last, last]),
-        ("fairseq-ext bundle", "bundle.zip", ["bundle", last, "--data", data]),
-        ("fairseq-ext describe --json", "report.json", None),
-    ):
-        place = scratch / name.split()[1]
+        place = scratch / str(number)
         place.mkdir()
+        soak_one(report, case, check, place, kills)
 
-        def attempt(folder: Path, output: str = output, command: Any = command) -> list[object]:
-            if command is None:
-                bundle = scratch / "bundle" / "whole" / "bundle.zip"
-                return ["fairseq-ext", "describe", bundle, "--json", folder / output]
-            return ["fairseq-ext", *command, "-o", folder / output]
 
-        if output == "bundle.zip":
-            soak_one(report, name, attempt, whole_or_absent, place, kills)
-        else:
-            soak_one(report, name, attempt, old_or_new, place, kills, with_an_old_file(output))
+def whole_files(folder: Path, before: dict[str, str], expected: dict[str, str]) -> None:
+    """Every file of a corpus that is there is whole."""
+    ready = ("text/", "bpe/", "manifest")
+    present = {name: sha for name, sha in contents(folder).items() if name.startswith(ready)}
+    torn = [name for name, sha in present.items() if expected.get(name) != sha]
+    assert not torn, f"torn: {torn}"
 
 
 def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:
@@ -214,7 +112,8 @@ def corpora(report: Report, scratch: Path, _: Path, kills: int) -> None:
         options = ("--mirror", mirror, "--workers", 1, "--bpe", 100, "--any-counts")
         return ["fairseq-ext", "corpus", CORPUS, "--out", folder, *options]
 
-    soak_one(report, "corpus of the literature", words, whole_files, place, kills)
+    case = Case("corpus of the literature", words, ())
+    soak_one(report, case, whole_files, place, kills)
 
 
 def recipes(report: Report, scratch: Path, _: Path, limit: int) -> None:
@@ -248,34 +147,25 @@ def recipes(report: Report, scratch: Path, _: Path, limit: int) -> None:
                 done += 1
                 say(f"recipe: kill {done}, stages done: {_stages(killed)}")
         assert start(killed).wait() == 0, (scratch / "killed.log").read_text()[-1500:]
-        compared = [sorted(contents(folder).items()) for folder in (killed, undisturbed)]
-        assert _names(compared[0]) == _names(compared[1])
+        ours, theirs = contents(killed), contents(undisturbed)
+        assert ours.keys() == theirs.keys()
         for name in ("hyp.de", "bpe/codes", "bin/train.en-de.en.bin"):
-            assert dict(compared[0])[name] == dict(compared[1])[name], name
+            assert ours[name] == theirs[name], name
         wrong = difference(killed / "checkpoints", undisturbed / "checkpoints")
         assert not wrong, wrong
     report.add("recipes/quickstart.sh", count=done, failures=failures)
-
-
-def _names(compared: Iterable[tuple[str, str]]) -> list[str]:
-    return [name for name, _ in compared]
 
 
 def _stages(folder: Path) -> str:
     return " ".join(sorted(path.name for path in (folder / ".stages").glob("*"))) or "none"
 
 
-PARTS = {
-    "writing": writing,
-    "preprocessing": preprocessing,
-    "corpora": corpora,
-    "recipes": recipes,
-}
+PARTS = {"writing": writing, "corpora": corpora, "recipes": recipes}
 """In the order in which they are run."""
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--kills", type=int, default=10, metavar="N", help="of each command")
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these")
     args = options.parse_args()

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak.memory import Samples, command
-from tests.soak.report import Report, noted, parser
-from tests.support.harness import binarize, digits_corpus, fairseq
-from tests.support.trainings import ARCHITECTURES, TRAINING
+from tests.soak.report import Report, noted, parser, trained
 
-SYSTEMS = ("gru", "linformer")
+SYSTEMS = ("gru_tiny", "linformer_tiny")
 """The first has attention to draw."""
 
 
@@ -102,18 +100,13 @@ def serving(report: Report, data: Path, models: list[Path], total: int, minutes:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--requests", type=int, default=2_000, metavar="N")
     options.add_argument("--minutes", type=float, default=60, metavar="M", help="at most")
     args = options.parse_args()
     report = Report("demo", args)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
-        for name in SYSTEMS:
-            run = (*ARCHITECTURES[f"{name}_tiny"], *TRAINING, "--max-update", 20)
-            fairseq("train", data, *run, "--save-dir", folder / name)
-        models = [folder / name / "checkpoint_last.pt" for name in SYSTEMS]
+        data, models = trained(Path(scratch), *SYSTEMS)
         serving(report, data, models, args.requests, args.minutes)
     report.end()
 

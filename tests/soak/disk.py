@@ -7,7 +7,6 @@ becomes full or read-only; other users have a limit on the size of files, and a 
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import shutil
@@ -15,12 +14,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.soak import forks
-from tests.soak.commands import contents
-from tests.soak.kills import BMT, LENGTH, difference, progress
+from tests.soak.cases import Case, cases, contents
+from tests.soak.kills import LENGTH, difference, progress
 from tests.soak.report import Report, noted, parser
 from tests.support.harness import USER_DIR, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING
@@ -29,30 +27,31 @@ ROOM = 12 << 20  # bytes of the small file system
 ROOT = os.geteuid() == 0
 
 
-@dataclass
-class Case:
-    """A command and what it writes.
+class Training(Case):
+    """A training that goes on with half of it done."""
 
-    Attributes:
-        name: for the report.
-        words: the command for a folder.
-        prepare: puts into a new folder what must survive.
-        compare: how a finished folder differs from the reference; nothing if it does not.
-        survives: raises an assertion if the folder has lost what was in it.
-    """
+    def __init__(self, data: Path, log: Path) -> None:
+        self.log = log
 
-    name: str
-    words: Callable[[Path], list[object]]
-    prepare: Callable[[Path], None]
-    compare: Callable[[Path, Path], str]
-    survives: Callable[[Path, dict[str, str]], None] = field(
-        default=lambda folder, before: _unchanged(folder, before)
-    )
+        def words(folder: Path) -> list[object]:
+            where = ("--save-dir", folder, "--user-dir", USER_DIR)
+            options = (*TRAINING, *ARCHITECTURES["gru_tiny"], *LENGTH)
+            return ["fairseq-train", data, *options, *where]
 
+        super().__init__("fairseq-train", words, ("checkpoint_last.pt",))
 
-def _unchanged(folder: Path, before: dict[str, str]) -> None:
-    after = contents(folder, ())
-    assert after == before, sorted(set(after.items()) ^ set(before.items()))
+    def prepare(self, folder: Path) -> None:
+        assert forks.run([*self.words(folder), "--max-update", 9], self.log) == 0
+
+    def difference(self, folder: Path, reference: Path) -> str:
+        return difference(folder, reference)
+
+    def require_survivors(self, folder: Path, before: dict[str, str]) -> None:
+        """No checkpoint is lost, none goes back, and no temporary file is left."""
+        assert progress(folder) >= 9
+        lost = sorted(before.keys() - contents(folder).keys())
+        assert not lost, lost
+        assert not list(folder.glob("*.tmp")), "a temporary file is left"
 
 
 # ---- troubles ------------------------------------------------------------------------------------
@@ -138,61 +137,6 @@ TROUBLES = {
 # ---- commands ------------------------------------------------------------------------------------
 
 
-def cases(scratch: Path, data: Path) -> list[Case]:
-    """The commands, and what each may lose."""
-    text, gru = data.parent / "text", ARCHITECTURES["gru_tiny"]
-    log, model = scratch / "model.log", scratch / "model"
-
-    def training(folder: Path, *options: object) -> list[object]:
-        where = ("--save-dir", folder, "--user-dir", USER_DIR)
-        return ["fairseq-train", data, *TRAINING, *gru, *LENGTH, *where, *options]
-
-    def half(folder: Path) -> None:
-        assert forks.run(training(folder, "--max-update", 9), scratch / "half.log") == 0
-
-    def good_checkpoint(folder: Path, before: dict[str, str]) -> None:
-        assert progress(folder) >= 9
-        after = contents(folder, ())
-        assert before.items() <= after.items() or "checkpoint_last.pt" in after
-        lost = [name for name in before if name not in after]
-        assert not lost, lost
-        assert not list(folder.glob("*.tmp")), "a temporary file is left"
-
-    bmt = ("--max-update", 3, "--stage-updates", "1,1,1", "--warmup-updates", 0)
-    words = ["fairseq-train", data, *TRAINING, *BMT, *bmt, "--save-dir", model]
-    assert forks.run([*words, "--user-dir", USER_DIR], log) == 0, log.read_text()[-1500:]
-    last = model / "checkpoint_last.pt"
-
-    def old(name: str) -> Callable[[Path], None]:
-        return lambda folder: (folder / name).write_bytes(b"old") and None
-
-    def one_file(name: str, output: str, *command: object, before: str = "") -> Case:
-        return Case(
-            name,
-            lambda folder: ["fairseq-ext", *command, "-o", folder / output],
-            old(before or output),
-            lambda left, right: "" if contents(left, ()) == contents(right, ()) else output,
-        )
-
-    preprocess = (
-        *("fairseq-preprocess", "--user-dir", USER_DIR, "--source-lang", "src"),
-        *("--target-lang", "tgt", "--trainpref", text / "train", "--validpref", text / "valid"),
-    )
-    return [
-        Case("fairseq-train", training, half, difference, good_checkpoint),
-        one_file("fairseq-ext average", "average.pt", "average", "--inputs", last, last),
-        # A bundle replaces nothing, so the file that must survive has another name.
-        one_file("fairseq-ext bundle", "bundle.zip", "bundle", last, "--data", data, before="mine"),
-        Case(
-            "fairseq-preprocess",
-            lambda folder: [*preprocess, "--destdir", folder / "bin"],
-            old("mine"),
-            lambda left, right: "" if contents(left) == contents(right) else "other files",
-        ),
-        one_file("fairseq-ext plot", "curves.svg", "plot", "curves", "--log", f"gru={log}"),
-    ]
-
-
 def piped(words: list[object], log: Path, first: Callable[[], None]) -> int:
     """Run a command whose output goes through a pipe, so that limits do not hit its log."""
     fifo = log.with_suffix(".fifo")
@@ -218,21 +162,21 @@ def trouble(case: Case, kind: str, left: int, place: Path, reference: Path) -> b
         folder = place / "out"
         folder.mkdir()
         case.prepare(folder)
-        before = contents(folder, ())
+        before = contents(folder)
         log = place.with_suffix(".log")
         with causing(folder, left) as first:
             status = piped(case.words(folder), log, first)
         if status == 0:  # enough was left
-            wrong = case.compare(folder, reference)
+            wrong = case.difference(folder, reference)
             assert not wrong, wrong
             return False
         assert status == 1, f"status {status}: {log.read_text()[-1500:]}"
         one_line(log.read_text())
-        case.survives(folder, before)
+        case.require_survivors(folder, before)
         repeated = place.with_suffix(".again")
         status = forks.run(case.words(folder), repeated)
         assert status == 0, f"again: {repeated.read_text()[-1500:]}"
-        wrong = case.compare(folder, reference)
+        wrong = case.difference(folder, reference)
         assert not wrong, f"again: {wrong}"
     return True
 
@@ -241,8 +185,8 @@ def run_all(report: Report, scratch: Path) -> None:
     """Every command in every trouble."""
     text = digits_corpus(scratch / "text", train=110, valid=10, test=10)
     data = binarize(text, scratch / "bin")
-    for case in cases(scratch, data):
-        reference = scratch / "reference" / case.name.split()[-1]
+    for case in (Training(data, scratch / "half.log"), *cases(scratch, data)):
+        reference = scratch / "reference" / case.name.replace(" ", "-")
         reference.mkdir(parents=True)
         case.prepare(reference)
         status = forks.run(case.words(reference), scratch / "reference.log")
@@ -260,8 +204,7 @@ def run_all(report: Report, scratch: Path) -> None:
 
 
 def main() -> None:
-    args: argparse.Namespace = parser(__doc__.splitlines()[0]).parse_args()
-    report = Report("disk", args)
+    report = Report("disk", parser(__doc__).parse_args())
     forks.preload()
     with tempfile.TemporaryDirectory() as scratch:
         run_all(report, Path(scratch))

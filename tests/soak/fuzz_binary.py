@@ -21,13 +21,10 @@ from pathlib import Path
 from random import Random
 
 import torch
-from omegaconf import OmegaConf
 
 import fairseq_ext
 from fairseq_ext.checkpoints import describe
-from fairseq_ext.checkpoints.layout import before_training
 from fairseq_ext.checkpoints.storage import load as load_checkpoint
-from fairseq_ext.checkpoints.storage import save as save_checkpoint
 from fairseq_ext.data_folder import indexed as data_folder
 from fairseq_ext.model import program_file, write
 from fairseq_ext.model.describe import describe as describe_bundle
@@ -37,7 +34,9 @@ from tests.soak import fuzzing
 from tests.soak.fuzz_readers import read_all_pairs
 from tests.soak.fuzzing import Reader
 from tests.soak.mutations import NASTY, Data, damaged, files
-from tests.support import damages, fuzz_engine
+from tests.support import damages, fuzz_engine, models
+from tests.support.bundles import save_run
+from tests.support.trainings import same_state
 
 fairseq_ext.register()
 EDGES = (0, 1, 2, 7, 511, 512, 513, 1 << 20, 1 << 31, (1 << 33) - 1, 1 << 62, -1, -512)
@@ -128,6 +127,11 @@ def _checkpoint() -> bytes:
     return out.getvalue()
 
 
+def flipped(draw: Random) -> bytes:
+    """A checkpoint with one bit flipped."""
+    return damages.flip_bit(bytearray(_checkpoint()), draw)
+
+
 def checkpoint(draw: Random) -> bytes:
     """A checkpoint with right checksums, in which one part is damaged or another object."""
     out = io.BytesIO()
@@ -158,18 +162,10 @@ def _plain(draw: Random, depth: int) -> object:
 @cache
 def _bundle() -> Path:
     """A small bundle of a MUSE, for as long as the process lives."""
-    from tests.support.models import MUSE, build, configuration
-
-    flags = [*MUSE, "--encoder-layers=1", "--decoder-layers=1"]
-    flags += ["--source-lang", "a", "--target-lang", "b"]
-    model, task = build(flags, size=10)
+    flags = [*models.MUSE, "--encoder-layers=1", "--decoder-layers=1"]
     folder = Path(tempfile.mkdtemp())
-    for language in "ab":
-        task.source_dictionary.save(str(folder / f"dict.{language}.txt"))
-    cfg = OmegaConf.to_container(OmegaConf.create(configuration(flags)))
-    state = {**before_training(), "cfg": cfg, "model": model.state_dict()}
-    save_checkpoint(state, folder / "m.pt")
-    write.write(folder / "m.pt", folder, folder / "bundle", numbers="int8")
+    run = save_run(folder / "run", flags, *models.build(flags, size=10))
+    write.write(run / "checkpoint_best.pt", run, folder / "bundle", numbers="int8")
     return folder / "bundle"
 
 
@@ -196,6 +192,12 @@ def read_checkpoint(folder: Path) -> None:
     describe.read_weights(folder / "a.pt")
 
 
+def read_flipped(folder: Path) -> None:
+    """A flip that is accepted changes nothing that is loaded."""
+    healthy = torch.load(io.BytesIO(_checkpoint()), weights_only=True)
+    assert same_state(load_checkpoint(folder / "a.pt"), healthy)
+
+
 def read_index(folder: Path) -> None:
     data_folder.check(folder / "a", 20)
 
@@ -214,6 +216,10 @@ def read_zipped_pairs(folder: Path) -> None:
     read_all_pairs(folder, path)
 
 
+def read_compressed_pairs(folder: Path) -> None:
+    read_all_pairs(folder, folder / "a.gz")
+
+
 def read_bundle(folder: Path) -> None:
     """A model that is read must also run, and be described and read as a checkpoint."""
     load_checkpoint(folder)
@@ -228,17 +234,14 @@ def readers() -> list[Reader]:
     return [
         Reader("checkpoints", files(a_pt=damaged(_checkpoint())), read_checkpoint),
         Reader("checkpoints, right checksums", files(a_pt=checkpoint), read_checkpoint),
+        Reader("checkpoints, a bit flipped", files(a_pt=flipped), read_flipped),
         Reader("bundles", damaged_bundle, read_bundle),
         Reader("bundles, right checksums", bundle, read_bundle),
         Reader("indexed data", indexed, read_index),
         Reader("tar archives", files(a_tar=compressed(archive)), read_tar),
         Reader("zip archives", files(a_zip=damaged(zipped, 1)), read_zip),
         Reader("pairs in zip archives", files(a_zip=damaged(zipped, 1)), read_zipped_pairs),
-        Reader(
-            "compressed pairs",
-            files(a_gz=gz),
-            lambda folder: read_all_pairs(folder, folder / "a.gz"),
-        ),
+        Reader("compressed pairs", files(a_gz=gz), read_compressed_pairs),
     ]
 
 

@@ -182,7 +182,7 @@ def rounding(report: Report, data: Path, folder: Path, size: int) -> None:
 
 
 def main() -> None:
-    args = parser(__doc__.splitlines()[0]).parse_args()
+    args = parser(__doc__).parse_args()
     report = Report("gloo", args)
     forks.preload()
     with tempfile.TemporaryDirectory() as scratch:

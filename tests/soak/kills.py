@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from tests.soak import dying, forks
-from tests.soak.report import Report, parser, say
+from tests.soak.report import Report, noted, parser
 from tests.support.harness import USER_DIR, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, same_state
 
@@ -127,12 +128,6 @@ class Job:
         return killed
 
 
-def _free_port() -> int:
-    from fairseq_ext.plugin.repairs.cpu_training import _free_port as free_port
-
-    return free_port()
-
-
 def progress(folder: Path) -> int:
     """Updates in the newest checkpoint of a folder, 0 without any."""
     path = folder / "checkpoint_last.pt"
@@ -179,7 +174,7 @@ def soak_one(
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument(
         "--runs",
         nargs="+",
@@ -201,13 +196,10 @@ def main() -> None:
             place.mkdir()
             failures: list[str] = []
             figures: dict[str, Any] = {}
-            try:
+            with noted(failures, name):
                 draw = random.Random(f"{args.seed} {name}")
                 figures = soak_one(name, data, place, kills, draw)
-            except AssertionError as error:
-                failures.append(str(error))
             report.add(name, count=kills, failures=failures, **figures)
-    say("every run ended bit for bit as the undisturbed one" if not report.failed else "see above")
     report.end()
 
 

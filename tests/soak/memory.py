@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.soak.report import Report, noted, parser, say
-from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus, fairseq
+from tests.soak.report import Report, noted, parser, say, trained
+from tests.support.harness import BIN, USER_DIR
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 LIMIT = 3.0  # per cent
@@ -126,7 +126,7 @@ def training(report: Report, data: Path, folder: Path, total: int) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--sentences", type=int, default=10_000, metavar="N")
     options.add_argument("--updates", type=int, default=2_000, metavar="N")
     args = options.parse_args()
@@ -138,17 +138,13 @@ def main() -> None:
 
 def run_all(report: Report, args: argparse.Namespace, folder: Path) -> None:
     """Both checks at the same time."""
-    data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
-    short = (*ARCHITECTURES["gru_tiny"], *TRAINING, "--max-update", 20)
-    fairseq("train", data, *short, "--save-dir", folder / "short")
-    model = folder / "short" / "checkpoint_last.pt"
-    checks = (
-        (training, folder / "long", args.updates),
-        (translating, model, args.sentences),
-    )
+    data, (model,) = trained(folder, "gru_tiny")
     with ThreadPoolExecutor() as pool:
-        started = [pool.submit(check, report, data, path, n) for check, path, n in checks]
-        for check in started:
+        checks = (
+            pool.submit(training, report, data, folder / "long", args.updates),
+            pool.submit(translating, report, data, model, args.sentences),
+        )
+        for check in checks:
             check.result()
 
 

@@ -13,14 +13,25 @@ from typing import Any
 
 from benchmarks.bench import machine
 from fairseq_ext.utils.files import atomic_write
+from tests.support.harness import binarize, digits_corpus, fairseq
+from tests.support.trainings import ARCHITECTURES, TRAINING
 
 
-def parser(description: str, *, seed: int = 1) -> argparse.ArgumentParser:
-    """A parser with the options of every part."""
-    options = argparse.ArgumentParser(description=description)
+def parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the options of every part; of its description the first line is used."""
+    options = argparse.ArgumentParser(description=description.partition("\n")[0])
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    options.add_argument("--seed", type=int, default=seed, help="of all draws (%(default)s)")
+    options.add_argument("--seed", type=int, default=1, help="of all draws (%(default)s)")
     return options
+
+
+def trained(folder: Path, *architectures: str, updates: int = 20) -> tuple[Path, list[Path]]:
+    """Make a small corpus, and a checkpoint of each architecture after a few updates on it."""
+    data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
+    for name in architectures:
+        run = (*ARCHITECTURES[name], *TRAINING, "--max-update", updates)
+        fairseq("train", data, *run, "--save-dir", folder / name)
+    return data, [folder / name / "checkpoint_last.pt" for name in architectures]
 
 
 def say(text: str) -> None:
@@ -40,14 +51,13 @@ class Report:
     def __init__(self, part: str, args: argparse.Namespace, keep: bool = False) -> None:
         self.part, self.args, self.began = part, args, time.monotonic()
         self.rows: list[dict[str, Any]] = []
-        self.earlier: list[dict[str, Any]] = []
         if keep and args.json and args.json.exists():
             records = json.loads(args.json.read_text(encoding="utf-8"))
-            self.earlier, self.began = records["checks"], self.began - records["seconds"]
+            self.rows, self.began = records["checks"], self.began - records["seconds"]
 
     def add(self, check: str, *, count: int, failures: list[str], **figures: Any) -> None:
         """One row; ``failures`` describes each one of ``count`` that did not end as it should."""
-        self.earlier = [row for row in self.earlier if row["check"] != check]
+        self.rows = [row for row in self.rows if row["check"] != check]
         self.rows.append({"check": check, "count": count, "failures": failures, **figures})
         suffix = ", ".join(f"{name} {value}" for name, value in figures.items())
         say(f"{check}: {count} done, {len(failures)} failed{', ' + suffix if suffix else ''}")
@@ -59,30 +69,30 @@ class Report:
     @property
     def failed(self) -> int:
         """How many have failed so far."""
-        return sum(len(row["failures"]) for row in self.earlier + self.rows)
+        return sum(len(row["failures"]) for row in self.rows)
 
-    def _write(self) -> None:
-        total = {
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What is written."""
+        return {
             "part": self.part,
             "machine": machine(),
             "seed": self.args.seed,
             "seconds": round(time.monotonic() - self.began),
-            "count": sum(row["count"] for row in self.earlier + self.rows),
+            "count": sum(row["count"] for row in self.rows),
             "failed": self.failed,
-            "checks": self.earlier + self.rows,
+            "checks": self.rows,
         }
+
+    def _write(self) -> None:
         if self.args.json:
             with atomic_write(self.args.json) as file:
-                json.dump(total, file, indent=1, ensure_ascii=False)
+                json.dump(self.figures, file, indent=1, ensure_ascii=False)
                 file.write("\n")
 
     def end(self) -> None:
         """End the process: with status 1 if anything failed."""
-        done, seconds = (
-            sum(row["count"] for row in self.earlier + self.rows),
-            time.monotonic() - self.began,
-        )
-        say(f"{self.part}: {done} done, {self.failed} failed, {seconds:.0f} s")
+        say("{part}: {count:,} done, {failed} failed, {seconds} s".format_map(self.figures))
         sys.exit(self.failed > 0)
 
 

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import fairseq_ext
 from tests.soak.memory import Samples
-from tests.soak.report import Report, noted, parser
-from tests.support.harness import binarize, digits_corpus, fairseq, run
+from tests.soak.report import Report, noted, parser, trained
+from tests.support.harness import run
 from tests.support.serving import ENGLISH, JSON, Server, serving
-from tests.support.trainings import ARCHITECTURES, TRAINING
 
 CLIENTS = 8
 BLOCK = 100  # requests between two looks at the memory
@@ -153,17 +152,14 @@ def _check_figures(clients: Clients) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__)
     options.add_argument("--requests", type=int, default=100_000, metavar="N")
     args = options.parse_args()
     report = Report("serve", args)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        data = binarize(digits_corpus(folder / "text", train=300), folder / "bin")
-        training = (*ARCHITECTURES["gru_tiny"], *TRAINING, "--max-update", 20)
-        fairseq("train", data, *training, "--save-dir", folder / "run")
+        data, (checkpoint,) = trained(folder, "gru_tiny")
         model = folder / "bundle"
-        checkpoint = folder / "run" / "checkpoint_last.pt"
         run("fairseq-ext", "bundle", checkpoint, "--data", data, "-o", model)
         asking(report, model, folder, args.requests)
     report.end()

@@ -14,8 +14,6 @@ HEADER = ("part", "check", "times", "failed", "observed")
 LABELS = {  # of the figures whose names in the JSON do not explain themselves
     "left_temporary_files": "kills that left temporary files",
     "felt": "runs that met the fault",
-    "bytes": "size of the file in bytes",
-    "identical": "accepted, with unchanged content",
     "memory_before_mib": "MiB before",
     "memory_peak_mib": "MiB at most",
     "change_in_per_cent": "memory growth in per cent",
