@@ -32,8 +32,7 @@ from fairseq_ext.text.reading import table_rows
 from fairseq_ext.utils.archives import safe_extract
 from tests.soak import fuzzing
 from tests.soak.fuzz_readers import read_all_pairs
-from tests.soak.fuzzing import Reader
-from tests.soak.mutations import NASTY, Data, damaged, files
+from tests.soak.fuzzing import NASTY, Data, Reader, damaged, files
 from tests.support import damages, fuzz_engine, models
 from tests.support.bundles import save_run
 from tests.support.trainings import same_state

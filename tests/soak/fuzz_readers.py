@@ -24,8 +24,7 @@ from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils import json_files
 from fairseq_ext.utils.errors import DataError
 from tests.soak import fuzzing
-from tests.soak.fuzzing import Reader
-from tests.soak.mutations import NASTY, NUMBERS, files, lines, slots, text, words
+from tests.soak.fuzzing import NASTY, NUMBERS, Reader, files, lines, slots, text, words
 
 LOG = slots(
     "2026 | INFO | fairseq_cli.train | num. shared model params: # (num. trained: 1,000)",
