@@ -15,36 +15,22 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 BEGIN, END = "<!-- table of tests/matrix.sh -->", "<!-- end -->"
-HEADINGS = {
-    "environment": "environment",
-    "python": "Python",
-    "torch": "torch",
-    "fairseq": "fairseq",
-    "selection": "tests",
-    "run": "run",
-    "passed": "passed",
-    "failed": "failed",
-    "skipped": "skipped",
-    "seconds": "seconds",
-}
+COLUMNS = (
+    *("environment", "python", "torch", "fairseq", "selection"),
+    *("run", "passed", "failed", "skipped", "seconds"),
+)
+HEADINGS = {name: name for name in COLUMNS} | {"python": "Python", "selection": "tests"}
 
 
 def counts(report: Path) -> dict[str, int]:
     """What a JUnit report says: tests run, passed, failed (errors too), skipped, and seconds."""
-    suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
-    total = {
-        name: round(sum(float(suite.get(name, 0)) for suite in suites))
-        for name in ("tests", "failures", "errors", "skipped", "time")
-    }
-    failed = total["failures"] + total["errors"]
-    run = total["tests"] - total["skipped"]
-    return {
-        "run": run,
-        "passed": run - failed,
-        "failed": failed,
-        "skipped": total["skipped"],
-        "seconds": total["time"],
-    }
+    (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
+    names = ("tests", "failures", "errors", "skipped", "time")
+    total = {name: round(float(suite.get(name, 0))) for name in names}
+    failed, skipped = total["failures"] + total["errors"], total["skipped"]
+    run = total["tests"] - skipped
+    figures = {"run": run, "passed": run - failed, "failed": failed, "skipped": skipped}
+    return {**figures, "seconds": total["time"]}
 
 
 def failures(report: Path) -> list[str]:
@@ -92,12 +78,8 @@ def gather(folder: Path, out: Path, names: list[str]) -> list[dict[str, object]]
 
 def as_table(rows: list[dict[str, object]]) -> str:
     """The rows in Markdown."""
-    lines = [
-        f"| {' | '.join(HEADINGS.values())} |",
-        f"|{' --- |' * len(HEADINGS)}",
-    ]
-    for row in rows:
-        lines.append(f"| {' | '.join(str(row[key]) for key in HEADINGS)} |")
+    lines = [f"| {' | '.join(HEADINGS.values())} |", f"|{' --- |' * len(HEADINGS)}"]
+    lines += [f"| {' | '.join(str(row[key]) for key in HEADINGS)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
