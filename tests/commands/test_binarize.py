@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.data_folder.indexed import check
-from tests.support.harness import digits_corpus, fairseq, refused, run
+from tests.support.harness import digits_corpus, error_line, fairseq, run
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 pytestmark = pytest.mark.system
@@ -82,28 +82,31 @@ def test_each_epoch_opens_the_next_shard(
 
 def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
     out, _ = shards
-    words = ("fairseq-ext", "binarize", text, *LANGS)
-    done = run(*words, "--shards", 4, "-o", out, ok=False)
-    refused(done, "`--shards` was `3` there, but is `4` now. Choose another folder for `--output`")
-    done = run(*words, "--shards", 101, "-o", tmp_path / "a", ok=False)
-    refused(done, "there are fewer training pairs than 101 shards.")
-    done = run(*words, "--shards", 401, "-o", tmp_path / "b", ok=False)
-    refused(done, "`--shards` must be from 1 to 400, but is 401.")
-    done = run(*words, "--shards", 2, "--flags=--srcdict x", "-o", tmp_path / "c", ok=False)
-    refused(done, "`--srcdict` is set by this command; leave it out.")
-    done = run(*words, "--shards", 2, "--flags=--thresholdsrc no", "-o", tmp_path / "g", ok=False)
-    refused(done, "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.")
-    words_of_d = (*words, "--shards", 2, "-o", tmp_path / "d")
-    assert run(*words_of_d).stdout == f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
-    done = run(*words_of_d, "--flags=--joined-dictionary", ok=False)
-    refused(done, "`--flags` 1 was not given there, but is `--joined-dictionary` now.")
-    shutil.copytree(text, tmp_path / "text")
-    (tmp_path / "text" / "train.tgt").write_text("1\n")
-    done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "e", ok=False)
-    refused(done, "train.src has 100 lines but ", "train.tgt has 1. Line n of one must be")
-    shutil.copy(text / "train.tgt", tmp_path / "text")
-    with (tmp_path / "text" / "train.tgt").open("a") as file:
+    twice = ("--shards", 2, "-o", tmp_path / "d")
+    for options, message in (
+        (("--shards", 4, "-o", out), "`--shards` was `3` there, but is `4` now. Choose another"),
+        (("--shards", 101, "-o", tmp_path / "a"), "fewer training pairs than 101 shards."),
+        (("--shards", 401, "-o", tmp_path / "b"), "`--shards` must be from 1 to 400, but is 401."),
+        ((*twice, "--flags=--srcdict x"), "`--srcdict` is set by this command; leave it out."),
+        (
+            ("--shards", 2, "-o", tmp_path / "g", "--flags=--thresholdsrc no"),
+            "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.",
+        ),
+    ):
+        assert message in error_line("binarize", text, *LANGS, *options)
+    command = ("binarize", text, *LANGS, *twice)
+    folders = f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
+    assert run("fairseq-ext", *command).stdout == folders
+    line = error_line(*command, "--flags=--joined-dictionary")
+    assert "`--flags` 1 was not given there, but is `--joined-dictionary` now." in line
+    other = Path(shutil.copytree(text, tmp_path / "text"))
+    command = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
+    (other / "train.tgt").write_text("1\n")
+    line = error_line(*command)
+    assert "train.src has 100 lines but " in line
+    assert "train.tgt has 1. Line n of one must be" in line
+    shutil.copy(text / "train.tgt", other)
+    with (other / "train.tgt").open("a") as file:
         file.write("1")  # a 101st line, that no line feed ends
-    done = run(*words[:2], tmp_path / "text", *LANGS, "--shards", 2, "-o", tmp_path / "f", ok=False)
-    refused(done, "train.tgt has 101.")
+    assert "train.tgt has 101." in error_line(*command)
     assert {path.name for path in tmp_path.iterdir()} == {"d", "g", "text"}

@@ -16,7 +16,7 @@ import pytest
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import EXAMPLES, doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import BIN, REPO, run, write_lines
+from tests.support.harness import BIN, REPO, error_line, run, write_lines
 
 
 def parsers(parser):
@@ -231,36 +231,24 @@ def test_user_dir_is_a_folder_of_the_package(tmp_path):
         (["plot", "gates", "text", "-o", "absent/out.png"], "`--output absent/out.png`"),
     ],
 )
-def test_errors_are_one_message_and_leave_nothing(
-    arguments, message, tmp_path, monkeypatch, capsys
-):
+def test_errors_are_one_message_and_leave_nothing(arguments, message, tmp_path, monkeypatch):
     write_lines(tmp_path / "text", ["a b c", "d e f"])
     write_lines(tmp_path / "shorter", ["a b c"])
     write_lines(tmp_path / "one.gen", ["S-0\ta", "H-0\t-0.5\tb"])
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("fairseq-ext: error: ")
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
+    assert message in error_line(*arguments)
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch, capsys):
+def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch):
     def font(_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files", "a font")
 
     monkeypatch.setattr(doctor, "_doctor", font)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["doctor"])
-    assert stopped.value.code == 1
-    assert capsys.readouterr().err == (
+    assert error_line("doctor") == (
         "fairseq-ext: error: cannot use a font: Too many open files. "
-        "Allow more of them: ulimit -n 4096\n"
+        "Allow more of them: ulimit -n 4096"
     )
 
 

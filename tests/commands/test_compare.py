@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_ext import cli
 from fairseq_ext.checkpoints import describe
 from fairseq_ext.evaluation import (
     compare,
@@ -28,7 +27,7 @@ from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
-from tests.support.harness import fairseq, run, write_lines
+from tests.support.harness import command, error_line, fairseq, run, write_lines
 
 WORDS = ["the", "a", "house", "tree", "river", "walks", ",", "sees", "big", "old", "of", "never"]
 
@@ -170,9 +169,7 @@ def test_the_table_of_translations_makes_the_comparison_again(
         ["--system", table, *tokens, "-o", str(tmp_path / "b.svg")],
         ["--system", f"odd@home={table}", "--json", str(tmp_path / "c.json")],
     ):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["compare", *words, *reference])
-        assert ended.value.code == 0
+        command("compare", *words, *reference)
     first, second, third = (
         json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in "abc"
     )
@@ -421,21 +418,13 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
     ],
 )
 def test_errors_are_one_line(
-    outputs_of_three: Path,
-    words: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    outputs_of_three: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lines(outputs_of_three / "short", ["a", "b"])
     monkeypatch.chdir(outputs_of_three)
     before = sorted(outputs_of_three.iterdir())
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["compare", "--ref", "ref", "-o", "new", "--json", "other.json", *words])
-    captured = capsys.readouterr()
-    assert stopped.value.code == 1
-    assert message in captured.err.splitlines()[-1]
-    assert captured.out == ""
+    line = error_line("compare", "--ref", "ref", "-o", "new", "--json", "other.json", *words)
+    assert message in line
     assert sorted(outputs_of_three.iterdir()) == before
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import cli
 from fairseq_ext.model import write
 from tests.support.bundles import saved
-from tests.support.harness import command, fairseq, hypotheses
+from tests.support.harness import command, error_line, fairseq, hypotheses
 
 LEFT = "fairseq's generator translates instead of the engine: the engine has no constraints"
 LINES = ["w1 w2 w3\tw9\tw4 w5", "w7", "", "w3 w3 w2 w8\tw11"]
@@ -60,12 +59,7 @@ def test_translations_have_the_constraints(
         ((), "constraint `unknown` has tokens that the model does not write."),
     ],
 )
-def test_what_is_refused(
-    folder: Path, options: tuple, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_what_is_refused(folder: Path, options: tuple, message: str, tmp_path: Path):
     (tmp_path / "in").write_text("w1\tunknown\n")
-    words = ["translate", "--path", str(folder), "--input", str(tmp_path / "in"), "--cpu"]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([*words, "--constraints", "ordered", *options])
-    assert stopped.value.code == 1
-    assert message in capsys.readouterr().err
+    words = ("translate", "--path", folder, "--input", tmp_path / "in", "--cpu")
+    assert message in error_line(*words, "--constraints", "ordered", *options)

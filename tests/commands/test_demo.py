@@ -22,9 +22,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import fairseq_ext
-from fairseq_ext import cli
 from tests.support import browser
-from tests.support.harness import BIN, binarize, digits_corpus, fairseq
+from tests.support.harness import BIN, binarize, command, digits_corpus, error_line, fairseq
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
@@ -46,17 +45,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def translated(
-    trained: Path, name: str, sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> str:
+def translated(trained: Path, name: str, sentence: str, tmp_path: Path) -> str:
     """What ``fairseq-ext translate`` makes of a sentence."""
-    source = tmp_path / "sentence"
+    source, out = tmp_path / "sentence", tmp_path / "translation"
     source.write_text(sentence + "\n", encoding="utf-8")
-    command = ["translate", trained / "bin", "--path", trained / f"{name}.pt", "--input", source]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([*map(str, command)])
-    assert stopped.value.code == 0
-    return capsys.readouterr().out.removesuffix("\n")
+    model = (trained / "bin", "--path", trained / f"{name}.pt")
+    command("translate", *model, "--input", source, "-o", out)
+    return out.read_text(encoding="utf-8").removesuffix("\n")
 
 
 # ---- in the browser ------------------------------------------------------------------------------
@@ -64,10 +59,10 @@ def translated(
 
 def demo(trained: Path, folder: Path, *systems: object) -> subprocess.Popen[str]:
     """The command as a process, which works and keeps temporary files in ``folder``."""
-    command = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
+    words = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
     options = ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
     return subprocess.Popen(
-        [*map(str, [*command, *options])],
+        [*map(str, [*words, *options])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,10 +118,7 @@ def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
 @needs_gradio
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
 def test_two_systems_translate_a_sentence_in_a_browser(
-    trained: Path,
-    address: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, address: str, tmp_path: Path
 ) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     requests: list[str] = []
@@ -137,7 +129,7 @@ def test_two_systems_translate_a_sentence_in_a_browser(
 
         browser.translate(page, "3 1 4 1 5")
         for place, name in enumerate(("gru", "linformer", "gru")):
-            expected = translated(trained, name, "3 1 4 1 5", capsys, tmp_path)
+            expected = translated(trained, name, "3 1 4 1 5", tmp_path)
             expect(shown[place]).to_have_value(expected)
         expect(pictures[0]).to_be_visible()
         assert pictures[0].evaluate("image => image.decode().then(() => image.naturalWidth)") > 200
@@ -147,7 +139,7 @@ def test_two_systems_translate_a_sentence_in_a_browser(
 
         page.locator("#systems").get_by_label("linformer").uncheck()
         browser.translate(page, "2 7")
-        expect(shown[2]).to_have_value(translated(trained, "gru", "2 7", capsys, tmp_path))
+        expect(shown[2]).to_have_value(translated(trained, "gru", "2 7", tmp_path))
         expect(shown[1]).to_be_hidden()
 
         browser.translate(page, "9 " * (MOST + 1))
@@ -158,7 +150,7 @@ def test_two_systems_translate_a_sentence_in_a_browser(
         example = page.locator("#examples button").first
         sentence = example.text_content()
         example.click()
-        expect(shown[0]).to_have_value(translated(trained, "gru", sentence, capsys, tmp_path))
+        expect(shown[0]).to_have_value(translated(trained, "gru", sentence, tmp_path))
         expect(page.locator("#message")).to_be_hidden()
     assert {urlsplit(url).hostname for url in requests if url.startswith("http")} == {"127.0.0.1"}
     assert {urlsplit(url).scheme for url in requests} <= {"http", "data", "blob"}
@@ -410,13 +402,13 @@ def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -
 
 
 def test_answers_have_the_text_of_translate_and_attention_between_words(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path
 ) -> None:
     from fairseq_ext.demo.answers import answer, heat_map
 
     gru, linformer = answer("1 2  nine\n", loaded(trained, "gru", "linformer"), MOST)
-    assert gru.text == translated(trained, "gru", "1 2 nine", capsys, tmp_path)
-    assert linformer.text == translated(trained, "linformer", "1 2 nine", capsys, tmp_path)
+    assert gru.text == translated(trained, "gru", "1 2 nine", tmp_path)
+    assert linformer.text == translated(trained, "linformer", "1 2 nine", tmp_path)
     assert "1 of 4 source tokens unknown" in gru.remark
     assert linformer.attention is None
     assert gru.attention.source == ("1", "2", "nine", "</s>")
@@ -472,39 +464,24 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         (["a=b,data=c", "--host", "192.0.2.1"], "an address of this machine and a free port, but"),
     ],
 )
-def test_errors_are_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["demo", "--port", "0", *arguments])
-    assert stopped.value.code == 1
-    assert message in capsys.readouterr().err.splitlines()[-1]
+def test_errors_are_one_line(arguments: list[str], message: str) -> None:
+    assert message in error_line("demo", "--port", 0, *arguments)
 
 
-def test_a_port_in_use_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(["demo", "a=b,data=c", "--port", str(port)])
-    assert stopped.value.code == 1
-    assert f"but are 127.0.0.1 and {port} instead" in capsys.readouterr().err
+        line = error_line("demo", "a=b,data=c", "--port", port)
+    assert f"but are 127.0.0.1 and {port} instead" in line
 
 
 @needs_gradio
-def test_a_missing_checkpoint_is_named_below_the_progress_bar(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["demo", "--port", "0", f"a={tmp_path}/none.pt", "--data", str(tmp_path)])
-    assert stopped.value.code == 1
-    assert "none.pt does not exist" in capsys.readouterr().err.splitlines()[-1]
+def test_a_missing_checkpoint_is_named_below_the_progress_bar(tmp_path: Path) -> None:
+    words = ("demo", "--port", 0, f"a={tmp_path}/none.pt", "--data", tmp_path)
+    assert "none.pt does not exist" in error_line(*words)
 
 
-def test_without_gradio_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["demo", "--port", "0", "a=b", "--data", "c"])
-    assert stopped.value.code == 1
-    assert "pip install 'fairseq-ext[demo]'" in capsys.readouterr().err
+    line = error_line("demo", "--port", 0, "a=b", "--data", "c")
+    assert "pip install 'fairseq-ext[demo]'" in line

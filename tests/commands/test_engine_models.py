@@ -12,7 +12,7 @@ import pytest
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import command, run
+from tests.support.harness import command, error_line, refused, run
 
 LINES = "1 2 3\n\n4 5\n9 9 9 9\n0 8\n"
 WATCHED = """
@@ -106,13 +106,6 @@ def test_describe(packed: Path, tmp_path: Path):
     assert json.loads(details.read_text())["bytes"]["all"] == size
 
 
-def refused(*words: object, stdin: str = LINES) -> str:
-    done = run("fairseq-ext", *words, ok=False, stdin=stdin)
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("error:") == 1
-    return done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,7 +115,7 @@ def refused(*words: object, stdin: str = LINES) -> str:
     ],
 )
 def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: str):
-    assert message in refused("translate", "--path", packed, *options)
+    assert message in error_line("translate", "--model", packed, "1", *options)
 
 
 def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: Path):
@@ -143,9 +136,8 @@ def test_a_checkpoint_finds_the_data_of_its_training(
     checkpoint = storage.load(copy_model)
     checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
     storage.save(checkpoint, tmp_path / "model.pt")
-    assert "DATA must be the folder of fairseq-preprocess, but is missing" in refused(
-        "translate", "--path", tmp_path / "model.pt"
-    )
+    message = "DATA must be the folder of fairseq-preprocess, but is missing"
+    assert message in error_line("translate", "--path", tmp_path / "model.pt")
 
 
 def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
@@ -166,10 +158,9 @@ def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
 
 def test_a_line_that_is_too_long(packed: Path):
     long = "1 2\n" + "3 " * 2000 + "\n"
-    message = refused("translate", "--path", packed, stdin=long)
-    assert (
-        "standard input, line 2: 2,001 source tokens, but the model takes at most 1,024" in message
-    )
+    done = run("fairseq-ext", "translate", "--path", packed, stdin=long, ok=False)
+    message = "standard input, line 2: 2,001 source tokens, but the model takes at most 1,024"
+    refused(done, message)
     out = without_torch("translate", "--path", packed, "--skip-long", stdin=long)
     assert out.split("\n")[1:] == ["", ""]
 
@@ -179,5 +170,5 @@ def test_a_damaged_file(packed: Path, tmp_path: Path):
     data = bytearray((path / "model.safetensors").read_bytes())
     data[-9000] ^= 4
     (path / "model.safetensors").write_bytes(data)
-    for command_line in (("translate", "--path", path), ("describe", path)):
-        assert "its checksum is wrong" in refused(*command_line)
+    for words in (("translate", "--model", path, "1"), ("describe", path)):
+        assert "its checksum is wrong" in error_line(*words)

@@ -24,7 +24,16 @@ from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
-from tests.support.harness import BIN, binarize, digits_corpus, fairseq, run, write_lines
+from tests.support.harness import (
+    BIN,
+    binarize,
+    command,
+    digits_corpus,
+    error_line,
+    fairseq,
+    run,
+    write_lines,
+)
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -189,10 +198,8 @@ def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
     ).stdout
     (tmp_path / "samples").write_text(sampled, encoding="utf-8")
     wording = ("--utility", "bleu", "--remove-bpe")
-    command = ["mbr", tmp_path / "samples", "--num-candidates", "6", *wording]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([*map(str, [*command, "-o", tmp_path / "best"])])
-    assert stopped.value.code == 0
+    samples = ("mbr", tmp_path / "samples", "--num-candidates", "6", *wording)
+    command(*samples, "-o", tmp_path / "best")
     capsys.readouterr()
     ours = ("--path", words / "model.pt", "--input", source, *length, *wording)
     options = ("--mbr", "6", "--epsilon-sampling", "0.05", "--engine", "fairseq")
@@ -369,16 +376,12 @@ def test_errors_are_one_line(
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     write_lines(tmp_path / "bad", ["#version: 0.2", "one two three"])
-    command = [digits / "bin", "--path", digits / "model.pt", "--json", "new", "-o", "out"]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["translate", *map(str, command), *options])
-    assert stopped.value.code == 1
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    words = ("translate", digits / "bin", "--path", digits / "model.pt", "--json", "new")
+    assert message in error_line(*words, "-o", "out", *options)
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 

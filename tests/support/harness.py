@@ -5,6 +5,8 @@ Nothing here imports fairseq, so a test that only runs commands starts at once.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import random
 import subprocess
@@ -106,6 +108,26 @@ def command(*words: object) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main([str(word) for word in words])
     assert stopped.value.code == 0
+
+
+def error_line(*words: object) -> str:
+    """The line with which a command of ours must end, run in this process without a result."""
+    import pytest
+
+    from fairseq_ext import cli
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as stopped,
+    ):
+        cli.main([str(word) for word in words])
+    assert (stopped.value.code, out.getvalue()) == (1, "")
+    assert "Traceback" not in err.getvalue()
+    line = err.getvalue().splitlines()[-1]
+    assert line.startswith("fairseq-ext: error: ")
+    return line
 
 
 def write_lines(path: Path, lines: list[str]) -> Path:

@@ -22,12 +22,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairseq_ext import cli
 from fairseq_ext.evaluation import neural
 from fairseq_ext.evaluation.bootstrap import Estimate, bootstrap_of_means
 from fairseq_ext.evaluation.neural import PYTHON, NeuralMetric
 from fairseq_ext.evaluation.score import read_scores
-from tests.support.harness import BIN, REPO, run, write_lines
+from tests.support.harness import BIN, REPO, error_line, run, write_lines
 
 LIBRARY = """
 import os, signal, sys, time
@@ -216,16 +215,12 @@ def test_no_process_is_left_when_the_command_is_ended(
     ],
 )
 def test_errors_are_one_line_and_nothing_is_written(
-    arguments: str, message: str, python: str, folder: Path, capfd: pytest.CaptureFixture[str]
+    arguments: str, message: str, python: str, folder: Path
 ) -> None:
     before = sorted(folder.rglob("*"))
-    options = ["--metric", arguments, "--metric-python", python, "--source", "src", "--json", "new"]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["score", "--ref", "ref", "--hyp", "hyp", *options])
-    output = capfd.readouterr()
-    assert stopped.value.code == 1
-    assert message.format(python=python) in output.err.splitlines()[-1]
-    assert output.out == ""
+    options = ("--metric", arguments, "--metric-python", python, "--source", "src", "--json", "new")
+    line = error_line("score", "--ref", "ref", "--hyp", "hyp", *options)
+    assert message.format(python=python) in line
     assert sorted(folder.rglob("*")) == before
 
 
@@ -254,19 +249,11 @@ def test_errors_are_one_line_and_nothing_is_written(
     ],
 )
 def test_options_that_do_not_go_together(
-    options: list[str],
-    message: str,
-    python: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    options: list[str], message: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PYTHON, python)
     write_lines(folder / "one", ["x"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["score", "--ref", "ref", "--hyp", "hyp", *options])
-    assert stopped.value.code == 1
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert message in error_line("score", "--ref", "ref", "--hyp", "hyp", *options)
 
 
 def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> None:
@@ -338,22 +325,15 @@ def test_sources_become_text_as_translations_do(
     ],
 )
 def test_sources_that_cannot_become_text(
-    sources: list[str] | None,
-    options: list[str],
-    message: str,
-    python: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    sources: list[str] | None, options: list[str], message: str, python: str, folder: Path
 ) -> None:
     path = generated(folder / "out", sources or SOURCES, TRANSLATIONS)
     if sources is None:
         path.write_text("".join(f"H-{i}\t-1\tx\n" for i in range(3)))
     flags = ("--metric", "comet:whole", "--metric-python", python)
-    with pytest.raises(SystemExit):
-        cli.main(["score", "--ref", "ref", "--generated", "out", *flags, *options])
-    error_line = capsys.readouterr().err.splitlines()[-1]
-    assert message in error_line
-    assert error_line.endswith("Give the source text with `--source`.")
+    line = error_line("score", "--ref", "ref", "--generated", "out", *flags, *options)
+    assert message in line
+    assert line.endswith("Give the source text with `--source`.")
 
 
 def test_a_set_of_sacrebleu_has_its_source(python: str, folder: Path) -> None:
@@ -408,14 +388,11 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Pa
     assert read_scores(folder / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
 
 
-def test_a_translation_of_another_length_is_refused(
-    python: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_translation_of_another_length_is_refused(python: str, folder: Path) -> None:
     write_lines(folder / "two", TRANSLATIONS[:2])
-    flags = ["--metric", "comet:whole", "--metric-python", python, "--source", "src"]
-    with pytest.raises(SystemExit):
-        cli.main(["compare", "--ref", "ref", "--system", "a=text:hyp,two", *flags])
-    assert "`two` translates 2 sentences, but the reference has 3" in capsys.readouterr().err
+    flags = ("--metric", "comet:whole", "--metric-python", python, "--source", "src")
+    line = error_line("compare", "--ref", "ref", "--system", "a=text:hyp,two", *flags)
+    assert "`two` translates 2 sentences, but the reference has 3" in line
 
 
 def test_the_test_of_means_against_samples_one_by_one() -> None:
@@ -507,29 +484,18 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
         (["--utility", "chrf"], "`--metric-python` goes with `--utility comet:MODEL`"),
     ],
 )
-def test_mbr_refuses(
-    options: list[str],
-    message: str,
-    python: str,
-    folder: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_mbr_refuses(options: list[str], message: str, python: str, folder: Path) -> None:
     write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta", "H-0\t-1\tbb"])
-    flags = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
-    with pytest.raises(SystemExit):
-        cli.main(["mbr", "samples", *flags, *options])
-    assert message in capfd.readouterr().err.splitlines()[-1]
+    flags = ("--num-candidates", 2, "-o", "best", "--metric-python", python)
+    assert message in error_line("mbr", "samples", *flags, *options)
     assert not (folder / "best").exists()
 
 
-def test_mbr_looks_at_the_samples_before_it_loads_the_model(
-    python: str, folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_mbr_looks_at_the_samples_before_it_loads_the_model(python: str, folder: Path) -> None:
     write_lines(folder / "samples", ["S-0\tx", "H-0\t-1\ta"])
-    flags = ["--num-candidates", "2", "-o", "best", "--metric-python", python]
-    with pytest.raises(SystemExit):
-        cli.main(["mbr", "samples", *flags, "--utility", "comet:damaged"])
-    assert "Sentence 0 has 1 candidates instead of 2" in capfd.readouterr().err
+    flags = ("--num-candidates", 2, "-o", "best", "--metric-python", python)
+    line = error_line("mbr", "samples", *flags, "--utility", "comet:damaged")
+    assert "Sentence 0 has 1 candidates instead of 2" in line
 
 
 # ---- the real library ----------------------------------------------------------------------------

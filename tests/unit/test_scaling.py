@@ -27,7 +27,7 @@ from fairseq_ext.binary.scaling import table as scaling_table
 from fairseq_ext.binary.scaling.law import PARAMETERS, Fit, Law, fit_law
 from fairseq_ext.binary.scaling.table import Model
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import run
+from tests.support.harness import error_line, run
 
 NOISE = 0.003  # run-to-run standard deviation of the loss (Ghorbani et al.)
 LAW = LAWS["Train Subset", "float"]
@@ -345,15 +345,10 @@ def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path)
 
 def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.csv", models()[:12])
-    figure = tmp_path / "law.png"
-    done = run("fairseq-ext", "scaling-fit", table, "-o", figure, ok=False)
-    assert done.stderr.startswith("fairseq-ext: error: All models of `Train Subset, float`")
-    assert done.stderr.count("\n") == 1
-    done = run("fairseq-ext", "scaling-fit", table, "--bootstrap", 5, ok=False)
-    assert "`--bootstrap` must be at least 100, but is 5 instead." in done.stderr
-    done = run(
-        *("fairseq-ext", "scaling-fit", table, "-o", figure, "--json", tmp_path / "law.json"),
-        ok=False,
-    )
-    assert "`--json` must be another file" in done.stderr
+    command = ("scaling-fit", table, "-o", tmp_path / "law.png")
+    assert "error: All models of `Train Subset, float`" in error_line(*command)
+    message = "`--bootstrap` must be at least 100, but is 5 instead."
+    assert message in error_line(*command, "--bootstrap", 5)
+    message = "`--json` must be another file"
+    assert message in error_line(*command, "--json", tmp_path / "law.json")
     assert [path.name for path in tmp_path.iterdir()] == ["losses.csv"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import run, write_lines
+from tests.support.harness import error_line, run, write_lines
 
 SPLITS = {"train": 4, "valid": 2, "test": 1}
 
@@ -30,11 +30,16 @@ def corpus(tmp_path: Path) -> Path:
     return tmp_path / "bpe"
 
 
-def script(name: str, corpus: Path, *options: object, ok: bool = True) -> str:
-    words = ("--data", corpus, "--src", "en", "--tgt", "de", *options)
-    done = run("fairseq-ext", "corpus", name, *words, ok=ok)
-    assert "Traceback" not in done.stderr
-    return done.stdout if ok else done.stderr
+def words(name: str, corpus: Path, *options: object) -> tuple[object, ...]:
+    return ("corpus", name, "--data", corpus, "--src", "en", "--tgt", "de", *options)
+
+
+def script(*arguments: object) -> str:
+    return run("fairseq-ext", *words(*arguments)).stdout
+
+
+def refusal(*arguments: object) -> str:
+    return error_line(*words(*arguments))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -45,7 +50,7 @@ def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "mono.txt"
     script("monolingual", corpus, "--language", "de", "--skip", 1, "--out", out)
     assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
-    output = script("monolingual", corpus, "--language", "de", "--skip", 4, "--out", out, ok=False)
+    output = refusal("monolingual", corpus, "--language", "de", "--skip", 4, "--out", out)
     assert "has no line after the first 4; skip fewer." in output
     assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
 
@@ -57,7 +62,7 @@ def test_other_text_is_checked(corpus: Path, tmp_path: Path) -> None:
     script("monolingual", corpus, *options)
     assert lines_of(out) == ["Eins , zwei @-@ drei", "", "n\u00e4chste"]
     text.write_bytes(b"eins\nzwei \xff\n")
-    assert f"{text}, line 2" in script("monolingual", corpus, *options, ok=False)
+    assert f"{text}, line 2" in refusal("monolingual", corpus, *options)
     assert len(lines_of(out)) == 3
 
 
@@ -108,7 +113,7 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
     assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
     assert lines_of(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
     (tmp_path / "mixed" / "train.en").unlink()
-    output = script("mix", corpus, *texts, "--ratio", 0.1, ok=False)
+    output = refusal("mix", corpus, *texts, "--ratio", 0.1)
     assert "no pair is left to train on" in output
     assert not (tmp_path / "mixed" / "train.en").exists()
 
@@ -122,25 +127,21 @@ def test_a_last_line_without_its_end(corpus: Path, tmp_path: Path) -> None:
     script("mix", corpus, *out)
     assert lines_of(tmp_path / "mixed" / "train.en") == [*lines_before, *lines_before, "1"]
     write_lines(train, lines_before[:-1])
-    assert "train.en has 3 lines but" in script("mix", corpus, *out, ok=False)
+    assert "train.en has 3 lines but" in refusal("mix", corpus, *out)
 
 
 def test_refused(corpus: Path, tmp_path: Path) -> None:
     two = write_lines(tmp_path / "two", ["1", "2"])
     short = write_lines(tmp_path / "one", ["1"])
     out = ("--out", tmp_path / "mixed")
-    assert "two has 2 lines but" in script(
-        "mix", corpus, "--source", two, "--target", short, *out, ok=False
-    )
+    assert "two has 2 lines but" in refusal("mix", corpus, "--source", two, "--target", short, *out)
     sources = ("--source", two, "--target", two)
-    assert "`--tag` must be one word" in script(
-        "mix", corpus, *sources, "--tag", "a b", *out, ok=False
-    )
+    assert "`--tag` must be one word" in refusal("mix", corpus, *sources, "--tag", "a b", *out)
     over = "would be overwritten by the output; write it elsewhere."
-    assert over in script("mix", corpus, *sources, "--out", corpus, ok=False)
+    assert over in refusal("mix", corpus, *sources, "--out", corpus)
     train = corpus / "train.de"
-    assert over in script("monolingual", corpus, "--language", "de", "--out", train, ok=False)
+    assert over in refusal("monolingual", corpus, "--language", "de", "--out", train)
     assert len(lines_of(train)) == SPLITS["train"]
     (corpus / "text.json").unlink()
-    assert "has no text.json for en and de" in script("mix", corpus, *sources, *out, ok=False)
+    assert "has no text.json for en and de" in refusal("mix", corpus, *sources, *out)
     assert not (tmp_path / "mixed").exists()
