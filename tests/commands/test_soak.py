@@ -1,7 +1,7 @@
 """The quick part of tests/soak.sh, and that docs/reliability.md says what its runs have measured.
 
 Other quick parts: test_resume.py and test_files.py (kills), test_bad_input.py (full disks),
-test_processes.py (killed processes), test_locks.py (two runs in one folder).
+test_distributed.py (killed processes), test_locks.py (two runs in one folder).
 """
 
 from __future__ import annotations
@@ -61,3 +61,31 @@ def test_the_document_says_what_was_measured():
     measured = table.table(table.RESULTS / name for name in sorted(shown)).splitlines()[2:]
     rows = [line for line in text.splitlines() if "(results/reliability_" in line]
     assert rows == measured
+
+
+# ---- tests/gpu.sh --------------------------------------------------------------------------------
+
+
+CELLS = {
+    "laws": "counts",
+    "processes": "to CPU gru fp32",
+    "layers": "ceiling",
+    "generation": "gru fp32 batch 2",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", CELLS)
+def test_step_writes_complete_results(step: str, tmp_path: Path) -> None:
+    options = ("--tiny", "--out", tmp_path, "--steps", step, "--budget", 300)
+    done = run("bash", REPO / "tests" / "gpu.sh", *options)
+    content = json.loads((tmp_path / f"{step}.json").read_text())
+    assert content["complete"], done.stdout
+    assert not [cell for cell in content["cells"].values() if "error" in cell]
+    assert CELLS[step] in {**content, **content["cells"]}
+    assert f"== {step}: complete" in (tmp_path / "table.txt").read_text()
+
+
+def test_unknown_step_is_refused(tmp_path: Path) -> None:
+    done = run("bash", REPO / "tests" / "gpu.sh", "--steps", "swim", ok=False)
+    assert "`swim` is not a step" in done.stderr

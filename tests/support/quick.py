@@ -13,12 +13,10 @@ FILES = (
     # text, corpora and data folders
     "tests/unit/test_pipeline.py",
     "tests/unit/test_corpus_parts.py",
-    "tests/unit/test_alignments.py",
     # wings: layers against the papers' equations, and one line of each in the laws
     *sorted(str(path) for path in Path("tests/models").glob("test_*_layers.py")),
     "tests/models/test_laws.py",
     # checkpoints, the engine, training and the plugin
-    "tests/unit/test_tied.py",
     "tests/unit/test_first_sentence.py",
     "tests/unit/test_checkpoint_layout.py",
     "tests/unit/test_dictionaries.py",

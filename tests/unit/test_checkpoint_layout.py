@@ -1,13 +1,16 @@
-"""The parts of a checkpoint: of the present form, of the older one, of weights alone."""
+"""The parts of a checkpoint: present form, older one, weights alone, and tied weights."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from fairseq_ext.checkpoints import layout
+from fairseq_ext.checkpoints.layout import memory
+from fairseq_ext.checkpoints.portable import ties
 from tests.support.models import build
 
 OPTIONS = {"_name": "muse", "muse_kernels": "${other}"}
@@ -53,3 +56,18 @@ def test_a_checkpoint_without_history_is_at_no_update():
 def test_the_stage_of_a_binary_model_has_its_name():
     model, _ = build(["--arch", "bmt_tiny"])
     assert layout.BINARY_STAGE in model.state_dict()
+
+
+def test_what_is_tied():
+    weight = torch.zeros(4, 4)
+    assert memory(weight) == memory(weight.view(4, 4))
+    for other in (weight.clone(), weight.t(), weight[:2], weight.view(2, 8)):
+        assert memory(weight) != memory(other)
+    assert memory(weight) != memory(weight.view(torch.int32))
+
+
+def test_names_of_tied_weights():
+    """A transposed matrix of the same memory is another weight; one without numbers is its own."""
+    weight, none = torch.arange(4.0).view(2, 2), torch.zeros(0)
+    state = {"a": weight, "b": weight, "turned": weight.t(), "none": none, "nothing": none}
+    assert ties(state) == {"b": "a"}

@@ -1,4 +1,4 @@
-"""Parts of preparing a corpus: reading, rules, processes, steps."""
+"""Parts of preparing a corpus: reading, rules, processes, steps, and the folder of a job."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from fairseq_ext.corpora.preparation import Steps
 from fairseq_ext.corpora.streams import ordered_map, raw_pairs
 from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.shared_folder import SharedFolder
 from tests.support import troubled_server  # noqa: F401  puts the scripts on the path
 from tests.support.harness import write_lines
 
@@ -148,3 +150,39 @@ def test_steps_are_done_once_unless_settings_or_files_change(tmp_path: Path) -> 
     assert step({"x": 2})["count"] == 4
     (tmp_path / "out").unlink()
     assert step({"x": 2})["count"] == 5
+
+
+# ---- The folder of a job -------------------------------------------------------------------------
+
+
+JOB = {"lowercase": True, "limit": 9, "rules": None}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SharedFolder:
+    called = {"lowercase": "--lowercase", "limit": "--limit", "rules": "--rule"}
+    shared = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command", called=called)
+    shared.begin(JOB)
+    write_lines(tmp_path / "part", ["made"])
+    return shared
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"lowercase": False}, "`--lowercase` was given there, but is not given now."),
+        ({"rules": "letters"}, "`--rule` was not given there, but is `letters` now."),
+        ({"limit": 8}, "`--limit` was `9` there, but is `8` now. Choose another folder for"),
+    ],
+)
+def test_another_job(folder: SharedFolder, changed: dict, message: str):
+    assert folder.is_of(JOB)
+    with pytest.raises(DataError) as caught:
+        folder.is_of({**JOB, **changed})
+    assert message in str(caught.value)
+
+
+def test_another_kind_of_job(folder: SharedFolder):
+    other = SharedFolder(folder.path, {"format": "b", "version": 1}, "another command")
+    with pytest.raises(DataError, match=r"of `another command`; choose another folder\."):
+        other.is_of(JOB)

@@ -1,7 +1,8 @@
-"""Scores know the language: sacrebleu's tokenizers, units of length, and BLEU of validation."""
+"""Scores know the language: tokenizers and test sets of sacrebleu, units of length."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,11 @@ import sacrebleu
 
 from fairseq_ext import cli
 from fairseq_ext.decoding.mbr_utilities import build_utility
-from fairseq_ext.evaluation import lengths, plots, score
+from fairseq_ext.evaluation import lengths, plots, score, test_sets
 from fairseq_ext.plugin.repairs import generation
 from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
-from tests.support.harness import write_lines
+from tests.support.harness import REPO, run, write_lines
 
 CHINESE = ["他昨天在图书馆看书。", "我们明天一起去公园散步吧。", "今天的天气非常好。"]
 SLIGHTLY_OTHER = ["他昨天在图书馆读书。", "我们明天一起去公园玩吧。", "今天的天气很好。"]
@@ -149,3 +150,65 @@ def test_validation_scores_by_the_target_language() -> None:
         bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize=tokenizer).score
         assert wrapped(task, None, None, None) == bleu
         assert sacrebleu.corpus_bleu is before
+
+
+# ---- Test sets of sacrebleu ----------------------------------------------------------------------
+
+
+FIELDS = ("src", "ref", "docid", "genre", "origlang")
+
+
+def test_a_set_is_scored_as_sacrebleu_scores_it(tmp_path: Path) -> None:
+    lines = ["Der Hund schläft heute lange.", "Zwei Katzen sehen ihm dabei zu.", "Ende der Sache."]
+    for field in FIELDS:
+        write_lines(tmp_path / "sets" / "wmt14/full" / f"wmt14_full.en-de.{field}", lines)
+    write_lines(tmp_path / "hyp", ["Der Hund schläft heute.", *lines[1:]])
+    environment = {"SACREBLEU": str(tmp_path / "sets"), "PYTHONPATH": str(REPO), "NO_COLOR": "1"}
+    set_options = ("wmt14/full", "-l", "en-de")
+    theirs = run(
+        "sacrebleu", "-t", *set_options, "-i", "hyp", "-b", "-w", 2, cwd=tmp_path, **environment
+    )
+    score = ("fairseq-ext", "score", "--hyp", "hyp", "--ref", *set_options)
+    ours = run(*score, cwd=tmp_path, **environment).stdout
+    assert ours.split()[:2] == ["BLEU", theirs.stdout.strip()]
+    compare = ("fairseq-ext", "compare", "--system", "a=text:hyp", "--samples", 100)
+    table = run(*compare, "--ref", *set_options, cwd=tmp_path, **environment).stdout
+    assert f"a       {theirs.stdout.strip()} ± " in table
+
+
+def test_a_file_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(Path("wmt14"), ["a"])
+    assert test_sets.reference(Path("wmt14"), None) == Path("wmt14")
+    assert test_sets.reference(Path("no/such.de"), None) == Path("no/such.de")  # read, and named
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "error", "message"),
+    [
+        ("wmt14/ful", "en-de", DataError, "test set of sacrebleu; did you mean `wmt14/full`"),
+        ("reference", None, DataError, "`reference` is neither a file nor a test set of sacrebleu"),
+        ("wmt14/full", None, ConfigError, "must be one of cs-en, .* but is missing"),
+        ("wmt14/full", "de-fr", ConfigError, "`--language-pair` must be .*, but is `de-fr`"),
+    ],
+)
+def test_what_is_neither_is_named(name: str, pair: str | None, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        test_sets.reference(Path(name), pair)
+
+
+def test_a_set_that_cannot_be_had_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sacrebleu import utils
+
+    def leave(*_: object) -> None:
+        raise SystemExit(1)
+
+    monkeypatch.setattr(utils, "get_reference_files", leave)
+    with pytest.raises(DataError, match=r"cannot get the test set `wmt17` \(SystemExit: 1\); try"):
+        test_sets.reference(Path("wmt17"), "en-de")
+    several = [os.fspath(tmp_path / name) for name in ("a", "b")]
+    monkeypatch.setattr(utils, "get_reference_files", lambda *_: several)
+    with pytest.raises(DataError, match="has 2 references of en-de"):
+        test_sets.reference(Path("wmt17"), "en-de")
