@@ -151,27 +151,6 @@ def test_rows_without_binary_activations_need_no_third_stage(preset, stages, upd
     assert value(train["checkpoints"], "--max-update") == str(updates)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--preset", "bmt-9"], "`--preset` must be a row of Table 1"),
-        (["--preset", "bmt-2", "--stages", "9,9"], "`--stages` must have 3 numbers for `bmt-2`"),
-        (["--stages", "9"], "`--stages` must have 2 numbers for `bmt-1`"),
-        (["--stages", "9,x"], "`--stages` must be up to three numbers of updates"),
-        (["--stages", "9000,4000"], "`--warmup` must be less than the 4000 updates of a stage"),
-        (["--batch-size", "0"], "`--batch-size` must be a positive whole number"),
-        (["--bpe", "0"], "`--bpe` must be a positive whole number"),
-        (["--teacher", "absent.pt"], "absent.pt does not exist"),
-        (["--lenpen", "1"], "`--lenpen` is not an option"),
-        (["--", "--max-update=9"], "`--max-update` after `--`"),
-    ],
-)
-def test_wrong_options_of_the_recipe_are_named(options: list[str], message: str) -> None:
-    done = bash(WMT, *options, ok=False, SMOKE="0")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_two_teachers_are_one_too_many(tmp_path: Path) -> None:
     teacher = write_lines(tmp_path / "teacher.pt", ["x"])
     done = bash(WMT, "--teacher", teacher, ok=False, SMOKE="0", KD="1")

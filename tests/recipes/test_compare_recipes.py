@@ -155,25 +155,6 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
-        (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),
-        (["--updates", "0"], "`--updates` must be a positive whole number"),
-        (["--data", "/no/such"], "`--data` must be a folder"),
-        (["--data", str(REPO)], "endings .en and .de of the two languages; `--src` and `--tgt`"),
-        (["--metric", "bleurt:x"], "`--metric` must be comet:MODEL, but is `bleurt:x`"),
-        (["--src", "de", "gru"], "`--src` goes with `--data`, which is missing"),
-        (["--layers", "2"], "`--layers` is not an option"),
-    ],
-)
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(COMPARE_ALL, *options, ok=False)
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1").stderr)

@@ -121,23 +121,6 @@ def test_the_interval_is_wilsons() -> None:
     assert high == pytest.approx(100)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "DATA_DIR is missing"),
-        (["/no/such/folder"], "DATA_DIR must be a folder"),
-        (["--k", "some"], "`--k` must be a positive whole number"),
-        (["--max-len", "0"], "`--max-len` must be a positive"),
-        (["--layers", "2"], "`--layers` is not an option"),
-        (["/tmp", "/var"], "one DATA_DIR, please"),
-    ],
-)
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(RECIPE, *options, ok=False, SMOKE="0")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None:
     data = corpus(tmp_path / "data")
     options = (data, "--out", tmp_path / "new", "--arch", "transformer_encoder", "--", "--lr", "1")

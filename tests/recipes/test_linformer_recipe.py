@@ -164,28 +164,6 @@ def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
 # ---- options -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "`--data` must name the folder or .zip"),
-        (["--data", "."], "give `--vocabulary` and `--merges`, or `--download`."),
-        (["--data", ".", "--merges", "x"], "give `--vocabulary` and `--merges`"),
-        (["--data", ".", "--download", "x", "--merges", "y"], "`--download` goes without"),
-        (["--data", "/no/such", "--download", "x"], "`--data /no/such` cannot be read"),
-        (["--epochs", "0"], "`--epochs` must be a positive whole number"),
-        (["--batch-size", "x"], "`--batch-size` must be a positive whole number"),
-        (["--beam", "5"], "`--beam` is not an option"),
-        (["--", "--lr", "1"], "`--lr` after `--`"),
-        (["--", "--max-tokens=4000"], "`--max-tokens` after `--`"),
-        (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` after `--`"),
-    ],
-)
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(RECIPE, *options, ok=False, SMOKE="0")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def dry_run(tmp_path: Path, *options: str) -> dict[str, str]:
     """Return the commands of a dry run by their first word."""
     arguments = ("--data", REPO, "--download", tmp_path / "gpt2", "--out", tmp_path / "run")

@@ -111,24 +111,6 @@ def test_all_systems_in_their_order(tmp_path: Path) -> None:
     assert len(names) == 8 + 7 + 9 * 2 + 2 + 6
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["lstm"], "`lstm` must be a system"),
-        (["muse@0"], "`muse@0` must be a system, or one with @SEED"),
-        (["--group", "5"], "`--group` must be from 1 to 4, but is `5`"),
-        (["--jobs", "0"], "`--jobs` must be a positive whole number"),
-        (["--device", "tpu"], "`--device` must be cpu or gpu, but is `tpu`"),
-        (["--rates", "0.1,x"], "`--rates` must be numbers"),
-        (["--lr", "1"], "`--lr` is not an option"),
-    ],
-)
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(RECIPE, *options, ok=False, SMOKE="0")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 # ---- the choice of the rate, and the table ------------------------------------------------------
 
 

@@ -188,27 +188,6 @@ def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
     assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--updates", "0"], "`--updates` must be a positive whole number"),
-        (["--updates", "4000"], "`--warmup` must be less than the 4000 updates"),
-        (["--average", "x"], "`--average` must be a positive whole number"),
-        (["--bpe", "-1"], "`--bpe` must be a whole number"),
-        (["--beam", "5"], "`--beam` is not an option"),
-        (["--against", "x"], "`--against` must be NAME=GENERATED"),
-        (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
-        (["--against", "x=absent.txt"], "absent.txt does not exist"),
-        (["--", "--max-update=9"], "`--max-update` after `--`"),
-        (["--", "--warmup-updates", "9"], "`--warmup-updates` after `--`"),
-    ],
-)
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(MUSE / "iwslt14_de_en.sh", *options, ok=False, SMOKE="0")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_help_shows_the_defaults(task: str) -> None:
     output = bash(MUSE / f"{task}.sh", "--help", SMOKE="0").stdout

@@ -61,19 +61,6 @@ def test_the_groups_are_seeds(tmp_path: Path) -> None:
     assert {"lightconv", "dynamicconv", "transformer-12-1", "linformer-8", "binary"} < set(seeds)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["muse"], "`--from` must be the folder with the texts"),
-        (["--corpus", "wmt"], "`--corpus` must be real or multi30k, but is `wmt`"),
-        (["--mirror", "x"], "`--mirror` is not an option"),
-    ],
-)
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(RECIPE, *options, ok=False, SMOKE="0")
-    assert message in done.stderr
-
-
 # ---- the corpus ----------------------------------------------------------------------------------
 
 

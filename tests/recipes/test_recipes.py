@@ -176,20 +176,95 @@ def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
 # ---- options and data ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
+    "quickstart.sh": [
         (["--updates", "many"], "`--updates` must be a positive whole number, but is `many`."),
-        (["--updates", "0"], "`--updates` must be"),
         (["--bpe"], "`--bpe` needs a value"),
         (["--layers", "2"], "`--layers` is not an option"),
         (["--src", "en"], "both `en`"),
         (["--tokenize"], "`--tokenize` goes with `--data`."),
         (["--data", "/no/such/folder"], "`--data` must be a folder"),
     ],
+    "bmt/wmt17_de_en.sh": [
+        (["--preset", "bmt-9"], "`--preset` must be a row of Table 1"),
+        (["--preset", "bmt-2", "--stages", "9,9"], "`--stages` must have 3 numbers for `bmt-2`"),
+        (["--stages", "9"], "`--stages` must have 2 numbers for `bmt-1`"),
+        (["--stages", "9,x"], "`--stages` must be up to three numbers of updates"),
+        (["--stages", "9000,4000"], "`--warmup` must be less than the 4000 updates of a stage"),
+        (["--batch-size", "0"], "`--batch-size` must be a positive whole number"),
+        (["--teacher", "absent.pt"], "absent.pt does not exist"),
+        (["--lenpen", "1"], "`--lenpen` is not an option"),
+        (["--", "--max-update=9"], "`--max-update` after `--`"),
+    ],
+    "compare_all.sh": [
+        (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
+        (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),
+        (["--updates", "0"], "`--updates` must be a positive whole number"),
+        (["--data", "/no/such"], "`--data` must be a folder"),
+        (["--data", str(REPO)], "endings .en and .de of the two languages; `--src` and `--tgt`"),
+        (["--metric", "bleurt:x"], "`--metric` must be comet:MODEL, but is `bleurt:x`"),
+        (["--src", "de", "gru"], "`--src` goes with `--data`, which is missing"),
+        (["--layers", "2"], "`--layers` is not an option"),
+    ],
+    "linformer/classify.sh": [
+        ([], "DATA_DIR is missing"),
+        (["/no/such/folder"], "DATA_DIR must be a folder"),
+        (["--k", "some"], "`--k` must be a positive whole number"),
+        (["--layers", "2"], "`--layers` is not an option"),
+        (["/tmp", "/var"], "one DATA_DIR, please"),
+    ],
+    "linformer/wmt14_en_de.sh": [
+        ([], "`--data` must name the folder or .zip"),
+        (["--data", "."], "give `--vocabulary` and `--merges`, or `--download`."),
+        (["--data", ".", "--merges", "x"], "give `--vocabulary` and `--merges`"),
+        (["--data", ".", "--download", "x", "--merges", "y"], "`--download` goes without"),
+        (["--data", "/no/such", "--download", "x"], "`--data /no/such` cannot be read"),
+        (["--epochs", "0"], "`--epochs` must be a positive whole number"),
+        (["--beam", "5"], "`--beam` is not an option"),
+        (["--", "--lr", "1"], "`--lr` after `--`"),
+        (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` after `--`"),
+    ],
+    "multi30k_all.sh": [
+        (["lstm"], "`lstm` must be a system"),
+        (["muse@0"], "`muse@0` must be a system, or one with @SEED"),
+        (["--group", "5"], "`--group` must be from 1 to 4, but is `5`"),
+        (["--jobs", "0"], "`--jobs` must be a positive whole number"),
+        (["--device", "tpu"], "`--device` must be cpu or gpu, but is `tpu`"),
+        (["--rates", "0.1,x"], "`--rates` must be numbers"),
+        (["--lr", "1"], "`--lr` is not an option"),
+    ],
+    "muse/iwslt14_de_en.sh": [
+        (["--updates", "0"], "`--updates` must be a positive whole number"),
+        (["--updates", "4000"], "`--warmup` must be less than the 4000 updates"),
+        (["--bpe", "-1"], "`--bpe` must be a whole number"),
+        (["--beam", "5"], "`--beam` is not an option"),
+        (["--against", "x"], "`--against` must be NAME=GENERATED"),
+        (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
+        (["--against", "x=absent.txt"], "absent.txt does not exist"),
+        (["--", "--max-update=9"], "`--max-update` after `--`"),
+    ],
+    "real_en_de.sh": [
+        (["muse"], "`--from` must be the folder with the texts"),
+        (["--corpus", "wmt"], "`--corpus` must be real or multi30k, but is `wmt`"),
+        (["--mirror", "x"], "`--mirror` is not an option"),
+    ],
+    "studies.sh": [
+        (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
+        (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
+        (["muse-rows", "my", "es", "en", "kernel-5"], "`kernel-5` must be a system of muse-rows"),
+        (["muse-rows", "my", "es", "en", "--updates", "9"], "`--updates` must be more than 10"),
+        (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is not an option"),
+        (["muse-rows", "/no/such", "es", "en"], "`DATA_DIR` must be a folder"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [(recipe, *row) for recipe, rows in WRONG_OPTIONS.items() for row in rows],
 )
-def test_wrong_options_are_named(options: list[str], message: str) -> None:
-    done = bash(QUICKSTART, *options, ok=False)
+def test_wrong_options_are_named(recipe: str, options: list[str], message: str) -> None:
+    done = bash(RECIPES / recipe, *options, ok=False, SMOKE="0")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -323,13 +398,15 @@ def test_a_log_without_a_finished_epoch_is_refused(log: str) -> None:
 
 
 def start(*words: object) -> subprocess.Popen[bytes]:
-    """Start a recipe in a process group of its own, to be killed with its children."""
+    """Start a recipe in a process group of its own, to be killed with its forked commands."""
+    programs = [] if FRESH else [str(forking.programs(os.getpid()))]
+    path = ":".join([*programs, ENVIRONMENT["PATH"]])
     return subprocess.Popen(
         ["bash", *map(str, words)],
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, "PATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        preexec_fn=os.setpgrp,
     )
 
 

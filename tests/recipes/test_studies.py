@@ -89,23 +89,6 @@ def test_a_distilled_system_has_no_label_smoothing() -> None:
     assert value(words, "--dropout") == "0"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
-        (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
-        (["muse-rows", "my", "es", "en", "kernel-5"], "`kernel-5` must be a system of muse-rows"),
-        (["muse-rows", "my", "es", "en", "--updates", "9"], "`--updates` must be more than 10"),
-        (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is not an option"),
-        (["muse-rows", "/no/such", "es", "en"], "`DATA_DIR` must be a folder"),
-    ],
-)
-def test_mistakes_are_named(options: list[str], message: str) -> None:
-    output = bash(STUDIES, *options, ok=False).stderr
-    assert message in output
-    assert len(output.splitlines()) == 1
-
-
 @pytest.mark.system
 @pytest.mark.long
 def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:

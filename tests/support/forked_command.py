@@ -26,6 +26,7 @@ def request(
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(address)
     content = {"words": words, "cwd": folder, "environment": dict(environment)}
+    content["group"] = os.getpgrp()
     socket.send_fds(connection, [json.dumps(content).encode()], streams)
     return connection, json.loads(connection.recv(64))
 

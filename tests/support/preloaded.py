@@ -82,6 +82,8 @@ def _become(request: dict, streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    with contextlib.suppress(PermissionError):  # of another session
+        os.setpgid(0, request["group"])  # so that who ends the caller's group ends it too
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
