@@ -332,12 +332,8 @@ def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
     for part in ("src", "tgt"):
         write_lines(text / f"train.{part}", ["1 2 3"] * 20)
     words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
-    dictionaries = (
-        "--srcdict",
-        copy_data / "dict.src.txt",
-        "--tgtdict",
-        copy_data / "dict.tgt.txt",
-    )
+    paths = [copy_data / f"dict.{side}.txt" for side in ("src", "tgt")]
+    dictionaries = ("--srcdict", paths[0], "--tgtdict", paths[1])
     small = shutil.copytree(copy_data, tmp_path / "small", ignore=shutil.ignore_patterns("train*"))
     for dictionary in small.glob("dict.*"):
         dictionary.unlink()

@@ -21,6 +21,23 @@ def generated(data: Path, model: Path, path: Path, *options: object) -> tuple[li
     return outputs.read_generated(path), done.stdout + done.stderr
 
 
+def require_same(ours: list, theirs: list) -> None:
+    """The same hypotheses with the same scores and attention, but for a few candidates in a tie."""
+    assert len(ours) == len(theirs) == 50
+    ties = 0  # of candidates with equal scores either may come first
+    for our, their in zip(ours, theirs, strict=True):
+        assert (our.index, our.source, our.target) == (their.index, their.source, their.target)
+        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
+            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
+            if our_hypothesis.text != their_hypothesis.text:
+                ties += 1
+                continue
+            rows = zip(our_hypothesis.soft or (), their_hypothesis.soft or (), strict=True)
+            for row, their_row in rows:
+                assert row == pytest.approx(their_row, abs=1e-5)
+    assert ties <= 6
+
+
 @pytest.mark.parametrize(
     ("engine", "options"),
     [
@@ -33,37 +50,19 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
     theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
     ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", engine)
     assert "instead of the engine" not in log
-    assert len(ours) == len(theirs) == 50
-    ties = 0  # of candidates with equal scores either may come first
-    for our, their in zip(ours, theirs, strict=True):
-        assert (our.index, our.source, our.target) == (their.index, their.source, their.target)
-        assert len(our.hypotheses) == len(their.hypotheses) == 3
-        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
-            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
-            if our_hypothesis.text != their_hypothesis.text:
-                ties += 1
-                continue
-            assert bool(our_hypothesis.soft) == bool(options)
-            for row, their_row in zip(
-                our_hypothesis.soft or (), their_hypothesis.soft or (), strict=True
-            ):
-                assert row == pytest.approx(their_row, abs=1e-5)
-    assert ties <= 6
+    require_same(ours, theirs)
+    hypotheses = [hypothesis for sentence in ours for hypothesis in sentence.hypotheses]
+    assert len(hypotheses) == 3 * 50
+    assert {bool(hypothesis.soft) for hypothesis in hypotheses} == {bool(options)}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--diversity-rate", 0.5), "the engine has no constraints, diverse search"),
-    ],
-)
 def test_what_the_engine_lacks_is_left_to_fairseq(
-    copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple, message: str
+    copy_data: Path, copy_model: Path, tmp_path: Path
 ):
+    options = ("--diversity-rate", 0.5)
     theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
-    ours, log = generated(
-        copy_data, copy_model, tmp_path / "native", *options, "--engine", "native"
-    )
+    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", "native")
+    message = "the engine has no constraints, diverse search"
     assert f"fairseq's generator translates instead of the engine: {message}" in log
     assert ours == theirs
 
@@ -76,13 +75,9 @@ EXT = ("--task", "translation_ext")
 )
 def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple):
     theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
-    ours, log = generated(
-        copy_data, copy_model, tmp_path / "native", *options, "--engine", "native"
-    )
+    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", "native")
     assert "instead of the engine" not in log
-    for our, their in zip(ours, theirs, strict=True):
-        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
-            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
+    require_same(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -142,20 +137,8 @@ def test_several_models(
     ours, log = generated(copy_data, paths, tmp_path / "native", *options, "--engine", "native")
     assert "instead of the engine" not in log
     alone, _ = generated(copy_data, copy_model, tmp_path / "alone", *options, "--engine", "native")
-    assert len(ours) == 50
     assert [sentence.best.score for sentence in ours] != [sentence.best.score for sentence in alone]
-    ties = 0  # of candidates with equal scores either may come first
-    for our, their in zip(ours, theirs, strict=True):
-        for our_hypothesis, their_hypothesis in zip(our.hypotheses, their.hypotheses, strict=True):
-            assert our_hypothesis.score == pytest.approx(their_hypothesis.score, abs=1e-4)
-            if our_hypothesis.text != their_hypothesis.text:
-                ties += 1
-                continue
-            for row, their_row in zip(
-                our_hypothesis.soft or (), their_hypothesis.soft or (), strict=True
-            ):
-                assert row == pytest.approx(their_row, abs=1e-5)
-    assert ties <= 6
+    require_same(ours, theirs)
 
 
 @pytest.mark.parametrize("ensemble", [False, True])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 
+from fairseq_ext.plugin.repairs.cpu_training import _free_port
+from tests.support import forking
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, hypotheses, refused, run
 from tests.support.trainings import load
 
@@ -217,35 +220,30 @@ def test_interruption(
 
 
 def test_slurm(copy_data: Path, tmp_path: Path):
-    """Two tasks that ``srun`` would start train as two processes that fairseq-train starts."""
+    """Two tasks that ``srun`` would start train as two processes that torchrun would start."""
     scontrol = tmp_path / "bin" / "scontrol"
     scontrol.parent.mkdir()
     scontrol.write_text("#!/bin/sh\necho localhost\n")
     scontrol.chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    words = ("fairseq-train", copy_data, *FLAGS, "--weight-dropout", 0, "--dropout", 0)
+    words = (BIN / "fairseq-train", copy_data, *FLAGS, "--weight-dropout", 0, "--dropout", 0)
     words = (*words, "--max-update", 4, "--user-dir", USER_DIR, "--distributed-world-size", 2)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     slurm = {"SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NNODES": "1", "SLURM_NTASKS": "2"}
-    slurm |= {"PATH": f"{scontrol.parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    of_slurm = (*words, "--distributed-port", port, "--save-dir", tmp_path / "slurm")
-    tasks = [
-        subprocess.Popen(
-            [str(BIN / of_slurm[0]), *map(str, of_slurm[1:])],
-            env={**os.environ, **slurm, "SLURM_PROCID": rank, "SLURM_LOCALID": rank},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    for task in tasks:
-        _, output = task.communicate(timeout=120)
-        assert task.returncode == 0, output
-    run(*words, "--save-dir", tmp_path / "spawned")
+    slurm |= {**variables, "PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
+    of_slurm = (*words, "--distributed-port", _free_port(), "--save-dir", tmp_path / "slurm")
+
+    def task(rank: str, **tasks: str) -> CompletedProcess[str]:
+        environment = {**slurm, "SLURM_PROCID": rank, "SLURM_LOCALID": rank, **tasks}
+        return forking.run([str(word) for word in of_slurm], None, None, 120, environment)
+
+    with ThreadPoolExecutor(2) as tasks:
+        for done in tasks.map(task, "01"):
+            assert done.returncode == 0, done.stderr
+    ranks = (REPO / "tests" / "support" / "ranks.py", 2, _free_port())
+    command = [str(word) for word in (*ranks, *words, "--save-dir", tmp_path / "ranks")]
+    done = forking.run(command, None, None, 120, variables)
+    assert done.returncode == 0, done.stderr
     last = "checkpoint_last.pt"
-    assert same_weights(tmp_path / "slurm" / last, tmp_path / "spawned" / last)
-    slurm["SLURM_NTASKS"] = "4"
-    done = run(*of_slurm, **slurm, SLURM_PROCID="0", SLURM_LOCALID="0", ok=False)
+    assert same_weights(tmp_path / "slurm" / last, tmp_path / "ranks" / last)
+    done = task("0", SLURM_NTASKS="4")
     refused(done, "`--distributed-world-size` must be the number of Slurm's tasks (4), but is 2.")

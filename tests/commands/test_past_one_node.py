@@ -146,12 +146,8 @@ def test_recomputed_activations_give_the_same_losses(name, copy_data, tmp_path):
 
 def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
     """13 batches for two processes, then a shard of one batch, of which one process has none."""
-    dictionaries = (
-        "--srcdict",
-        copy_data / "dict.src.txt",
-        "--tgtdict",
-        copy_data / "dict.tgt.txt",
-    )
+    words = [copy_data / f"dict.{side}.txt" for side in ("src", "tgt")]
+    dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
     text = digits_corpus(tmp_path / "text", train=30, seed=2)
     small = binarize(text, tmp_path / "small", *dictionaries)
     plugin = tmp_path / "recorder"

@@ -384,17 +384,8 @@ def test_log_file_repeats_no_line(copy_data, tmp_path):
             log = tmp_path / "run" / ".." / "run" / "train.log"
         run(
             *("fairseq-train", copy_data, "--user-dir", plugin, *ARCHITECTURES["lstm"], *TRAINING),
-            *(
-                "--save-dir",
-                log.parent,
-                "--max-epoch",
-                2,
-                "--no-save",
-                "--log-format",
-                "json",
-                "--log-file",
-                log,
-            ),
+            *("--save-dir", log.parent, "--max-epoch", 2, "--no-save"),
+            *("--log-format", "json", "--log-file", log),
         )
         lines[name] = [line for line in log.read_text().splitlines() if '"valid_loss"' in line]
     assert len(lines["with"]) == 2

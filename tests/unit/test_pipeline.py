@@ -203,30 +203,13 @@ def test_merges_are_those_of_subword_nmt(tmp_path: Path, capsys: pytest.CaptureF
     corpus.split_into_subwords(text, tmp_path / "bpe", "en", "de", kind="bpe", size=40)
     assert "\r" not in capsys.readouterr().err  # no bar where nobody watches
     run(
-        "subword-nmt",
-        "learn-joint-bpe-and-vocab",
-        "--symbols",
-        40,
-        "--input",
-        text / "train.en",
-        text / "train.de",
-        "--output",
-        tmp_path / "codes",
-        "--write-vocabulary",
-        tmp_path / "v.en",
-        tmp_path / "v.de",
+        *("subword-nmt", "learn-joint-bpe-and-vocab", "--symbols", 40),
+        *("--input", text / "train.en", text / "train.de", "--output", tmp_path / "codes"),
+        *("--write-vocabulary", tmp_path / "v.en", tmp_path / "v.de"),
     )
     assert (tmp_path / "bpe" / "codes").read_text() == (tmp_path / "codes").read_text()
-    run(
-        "subword-nmt",
-        "apply-bpe",
-        "--codes",
-        tmp_path / "codes",
-        "--input",
-        text / "test.en",
-        "--output",
-        tmp_path / "test.en",
-    )
+    files = ("--input", text / "test.en", "--output", tmp_path / "test.en")
+    run("subword-nmt", "apply-bpe", "--codes", tmp_path / "codes", *files)
     assert lines_of(tmp_path / "bpe" / "test.en") == lines_of(tmp_path / "test.en")
 
 
@@ -389,20 +372,9 @@ def test_every_folder_on_the_way_knows_how_the_text_was_made(trained: Path):
 def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path):
     """Raw source lines become the binarized test set's pieces, and its translations."""
     details, out = tmp_path / "details.json", tmp_path / "out"
-    command = (
-        "fairseq-ext",
-        "translate",
-        trained / "bin",
-        "--path",
-        trained / "run/checkpoint_last.pt",
-        "--input",
-        trained / "raw/test.en",
-        "--cpu",
-        "-o",
-        out,
-        "--max-len-b",
-        20,
-    )
+    model = (trained / "bin", "--path", trained / "run/checkpoint_last.pt", "--cpu")
+    files = ("--input", trained / "raw/test.en", "-o", out)
+    command = ("fairseq-ext", "translate", *model, *files, "--max-len-b", 20)
     done = run(*command, "--json", details)
     assert "instead of text.json" not in done.stderr
     sentences = outputs.read_generated(generated)
@@ -422,12 +394,8 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
 @pytest.mark.system
 def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
     corpus.split_into_subwords(trained / "raw", tmp_path / "other", "en", "de", kind="bpe", size=9)
-    dictionaries = (
-        "--srcdict",
-        trained / "bin/dict.en.txt",
-        "--tgtdict",
-        trained / "bin/dict.de.txt",
-    )
+    words = [trained / "bin" / f"dict.{side}.txt" for side in ("en", "de")]
+    dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
     done = fairseq(
         *("preprocess", "--source-lang", "en", "--target-lang", "de", *dictionaries),
         *("--testpref", tmp_path / "other/test", "--destdir", trained / "bin"),
