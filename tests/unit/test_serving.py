@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import json
 import socket
@@ -78,6 +79,11 @@ def run(test: Callable[[], Awaitable[object]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
+def asynchronous(test: Callable[..., Awaitable[object]]) -> Callable[..., None]:
+    """A test of a function that awaits, which has a minute."""
+    return functools.wraps(test)(lambda **fixtures: run(lambda: test(**fixtures)))
+
+
 def batcher(**settings: int) -> Batcher:
     return Batcher(Metrics(), **{"room": 100, "batch_size": 4, "max_tokens": 100, **settings})
 
@@ -116,102 +122,92 @@ async def at_work(model: Model, queue: Batcher) -> AsyncIterator[asyncio.Task]:
 # ---- batches -------------------------------------------------------------------------------------
 
 
-def test_requests_that_wait_are_translated_together_and_keep_their_order():
-    async def test() -> None:
-        model, queue = Model(), batcher()
-        async with at_work(model, queue) as first:
-            long = asyncio.create_task(queue.translate(model, sentences(*"bcdef")))
-            short = asyncio.create_task(queue.translate(model, sentences("x", "y")))
-            await waits(queue, 7)
-            for _ in range(3):
-                model.go.release()
-            assert best(await first) == ["A 0"]
-            assert best(await short) == ["X 0", "Y 0"]
-            assert best(await long) == ["B 0", "C 0", "D 0", "E 0", "F 0"]
-        assert model.batches == [["a"], ["b", "x", "c", "y"], ["d", "e", "f"]]
-        assert queue.waiting == 0
-
-    run(test)
-
-
-def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
-    async def test() -> None:
-        model, other, queue = Model(), Model("en", "de"), batcher(max_tokens=6)
-        model.held = True
-        async with queue.running():
-            started = [asyncio.create_task(queue.translate(model, sentences("a")))]
-            await model.is_at_work()
-            for translator, texts in (
-                (model, "b b"),
-                (other, "c"),
-                (model, "d d"),
-                (model, "e " * 9),
-            ):
-                started.append(
-                    asyncio.create_task(queue.translate(translator, sentences(texts.strip())))
-                )
-            await waits(queue, 4)
-            model.held = False
+@asynchronous
+async def test_requests_that_wait_are_translated_together_and_keep_their_order():
+    model, queue = Model(), batcher()
+    async with at_work(model, queue) as first:
+        long = asyncio.create_task(queue.translate(model, sentences(*"bcdef")))
+        short = asyncio.create_task(queue.translate(model, sentences("x", "y")))
+        await waits(queue, 7)
+        for _ in range(3):
             model.go.release()
-            results = await asyncio.gather(*started)
-        assert [best(result)[0][0] for result in results] == [*"ABCDE"]
-        assert model.batches == [["a"], ["b b", "d d"], [" ".join("e" * 9)]]
-        assert other.batches == [["c"]]
-
-    run(test)
-
-
-def test_what_nobody_waits_for_is_not_translated():
-    async def test() -> None:
-        model, queue = Model(), batcher()
-        async with at_work(model, queue) as first:
-            left = asyncio.create_task(queue.translate(model, sentences("b", "c")))
-            pending = asyncio.create_task(queue.translate(model, sentences("d")))
-            await waits(queue, 3)
-            left.cancel()
-            await waits(queue, 1)
-            first.cancel()  # under way: its result is nobody's
-            model.held = False
-            model.go.release()
-            assert best(await pending) == ["D 0"]
-        assert model.batches == [["a"], ["d"]]
-
-    run(test)
+        assert best(await first) == ["A 0"]
+        assert best(await short) == ["X 0", "Y 0"]
+        assert best(await long) == ["B 0", "C 0", "D 0", "E 0", "F 0"]
+    assert model.batches == [["a"], ["b", "x", "c", "y"], ["d", "e", "f"]]
+    assert queue.waiting == 0
 
 
-def test_a_full_queue_takes_no_more_until_there_is_room():
-    async def test() -> None:
-        model, queue = Model(), batcher(room=2)
-        async with at_work(model, queue) as first:
-            second = asyncio.create_task(queue.translate(model, sentences("b", "c")))
-            await waits(queue, 2)
-            with refused(429):
-                await queue.translate(model, sentences("d"))
-            model.held = False
-            model.go.release()
-            await asyncio.gather(first, second)
-            assert best(await queue.translate(model, sentences("e"))) == ["E 0"]
-            assert await queue.translate(model, []) == []
+@asynchronous
+async def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
+    model, other, queue = Model(), Model("en", "de"), batcher(max_tokens=6)
+    model.held = True
+    async with queue.running():
+        started = [asyncio.create_task(queue.translate(model, sentences("a")))]
+        await model.is_at_work()
+        for translator, texts in (
+            (model, "b b"),
+            (other, "c"),
+            (model, "d d"),
+            (model, "e " * 9),
+        ):
+            started.append(
+                asyncio.create_task(queue.translate(translator, sentences(texts.strip())))
+            )
+        await waits(queue, 4)
+        model.held = False
+        model.go.release()
+        results = await asyncio.gather(*started)
+    assert [best(result)[0][0] for result in results] == [*"ABCDE"]
+    assert model.batches == [["a"], ["b b", "d d"], [" ".join("e" * 9)]]
+    assert other.batches == [["c"]]
 
-    run(test)
+
+@asynchronous
+async def test_what_nobody_waits_for_is_not_translated():
+    model, queue = Model(), batcher()
+    async with at_work(model, queue) as first:
+        left = asyncio.create_task(queue.translate(model, sentences("b", "c")))
+        pending = asyncio.create_task(queue.translate(model, sentences("d")))
+        await waits(queue, 3)
+        left.cancel()
+        await waits(queue, 1)
+        first.cancel()  # under way: its result is nobody's
+        model.held = False
+        model.go.release()
+        assert best(await pending) == ["D 0"]
+    assert model.batches == [["a"], ["d"]]
 
 
-def test_a_fault_of_one_sentence_is_no_other_requests():
-    async def test() -> None:
-        model, queue = Model(), batcher()
-        async with at_work(model, queue) as first:
-            bad = asyncio.create_task(queue.translate(model, sentences("b", "poison")))
-            good = asyncio.create_task(queue.translate(model, sentences("c")))
-            await waits(queue, 3)
-            model.held = False
-            model.go.release()
-            await first
-            assert best(await good) == ["C 0"]
-            with refused(500):
-                await bad
-        assert queue.waiting == 0
+@asynchronous
+async def test_a_full_queue_takes_no_more_until_there_is_room():
+    model, queue = Model(), batcher(room=2)
+    async with at_work(model, queue) as first:
+        second = asyncio.create_task(queue.translate(model, sentences("b", "c")))
+        await waits(queue, 2)
+        with refused(429):
+            await queue.translate(model, sentences("d"))
+        model.held = False
+        model.go.release()
+        await asyncio.gather(first, second)
+        assert best(await queue.translate(model, sentences("e"))) == ["E 0"]
+        assert await queue.translate(model, []) == []
 
-    run(test)
+
+@asynchronous
+async def test_a_fault_of_one_sentence_is_no_other_requests():
+    model, queue = Model(), batcher()
+    async with at_work(model, queue) as first:
+        bad = asyncio.create_task(queue.translate(model, sentences("b", "poison")))
+        good = asyncio.create_task(queue.translate(model, sentences("c")))
+        await waits(queue, 3)
+        model.held = False
+        model.go.release()
+        await first
+        assert best(await good) == ["C 0"]
+        with refused(500):
+            await bad
+    assert queue.waiting == 0
 
 
 def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixture):
@@ -231,32 +227,28 @@ def test_a_changed_model_ends_requests_by_its_name(caplog: pytest.LogCaptureFixt
     assert errors == ["m/model.safetensors has changed; start the command again."]
 
 
-def test_any_other_fault_ends_its_batch_alone():
+@asynchronous
+async def test_any_other_fault_ends_its_batch_alone():
     """Here answers that are too few; the requests of the next batch are translated."""
 
     class Forgetful(Model):
         def translate(self, sentences: Sequence[str]) -> list[list[Candidate]]:
             return super().translate(sentences)[1:]
 
-    async def test() -> None:
-        queue = batcher()
-        async with queue.running():
-            with refused(500):
-                await queue.translate(Forgetful(), sentences("a", "b"))
-            assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
-
-    run(test)
+    queue = batcher()
+    async with queue.running():
+        with refused(500):
+            await queue.translate(Forgetful(), sentences("a", "b"))
+        assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
 
 
-def test_a_batch_under_way_is_ended_before_the_end():
-    async def test() -> None:
-        model, queue = Model(), batcher()
-        async with at_work(model, queue) as request:
-            model.go.release()
-            result = await request
-        assert best(result) == ["A 0"]
-
-    run(test)
+@asynchronous
+async def test_a_batch_under_way_is_ended_before_the_end():
+    model, queue = Model(), batcher()
+    async with at_work(model, queue) as request:
+        model.go.release()
+        result = await request
+    assert best(result) == ["A 0"]
 
 
 # ---- requests ------------------------------------------------------------------------------------
@@ -288,27 +280,37 @@ def asking(**fields: object) -> Request:
     return request(json.dumps({"source": "de", "target": "en", **fields}).encode())
 
 
-def answers(
-    *requests: Request, limits: Limits | None = None, keys: Sequence[str] = ()
-) -> list[dict[str, Any] | Exception]:
-    """What a service of two models makes of requests, one after another."""
+@contextlib.asynccontextmanager
+async def service_of(*models: Served, limits: Limits | None = None) -> AsyncIterator[Service]:
+    """A service of these models, whose queue has the room that the limits say."""
+    limits = limits or Limits()
+    queue = batcher(room=limits.max_queue)
+    pairs = Pairs({str(number): model for number, model in enumerate(models)})
+    with ThreadPoolExecutor(1) as thread:
+        async with queue.running():
+            yield Service(pairs, limits, (), queue, thread)
+
+
+def held_model() -> tuple[Model, Served]:
+    model = Model()
+    model.held = True
+    return model, Served(model, TextCodec(str.strip, str.strip), 2)
+
+
+def answers(*requests: Request, limits: Limits | None = None) -> list[dict[str, Any] | Exception]:
+    """What a service of three models makes of requests, one after another."""
     replies: list[dict[str, Any] | Exception] = []
 
     async def test() -> None:
-        service_limits, codec = limits or Limits(), TextCodec(plain, str.strip)
-        pairs = Pairs(
-            {"a": Served(Model(), codec, 2), "b": Served(Model("fr", "en"), codec, 2)}
-            | {"c": Served(Model("en", "de"), codec, 2)}
-        )
-        queue = batcher(room=service_limits.max_queue)
-        with ThreadPoolExecutor(1) as thread:
-            async with queue.running():
-                service = Service(pairs, service_limits, keys, queue, thread)
-                for incoming in requests:
-                    try:
-                        replies.append(await service.answer(incoming))
-                    except (Refusal, Gone) as error:
-                        replies.append(error)
+        codec = TextCodec(plain, str.strip)
+        models = (Model(), Model("fr", "en"), Model("en", "de"))
+        served = [Served(model, codec, 2) for model in models]
+        async with service_of(*served, limits=limits) as service:
+            for incoming in requests:
+                try:
+                    replies.append(await service.answer(incoming))
+                except (Refusal, Gone) as error:
+                    replies.append(error)
 
     run(test)
     return replies
@@ -376,67 +378,49 @@ def test_a_client_that_leaves_is_told_nothing():
     assert stayed == {"translatedText": "A 0"}
 
 
-def test_what_takes_too_long_is_refused():
-    async def test() -> None:
-        model, queue, codec = Model(), batcher(), TextCodec(str.strip, str.strip)
-        model.held = True
-        limits = Limits(timeout=0.01)
-        with ThreadPoolExecutor(1) as thread:
-            async with queue.running():
-                service = Service(Pairs({"a": Served(model, codec, 2)}), limits, (), queue, thread)
-                for incoming, status in (
-                    (request(BODY), 503),
-                    (request(BODY[:9], complete=False), 408),
-                ):
-                    with pytest.raises(Refusal) as refused:
-                        await service.answer(incoming)
-                    assert refused.value.status == status
-                model.go.release()
-
-    run(test)
+@asynchronous
+async def test_what_takes_too_long_is_refused():
+    model, served = held_model()
+    async with service_of(served, limits=Limits(timeout=0.01)) as service:
+        for incoming, status in (
+            (request(BODY), 503),
+            (request(BODY[:9], complete=False), 408),
+        ):
+            with pytest.raises(Refusal) as refused:
+                await service.answer(incoming)
+            assert refused.value.status == status
+        model.go.release()
 
 
-def test_a_server_that_ends_says_so():
-    async def test() -> None:
-        model, queue, codec = Model(), batcher(), TextCodec(str.strip, str.strip)
-        model.held = True
-        with ThreadPoolExecutor(1) as thread:
-            async with queue.running():
-                pairs = Pairs({"a": Served(model, codec, 2)})
-                service = Service(pairs, Limits(), (), queue, thread)
-                task = asyncio.create_task(service.answer(request(BODY)))
-                await model.is_at_work()
-                task.cancel()  # as uvicorn does when the grace has passed
-                with pytest.raises(Refusal) as refused:
-                    await task
-                assert refused.value.status == 503
-                model.go.release()
-
-    run(test)
+@asynchronous
+async def test_a_server_that_ends_says_so():
+    model, served = held_model()
+    async with service_of(served) as service:
+        task = asyncio.create_task(service.answer(request(BODY)))
+        await model.is_at_work()
+        task.cancel()  # as uvicorn does when the grace has passed
+        with pytest.raises(Refusal) as refused:
+            await task
+        assert refused.value.status == 503
+        model.go.release()
 
 
-def test_a_full_queue_refuses_before_a_body_is_read():
-    async def test() -> None:
-        model, queue, codec = Model(), batcher(room=1), TextCodec(str.strip, str.strip)
-        model.held = True
-        limits = Limits(max_queue=1, max_sentences=1)
-        with ThreadPoolExecutor(1) as thread:
-            async with queue.running():
-                service = Service(Pairs({"a": Served(model, codec, 2)}), limits, (), queue, thread)
-                tasks = [asyncio.create_task(service.answer(request(BODY)))]
-                await model.is_at_work()
-                tasks.append(asyncio.create_task(service.answer(request(BODY))))
-                await waits(queue, 1)
-                unread = request(BODY)
-                with pytest.raises(Refusal) as refused:
-                    await service.answer(unread)
-                assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "1")
-                assert await unread.body() == BODY
-                model.held = False
-                model.go.release()
-                assert await asyncio.gather(*tasks) == [{"translatedText": "A 0"}] * 2
-
-    run(test)
+@asynchronous
+async def test_a_full_queue_refuses_before_a_body_is_read():
+    model, served = held_model()
+    async with service_of(served, limits=Limits(max_queue=1, max_sentences=1)) as service:
+        tasks = [asyncio.create_task(service.answer(request(BODY)))]
+        await model.is_at_work()
+        tasks.append(asyncio.create_task(service.answer(request(BODY))))
+        await waits(service._batcher, 1)
+        unread = request(BODY)
+        with pytest.raises(Refusal) as refused:
+            await service.answer(unread)
+        assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "1")
+        assert await unread.body() == BODY
+        model.held = False
+        model.go.release()
+        assert await asyncio.gather(*tasks) == [{"translatedText": "A 0"}] * 2
 
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -673,50 +657,37 @@ def test_pages_from_elsewhere_are_refused():
     assert status("localhost", "http://example.net", origins=("*",)) == 200
 
 
-def test_lines_that_wait_to_become_tokens_count_as_waiting():
+@asynchronous
+async def test_lines_that_wait_to_become_tokens_count_as_waiting():
     release = threading.Event()
 
     def slow(line: str) -> str:
         release.wait(20)
         return line
 
-    async def test() -> None:
-        limits = Limits(max_queue=3, max_sentences=3)
-        waiting = batcher(room=3)
-        with ThreadPoolExecutor(1) as thread:
-            async with waiting.running():
-                served = Served(Model(), TextCodec(slow, str), 1)
-                service = Service(Pairs({"a": served}), limits, (), waiting, thread)
-                first = asyncio.create_task(service.answer(asking(q="a\nb\nc")))
-                while not service._encoding:
-                    await asyncio.sleep(0.01)
-                with pytest.raises(Refusal) as refused:
-                    await service.answer(asking(q="d"))
-                assert refused.value.status == 429
-                release.set()
-                assert len((await first)["translatedText"].split("\n")) == 3
-                assert not service._encoding
-
-    run(test)
+    served = Served(Model(), TextCodec(slow, str), 1)
+    async with service_of(served, limits=Limits(max_queue=3, max_sentences=3)) as service:
+        first = asyncio.create_task(service.answer(asking(q="a\nb\nc")))
+        while not service._encoding:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Refusal) as refused:
+            await service.answer(asking(q="d"))
+        assert refused.value.status == 429
+        release.set()
+        assert len((await first)["translatedText"].split("\n")) == 3
+        assert not service._encoding
 
 
-def test_sentences_of_a_line_are_translated_alone_and_joined():
-    async def test() -> None:
-        queue = batcher()
-        codec = TextCodec(plain, str.strip)
-        splitter = SentenceSplitter(lambda line: line.split("|"), " / ")
-        served = Served(Model(), codec, 2, splitter)
-        limits = Limits(max_sentences=3)
-        with ThreadPoolExecutor(1) as thread:
-            async with queue.running():
-                service = Service(Pairs({"a": served}), limits, (), queue, thread)
-                answer = await service.answer(asking(q="a|b\n\nc", alternatives=1))
-                alone = await service.answer(asking(q=["a", "b", "c"], alternatives=1))
-                with pytest.raises(Refusal, match="has 4 sentences, but at most 3 are translated"):
-                    await service.answer(asking(q="a|b|c|d"))
-        first, second, third = alone["translatedText"]
-        assert answer["translatedText"] == f"{first} / {second}\n\n{third}"
-        (first,), (second,), (third,) = alone["alternatives"]
-        assert answer["alternatives"] == [f"{first} / {second}\n\n{third}"]
-
-    run(test)
+@asynchronous
+async def test_sentences_of_a_line_are_translated_alone_and_joined():
+    splitter = SentenceSplitter(lambda line: line.split("|"), " / ")
+    served = Served(Model(), TextCodec(plain, str.strip), 2, splitter)
+    async with service_of(served, limits=Limits(max_sentences=3)) as service:
+        answer = await service.answer(asking(q="a|b\n\nc", alternatives=1))
+        alone = await service.answer(asking(q=["a", "b", "c"], alternatives=1))
+        with pytest.raises(Refusal, match="has 4 sentences, but at most 3 are translated"):
+            await service.answer(asking(q="a|b|c|d"))
+    first, second, third = alone["translatedText"]
+    assert answer["translatedText"] == f"{first} / {second}\n\n{third}"
+    (first,), (second,), (third,) = alone["alternatives"]
+    assert answer["alternatives"] == [f"{first} / {second}\n\n{third}"]
