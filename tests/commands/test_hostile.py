@@ -51,12 +51,6 @@ def test_every_command(tmp_path: Path, copy_data: Path):
 
 @pytest.mark.system
 @pytest.mark.long
-def test_every_command_in_new_interpreters(tmp_path: Path, copy_data: Path):
-    check(outcome(tmp_path, copy_data, "--fresh"))
-
-
-@pytest.mark.system
-@pytest.mark.long
 def test_unprotected_the_canary_sings(tmp_path: Path, copy_data: Path):
     """The files are no dummies: with stock fairseq and unsafe pickles their code does run."""
     from tests.hostile import grid

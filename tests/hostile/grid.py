@@ -2,8 +2,7 @@
 
 ``python -m tests.hostile.grid --json docs/results/hostile.json`` makes the files, forks a process
 for each pair of a file and a command from one that has loaded fairseq and this plugin, and counts.
-``--fresh`` starts each command anew instead (hours). A *canary* is a file that the hostile code
-would make.
+A *canary* is a file that the hostile code would make.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +27,6 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from tests.hostile.commands import BUNDLES_ALONE, COMMANDS, MODULES, PAUSES, run
-from tests.support.harness import REPO
 
 CPU_SECONDS = 20
 WALL_SECONDS = 300  # on a busy machine
@@ -101,21 +98,6 @@ def judged(process: int, stream: IO[str], canary: Path) -> tuple[str, str]:
     return ("refused" if len(lines) == 1 else "wordy"), last
 
 
-def fresh(words: list[str], stream: IO[str]) -> int:
-    """A new interpreter for a command; its number."""
-    code = f"from tests.hostile import commands; commands.run({words!r})"
-    if words[0] in ("hub", "demo"):
-        code = f"import fairseq_ext; fairseq_ext.register(); {code}"
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(REPO)},
-        preexec_fn=_limit,
-        stdin=subprocess.DEVNULL,
-        stdout=stream,
-        stderr=stream,
-    ).pid
-
-
 def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -134,26 +116,18 @@ def _waited(process: int) -> int | None:
     return None
 
 
-def runs(
-    files: dict[str, Path], command: str, data: Path, canary: Path, new: bool = False
-) -> Iterator[Run]:
+def runs(files: dict[str, Path], command: str, data: Path, canary: Path) -> Iterator[Run]:
     """Each file through one command.
 
     The command runs up to where it reads the file, which is most of its time, once; there it forks
-    for each file, and each fork goes on to the command's end. With ``new`` it starts for each.
+    for each file, and each fork goes on to the command's end.
     """
     for ending in (".zip",) if command in BUNDLES_ALONE else (".pt", ".zip"):
         inputs = {name: path for name, path in files.items() if path.suffix == ending}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"model{ending}")
             words = COMMANDS[command](path, data, Path(folder))
-            if not new:
-                yield from _forked(words, inputs, path, command, canary)
-                continue
-            for name, source in inputs.items():
-                shutil.copyfile(source, path)
-                with tempfile.TemporaryFile("w+", errors="replace") as stream:
-                    yield Run(name, command, *judged(fresh(words, stream), stream, canary))
+            yield from _forked(words, inputs, path, command, canary)
 
 
 def _forked(
@@ -263,7 +237,6 @@ def main() -> None:
     add("--data", type=Path, help="a binarized corpus from `src` to `tgt` (default: one is made)")
     add("--commands", nargs="+", metavar="NAME", help="only those whose name contains one of these")
     add("--files", nargs="+", metavar="NAME", help="only those whose name contains one of these")
-    add("--fresh", action="store_true", help="start each command in a new interpreter")
     add("--json", type=Path, help="where to write the outcome")
     args = parser.parse_args()
     load()
@@ -280,7 +253,7 @@ def main() -> None:
         }
         all_runs = []
         for name in names:
-            for run in runs(files, name, data, canary, args.fresh):
+            for run in runs(files, name, data, canary):
                 print(f"{run.outcome:10}{run.command} | {run.file} | {run.said}", file=sys.stderr)
                 all_runs.append(run)
         outcome = json.loads(json.dumps(summary(files, names, all_runs)).replace(folder, "FOLDER"))
