@@ -21,13 +21,27 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import fairseq_ext
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.decoding.search import Search
+from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.demo import systems
+from fairseq_ext.demo.answers import Answer, answer, heat_map
+from fairseq_ext.demo.systems import About
+from fairseq_ext.text.sentences import SentenceSplitter
+from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import browser
 from tests.support.harness import BIN, binarize, command, digits_corpus, error_line, fairseq
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
 needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
+needs_chromium = pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+
+
+@pytest.fixture
+def expect() -> Callable:
+    """What waits for a page to look so."""
+    return pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +130,11 @@ def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.slow
 @needs_gradio
-@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
+@needs_chromium
 def test_two_systems_translate_a_sentence_in_a_browser(
-    trained: Path, address: str, tmp_path: Path
+    trained: Path, address: str, tmp_path: Path, expect: Callable
 ) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     requests: list[str] = []
-    expect = playwright.expect
     with browser.opened(address, requests) as page:
         shown = [page.locator(f"#system-{place} textarea") for place in range(3)]
         pictures = [page.locator(f"#system-{place} img") for place in range(3)]
@@ -162,10 +174,9 @@ def page_of(translate: Translate) -> Iterator[str]:
     import uvicorn
 
     from fairseq_ext.demo import page, server
-    from fairseq_ext.demo.systems import About
 
-    systems = {"<b>one</b>": About("<i>es</i> → en, 1 M"), "two": About("es → en, 2 M")}
-    blocks = page.build(systems, translate, MOST, ["a <b>sentence</b>", "another one"])
+    about = {"<b>one</b>": About("<i>es</i> → en, 1 M"), "two": About("es → en, 2 M")}
+    blocks = page.build(about, translate, MOST, ["a <b>sentence</b>", "another one"])
     config = uvicorn.Config(server.application(blocks, "127.0.0.1"), log_level="warning")
     running = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -181,19 +192,16 @@ MARKUP = "<img src=x onerror=alert(1)> <script>alert(2)</script> **bold** <b>b</
 
 @pytest.mark.slow
 @needs_gradio
-@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
-def test_markup_stays_text(tmp_path: Path) -> None:
+@needs_chromium
+def test_markup_stays_text(tmp_path: Path, expect: Callable) -> None:
     """In the sentence, in a translation, in a message, and in the name of a system."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    from fairseq_ext.demo.answers import Answer
-    from fairseq_ext.utils.errors import DataError
 
     def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
         if sentence == "refuse":
             raise DataError(f"No. {MARKUP}")
         return [Answer(name, f"{sentence} {MARKUP}", "score 1") for name in names]
 
-    expect, requests, dialogs = playwright.expect, [], []
+    requests, dialogs = [], []
     with page_of(translate) as address, browser.opened(address, requests) as page:
         page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
         browser.translate(page, MARKUP)
@@ -215,10 +223,8 @@ def test_markup_stays_text(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_gradio
-@pytest.mark.skipif(browser.CHROMIUM is None, reason="chromium is not installed")
-def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile() -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    from fairseq_ext.demo.answers import Answer
+@needs_chromium
+def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile(expect: Callable) -> None:
 
     go_on, calls = threading.Event(), []
 
@@ -227,7 +233,6 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile() -> None:
         calls.append((sentence, list(names)))
         return [Answer(name, sentence.upper(), "score 1") for name in names]
 
-    expect = playwright.expect
     with page_of(translate) as address, browser.opened(address, []) as page:
         page.set_viewport_size({"width": 400, "height": 800})
         status, results = page.locator("#status"), page.locator("#results")
@@ -371,10 +376,6 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
 
 
 def loaded(trained: Path, *names: str):
-    fairseq_ext.register()
-    from fairseq_ext.decoding.search import Search
-    from fairseq_ext.decoding.stream import TextCodec
-    from fairseq_ext.demo import systems
 
     named = systems.parse_systems(
         [f"{name}={trained}/{name}.pt" for name in names], trained / "bin"
@@ -386,9 +387,6 @@ def loaded(trained: Path, *names: str):
 
 
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
-    from fairseq_ext.checkpoints import storage
-    from fairseq_ext.demo import systems
-    from fairseq_ext.utils.errors import ConfigError
 
     (system,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
     assert system.data == trained / "bin"
@@ -404,7 +402,6 @@ def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -
 def test_answers_have_the_text_of_translate_and_attention_between_words(
     trained: Path, tmp_path: Path
 ) -> None:
-    from fairseq_ext.demo.answers import answer, heat_map
 
     gru, linformer = answer("1 2  nine\n", loaded(trained, "gru", "linformer"), MOST)
     assert gru.text == translated(trained, "gru", "1 2 nine", tmp_path)
@@ -420,8 +417,6 @@ def test_answers_have_the_text_of_translate_and_attention_between_words(
 
 
 def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
-    from fairseq_ext.demo.answers import answer
-    from fairseq_ext.text.sentences import SentenceSplitter
 
     (gru,) = loaded(trained, "gru")
     parts = [answer(sentence, [gru], MOST)[0].text for sentence in ("1 2", "3 4 5")]
@@ -435,11 +430,9 @@ def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
 
 
 def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> None:
-    from fairseq_ext.demo.answers import answer
-    from fairseq_ext.utils.errors import DataError
 
-    systems = loaded(trained, "linformer")
-    (long,) = answer("1 " * 12, systems, 20)
+    linformers = loaded(trained, "linformer")
+    (long,) = answer("1 " * 12, linformers, 20)
     assert (long.text, long.attention) == ("", None)
     assert long.remark == "Too long: 13 source tokens, but the model takes at most 12."
     for sentence, message in (
@@ -448,7 +441,7 @@ def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> No
         ("1" * 101, "A word has 101 characters, but at most 100 are translated."),
     ):
         with pytest.raises(DataError, match=message):
-            answer(sentence, systems, MOST)
+            answer(sentence, linformers, MOST)
 
 
 @pytest.mark.parametrize(
