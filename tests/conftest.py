@@ -109,3 +109,15 @@ def copy_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         *("--max-update", 4, "--cpu", "--no-epoch-checkpoints", "--save-dir", folder),
     )
     return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def unsure_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny GRU that has begun to learn: it is unsure of every digit."""
+    folder = tmp_path_factory.mktemp("unsure_model")
+    fairseq(
+        *("train", copy_data, "--task", "translation", "--arch", "gru_tiny", "--save-dir", folder),
+        *("--optimizer", "adam", "--lr", 0.003, "--max-tokens", 400, "--max-update", 25),
+        *("--disable-validation", "--num-workers", 0, "--no-progress-bar"),
+    )
+    return folder / "checkpoint_last.pt"

@@ -284,12 +284,6 @@ def test_nothing_finished_is_said_in_the_last_line(tmp_path: Path, monkeypatch) 
             ablations.main()
 
 
-def test_values_of_s_are_in_the_order_of_numbers(tmp_path: Path) -> None:
-    for name in ("1024", "8", "float", "64"):
-        finished_model(tmp_path / "models" / f"scale-{name}", {10: 1.0}, 1.0, 1.0)
-    assert list(ablations.finished(tmp_path, "scale")) == ["float", "8", "64", "1024"]
-
-
 def test_rows_of_table_1_say_what_is_binarized(tmp_path: Path) -> None:
     for name in ("bmt-6", "stage-float", "float", "xnor-base"):
         finished_model(tmp_path / "models" / name, {10: 1.0}, 1.0, 20.5)

@@ -152,18 +152,6 @@ def test_0_leaves_everything_to_fairseq() -> None:
 # ---- the real commands ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checkpoint(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has begun to learn."""
-    folder = tmp_path_factory.mktemp("penalty")
-    fairseq(
-        *("train", copy_data, "--task", "translation", "--arch", "gru_tiny", "--save-dir", folder),
-        *("--optimizer", "adam", "--lr", 0.003, "--max-tokens", 400, "--max-update", 25),
-        *("--disable-validation", "--num-workers", 0, "--no-progress-bar"),
-    )
-    return folder / "checkpoint_last.pt"
-
-
 def generated(data: Path, checkpoint: Path, *flags: object) -> list[Sentence]:
     done = fairseq(
         *("generate", data, "--path", checkpoint, "--task", "translation_ext"),
@@ -180,10 +168,10 @@ def score_of(token_scores: list[float], alpha: float) -> float:
     return sum(token_scores) / ((5 + len(token_scores)) / 6) ** alpha
 
 
-def test_printed_scores_are_those_of_the_printed_tokens(copy_data, checkpoint) -> None:
+def test_printed_scores_are_those_of_the_printed_tokens(copy_data, unsure_model) -> None:
     lengths = set()
     for flags in ((), ("--print-alignment", "hard")):
-        for sentence in generated(copy_data, checkpoint, "--gnmt-lenpen", 0.6, *flags):
+        for sentence in generated(copy_data, unsure_model, "--gnmt-lenpen", 0.6, *flags):
             scores = [hypothesis.score for hypothesis in sentence.hypotheses]
             assert scores == sorted(scores, reverse=True)
             for hypothesis in sentence.hypotheses:
@@ -193,20 +181,20 @@ def test_printed_scores_are_those_of_the_printed_tokens(copy_data, checkpoint) -
     assert len(lengths) > 3
 
 
-def test_the_beam_is_fairseqs_and_only_the_order_another(copy_data, checkpoint) -> None:
+def test_the_beam_is_fairseqs_and_only_the_order_another(copy_data, unsure_model) -> None:
     """What is found does not depend on the penalty, so ours re-ranks the stock task's list."""
-    stock = generated(copy_data, checkpoint)
+    stock = generated(copy_data, unsure_model)
     for plain, ours in zip(
-        stock, generated(copy_data, checkpoint, "--gnmt-lenpen", 2.5), strict=True
+        stock, generated(copy_data, unsure_model, "--gnmt-lenpen", 2.5), strict=True
     ):
         truth = sorted(plain.hypotheses, key=lambda h: -score_of(h.token_scores, 2.5))
         assert sorted(h.text for h in ours.hypotheses) == sorted(h.text for h in truth)
         assert ours.best.score == pytest.approx(score_of(truth[0].token_scores, 2.5), abs=2e-3)
 
 
-def test_generate_says_what_is_wrong_in_one_line(copy_data, checkpoint) -> None:
+def test_generate_says_what_is_wrong_in_one_line(copy_data, unsure_model) -> None:
     done = fairseq(
-        *("generate", copy_data, "--path", checkpoint, "--task", "translation_ext"),
+        *("generate", copy_data, "--path", unsure_model, "--task", "translation_ext"),
         *("--gnmt-lenpen", 0.6, "--lenpen", 0.6),
         ok=False,
     )

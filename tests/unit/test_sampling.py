@@ -111,18 +111,6 @@ def test_options_that_cannot_work(epsilon: float, options: dict, message: str) -
 # ---- the real commands ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checkpoint(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has begun to learn: it is unsure of every digit."""
-    folder = tmp_path_factory.mktemp("sampling")
-    fairseq(
-        *("train", copy_data, "--task", "translation", "--arch", "gru_tiny", "--save-dir", folder),
-        *("--optimizer", "adam", "--lr", 0.003, "--max-tokens", 400, "--max-update", 25),
-        *("--disable-validation", "--num-workers", 0, "--no-progress-bar"),
-    )
-    return folder / "checkpoint_last.pt"
-
-
 def generate(data: Path, checkpoint: Path, *flags: object, ok: bool = True):
     return fairseq(
         *("generate", data, "--path", checkpoint, "--sampling", "--beam", 6, "--nbest", 6),
@@ -133,13 +121,13 @@ def generate(data: Path, checkpoint: Path, *flags: object, ok: bool = True):
 
 
 @pytest.fixture(scope="module")
-def samples(copy_data: Path, checkpoint: Path) -> list[Path]:
+def samples(copy_data: Path, unsure_model: Path) -> list[Path]:
     """Six samples of each test sentence in a file: from two seeds, and without truncation."""
     epsilon = ("--task", "translation_ext", "--epsilon-sampling", EPSILON)
     files = []
     for number, flags in enumerate((epsilon, epsilon, ("--task", "translation")), start=1):
-        files.append(checkpoint.with_name(f"samples.{number}"))
-        output = generate(copy_data, checkpoint, *flags, "--seed", number).stdout
+        files.append(unsure_model.with_name(f"samples.{number}"))
+        output = generate(copy_data, unsure_model, *flags, "--seed", number).stdout
         files[-1].write_text(output, encoding="utf-8")
     return files
 
@@ -171,6 +159,8 @@ def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> No
         assert means[text] == pytest.approx(max(means.values()), abs=1e-9)
 
 
-def test_generate_says_what_is_wrong_in_one_line(copy_data, checkpoint) -> None:
+def test_generate_says_what_is_wrong_in_one_line(copy_data, unsure_model) -> None:
     flags = ("--task", "translation_ext", "--epsilon-sampling", EPSILON, "--sampling-topk", 4)
-    refused(generate(copy_data, checkpoint, *flags, ok=False), "does not go with `--sampling-topk`")
+    refused(
+        generate(copy_data, unsure_model, *flags, ok=False), "does not go with `--sampling-topk`"
+    )
