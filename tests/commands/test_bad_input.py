@@ -240,7 +240,6 @@ BAD_TEXTS = {
     "missing": (lambda folder: (folder / "test.tgt").unlink(), "test.tgt does not exist"),
     "unequal": (put("valid.tgt", b"1\n2\n"), "valid.src has 3 lines but ", "valid.tgt has 2."),
     "carriage-return": (put("train.src", b"1\n2\r3\n4\n"), "train.src, line 2: carriage return"),
-    "empty-file": (put("train.src", b""), "train.src is empty"),
     "not-utf-8": (
         put("test.src", "1\n2 é\n3\n".encode("latin1")),
         *("test.src, line 2: not UTF-8, byte 0xe9 at offset 2", "iconv -f latin1 -t utf-8"),
@@ -248,12 +247,6 @@ BAD_TEXTS = {
     "compressed": (
         put("test.src", gzip.compress(b"1\n2\n3\n")),
         *("test.src is compressed; give its text: zcat", "test.src.txt"),
-    ),
-    "byte-order-mark": (put("valid.tgt", b"\xef\xbb\xbf1\n2\n3\n"), "valid.tgt, line 1", "mark"),
-    "empty-line": (put("train.tgt", b"1\n\n3\n4\n \n"), "train.tgt, lines 2, 5: empty"),
-    "long-line": (
-        put("train.src", b"1\n" + b"2 " * 100_000 + b"\n3\n4\n5\n"),
-        "train.src, line 2: more than 10,000 tokens in one line",
     ),
 }
 
@@ -387,17 +380,6 @@ BAD_DATA = {
     "missing-target": (
         lambda data: [path.unlink() for path in data.glob("train.src-tgt.tgt.*")],
         "no target side for the split `train`",
-    ),
-    "another-dictionary": (
-        lambda data: (data / "dict.src.txt").write_text("1 1\n2 1\n"),
-        "dict.src.txt is damaged",
-    ),
-    "another-dictionary-of-a-stock-folder": (
-        lambda data: [
-            (data / "data-manifest.json").unlink(),
-            (data / "dict.src.txt").write_text("1 1\n2 1\n"),
-        ],
-        "dictionary only 6 entries",
     ),
 }
 

@@ -16,7 +16,7 @@ import pytest
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import EXAMPLES, doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import BIN, REPO, error_line, run, write_lines
+from tests.support.harness import BIN, REPO, error_line, write_lines
 
 
 def parsers(parser):
@@ -190,12 +190,6 @@ def test_words_that_people_try(words: list[str], status: int, text: str, capsys)
     code = ended.value.code  # of a message, which Python prints, the status is 1
     assert (1 if isinstance(code, str) else code) == status
     assert text in f"{capsys.readouterr().out}{code}"
-
-
-def test_user_dir_is_a_folder_of_the_package(tmp_path):
-    done = run("fairseq-ext", "user-dir", cwd=tmp_path)
-    assert done.stdout == f"{REPO / 'fairseq_ext' / 'plugin' / 'fairseq_ext_plugin'}\n"
-    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -237,23 +237,6 @@ def test_equal_scores_are_no_difference(tmp_path: Path) -> None:
     assert "*" not in row
 
 
-def test_text_is_detokenized_and_pieces_are_joined(tmp_path: Path) -> None:
-    pieces = ["Hi , y@@ ou !", "It 's a dog ."] * 3
-    generated(tmp_path / "out", pieces)
-    write_lines(tmp_path / "ref", ["Hi, you!", "It's a dog."] * 3)
-    write_lines(tmp_path / "tok", ["Hi , you !", "It 's a dog ."] * 3)
-    result = compare.compare(
-        [compare.System("s", (tmp_path / "out",))],
-        tmp_path / "ref",
-        undoing={"s": Undoing.by_language("en")},
-        tokenized_reference=tmp_path / "tok",
-        samples=100,
-    )
-    row = result.systems[0]
-    assert row.scores["BLEU"].value == pytest.approx(100)
-    assert row.tokenized_bleu == pytest.approx(100)
-
-
 # ---- what is said of a system --------------------------------------------------------------------
 
 

@@ -221,27 +221,6 @@ def test_generation_returns_every_line(trained, tmp_path):
     assert len(hypotheses(stock.stdout)) == 8
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_grouped_shuffling_visits_every_batch(shards):
-    from fairseq.data import ListDataset
-    from fairseq.data.iterators import EpochBatchIterator
-
-    visited: list[int] = []
-    for shard in range(shards):
-        iterator = EpochBatchIterator(
-            ListDataset(range(7)),
-            collate_fn=list,
-            batch_sampler=[[index] for index in range(7)],
-            num_shards=shards,
-            shard_id=shard,
-            grouped_shuffling=True,
-        )
-        epoch = list(iterator.next_epoch_itr())
-        assert len(epoch) == -(-7 // shards)
-        visited += [index for batch in epoch for index in batch]
-    assert sorted(visited) == list(range(7))
-
-
 def test_buckets_cut_the_corpus_evenly():
     from fairseq.data import bucket_pad_length_dataset
 

@@ -122,13 +122,8 @@ def test_the_other_addresses(server: Server):
     ("body", "status"),
     [
         (b'{"q": ', 400),
-        (b"\xff\xfe", 400),
-        (b"{" * 10_000, 400),
         (b"x" * 3_000_000, 413),
         (json.dumps({"q": "1 " * 6_000, **ENGLISH}).encode(), 413),
-        (json.dumps({"q": ["1"] * 101, **ENGLISH}).encode(), 413),
-        (json.dumps({"q": "1", "source": "tgt", "target": "src"}).encode(), 400),
-        (json.dumps({"q": "<p>1</p>", "format": "html", **ENGLISH}).encode(), 400),
         (json.dumps({"q": "1", "alternatives": 5, **ENGLISH}).encode(), 400),
     ],
 )

@@ -36,16 +36,6 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path):
     assert len(report["checks"][0]["moments"]) > 1
 
 
-@pytest.mark.system
-def test_a_server_loses_no_request(tmp_path):
-    pytest.importorskip("starlette")
-    report = soaked(tmp_path, "serve", "--requests", 300)
-    assert report["failed"] == 0, report
-    (row,) = report["checks"]
-    assert row["translated"] > 200
-    assert min(row[fault] for fault in ("broken_JSON", "too_many_bytes", "left_while_sending")) > 0
-
-
 def test_an_unknown_part_is_refused():
     script = REPO / "tests" / "soak.sh"
     done = subprocess.run(["bash", script, "kill"], capture_output=True, text=True, check=False)

@@ -292,7 +292,6 @@ def test_commands_refuse_bad_manifests(data: Path, copy_model: Path) -> None:
     for content, message in (
         (manifest_text[: len(manifest_text) // 2], ": not JSON ("),
         (with_entry("test.src-tgt.src.bin", 7), "test.src-tgt.src.bin is damaged: "),
-        (with_entry("../x"), "is not the name of a file in the folder"),
     ):
         (data / NAME).write_text(content)
         refused(fairseq(*command, ok=False), message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 import torch
 from fairseq.modules import SinusoidalPositionalEmbedding
 
-from fairseq_ext.engine import SPECIAL, recipes
-from fairseq_ext.model import find_model, program_file
+from fairseq_ext.engine import recipes
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import run
 
@@ -42,20 +40,6 @@ def test_it_imports_no_large_library(code: str, tmp_path: Path):
     modules = set(done.stderr.splitlines()[-1].split())
     assert {"fairseq_ext.text.sacremoses_import", "numpy", "safetensors"} <= modules
     assert modules & HEAVY == set()
-
-
-def test_every_shipped_model_has_a_program():
-    for name in find_model.shipped():
-        path = find_model.resolved(Path(name))
-        model = program_file.read(path)
-        for language, symbols in (
-            (model.src, model.source),
-            (model.tgt, model.target),
-        ):
-            words = (path / f"dict.{language}.txt").read_text(encoding="utf-8").splitlines()
-            assert len(symbols) == len(SPECIAL) + len(words)
-        content = json.loads((path / "program.json").read_text())
-        assert len(content["weights"]) == len(model.weights)
 
 
 @pytest.mark.parametrize("width", [2 * 16, 33])

@@ -95,22 +95,6 @@ def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
         training_log.read_training("num. shared model params: ,\nepoch 001 | loss 1.2.3 | wpb e")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("t.json", '[{"name": "a", "loss": 1e999}]', "line 1: the number 1e999 is out of range"),
-        ("t.json", '[{"name": "a"', "line 1: not JSON"),
-        ("t.csv", "name,loss\na\rb,1\n", "line 2: carriage return inside the line"),
-        ("t.csv", 'name,loss\n"a,1\n', "t.csv`, line 1: unexpected end of data"),
-        ("t.csv", "name,loss\na,1,2\n", "line 2: the row has more than the 2 columns"),
-    ],
-)
-def test_scaling_tables(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / name).write_text(content, newline="")
-    with pytest.raises(DataError, match=message):
-        scaling_table.read_table(tmp_path / name)
-
-
 @pytest.mark.parametrize("size", [1, 1e18])
 @pytest.mark.parametrize("loss", [1e-9, 1e18])
 def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) -> None:

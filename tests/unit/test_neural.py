@@ -230,10 +230,7 @@ def test_errors_are_one_line_and_nothing_is_written(
         (["--metric", "comet:whole"], "A neural metric uses the source too. Give the source"),
         (["--metric", "comet:whole", "--source", "one"], "`one` has 1 lines, but there are 3"),
         (["--source", "src"], "`--source` goes with `--metric comet:MODEL`, which is missing"),
-        (
-            ["--metric-python", "x"],
-            "`--metric-python` goes with `--metric comet:MODEL`, which is missing",
-        ),
+        (["--metric-python", "x"], "`--metric-python` goes with `--metric comet:MODEL`, which is"),
         (
             ["--metric", "comet:whole", "--source", "src", "--metric-python", "nowhere/python"],
             "`--metric-python`: `nowhere/python` is not a program that can be run",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.utils import extras
-from tests.support.harness import REPO, run
+from tests.support.harness import REPO, error_line, run
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]
@@ -86,22 +86,14 @@ def test_an_installation_by_hand_satisfies_the_recipes() -> None:
         (("mbr", "out", "--num-candidates", "2", "-o", "best"), "scipy"),
     ],
 )
-def test_a_library_that_is_missing_is_one_line_with_its_extra(tmp_path, command, module) -> None:
-    hide = (
-        "import sys; from importlib.abc import MetaPathFinder\n"
-        "class Hide(MetaPathFinder):\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] == {module!r}:\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "import importlib.util\n"
-        "plain = importlib.util.find_spec\n"
-        f"importlib.util.find_spec = lambda name, *_: None if name == {module!r} else plain(name)\n"
-        "sys.meta_path.insert(0, Hide())\n"
-        "from fairseq_ext.cli import main; main(sys.argv[1:])\n"
-    )
-    done = run(sys.executable, "-c", hide, *command, cwd=tmp_path, ok=False)
-    message = f"fairseq-ext: error: `{module}` is not installed: "
-    assert done.stderr == f"{message}`pip install 'fairseq-ext[{extras.EXTRAS[module]}]'`.\n"
+def test_a_library_that_is_missing_is_one_line_with_its_extra(
+    tmp_path, command, module, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    cure = f"`pip install 'fairseq-ext[{extras.EXTRAS[module]}]'`"
+    message = f"fairseq-ext: error: `{module}` is not installed: {cure}."
+    assert error_line(*command) == message
     assert list(tmp_path.iterdir()) == []
 
 

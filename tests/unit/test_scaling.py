@@ -232,6 +232,10 @@ def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
     [
         ("t.txt", "x", ConfigError, "must end in .json, .csv or .tsv"),
         ("t.json", "[", DataError, "t.json`, line 1: not JSON"),
+        ("t.json", '[{"name": "a", "loss": 1e999}]', DataError, "line 1: the number 1e999 is out"),
+        ("t.csv", "name,loss\na\rb,1\n", DataError, "line 2: carriage return inside the line"),
+        ("t.csv", 'name,loss\n"a,1\n', DataError, "t.csv`, line 1: unexpected end of data"),
+        ("t.csv", "name,loss\na,1,2\n", DataError, "line 2: the row has more than the 2 columns"),
         ("t.json", "{}", DataError, "JSON list of objects"),
         ("t.json", "[]", DataError, "holds no models"),
         ("t.csv", "name,loss\na,1\n", DataError, "model 1: `encoder_parameters` is missing"),
@@ -242,7 +246,7 @@ def test_optional_columns_may_be_missing_or_empty(tmp_path: Path) -> None:
 )
 def test_bad_tables_are_refused_by_row(name, text, error, message, tmp_path: Path) -> None:
     path = tmp_path / name
-    path.write_text(text.replace("{},", ",".join(HEADING[:4])))
+    path.write_text(text.replace("{},", ",".join(HEADING[:4])), newline="")
     with pytest.raises(error, match=message):
         scaling_table.read_table(path)
 
