@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -16,30 +15,12 @@ import smoke_archives
 
 from fairseq_ext.binary.switches import PRESETS
 from tests.recipes.test_corpora import complete, names, prepare, read, talk
-from tests.recipes.test_recipes import RECIPES, bash, start
 from tests.support.harness import wait_for, write_lines
-from tests.support.models import configuration
 from tests.support.moses_scripts import ScriptTokenizer
+from tests.support.recipes import RECIPES, bash, dry_run, settings, start, trainings, value
 
 WMT, ABLATIONS = RECIPES / "bmt" / "wmt17_de_en.sh", RECIPES / "bmt" / "ablations.sh"
 TABLE1 = RECIPES / "bmt" / "table1.sh"
-
-
-def commands(shown: str) -> list[list[str]]:
-    """Parse the commands that a recipe shows, into words."""
-    return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
-
-
-def value(words: list[str], flag: str) -> str:
-    """Return the value of an option that fairseq takes: the last one of the command."""
-    return words[len(words) - words[::-1].index(flag)]
-
-
-def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
-    """Return the words of each fairseq-train command by the folder of its model."""
-    return {
-        value(words, "--save-dir"): words for words in word_lists if words[0] == "fairseq-train"
-    }
 
 
 # ---- the corpus ----------------------------------------------------------------------------------
@@ -86,17 +67,10 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
 # ---- the paper's settings ------------------------------------------------------------------------
 
 
-def dry_run(script: Path, tmp_path: Path, *options: object, **environment: str) -> list[list[str]]:
-    arguments = (script, *options, "--out", tmp_path / "run")
-    output = bash(*arguments, **{"DRY_RUN": "1", "SMOKE": "0", **environment}).stderr
-    assert not (tmp_path / "run").exists()
-    return commands(output)
-
-
 def test_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
     word_lists = dry_run(WMT, tmp_path)
     (train,) = trainings(word_lists).values()
-    cfg = configuration(train[train.index("--arch") :])
+    cfg = settings(train)
     for side in (cfg.model.encoder_layers, cfg.model.decoder_layers):
         assert side == 6
     for side in ("encoder", "decoder"):
@@ -138,7 +112,7 @@ def test_distillation_from_an_own_or_a_given_teacher(tmp_path: Path) -> None:
             str(teacher_path),
         ),
     ):
-        cfg = configuration(student[student.index("--arch") :])
+        cfg = settings(student)
         assert cfg.criterion._name == "distillation"
         assert cfg.criterion.teacher == teacher
 
@@ -184,7 +158,7 @@ def test_scales_are_the_papers_and_go_on_from_one_float_stage(text, tmp_path: Pa
     for folder in sweep:
         assert value(models[folder], "--bmt-preset") == "bmt-s"
         assert value(models[folder], "--bmt-scale") == folder.rpartition("-")[2]
-    cfg = configuration(models[sweep[-1]][models[sweep[-1]].index("--arch") :])
+    cfg = settings(models[sweep[-1]])
     assert (cfg.model.bmt_scale, cfg.optimization.max_update) == (4096, 4000)
     assert cfg.lr_scheduler.stage_updates == cfg.model.stage_updates == "2000,1000,1000"
 
@@ -195,7 +169,7 @@ def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
     assert list(models) == [f"models/output-{name}" for name in ("float", *variants)]
     for name in variants:
         words = models[f"models/output-{name}"]
-        cfg = configuration(words[words.index("--arch") :])
+        cfg = settings(words)
         assert (cfg.model.bmt_preset, cfg.model.bmt_attention_output) == ("float", name)
         assert cfg.model.binary_weights == cfg.model.binary_activations == "out"
         assert cfg.model.stage_updates == "2000,0,1000"

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_bmt_recipes import commands
-from tests.support import forking
-from tests.support.harness import BIN, FRESH, REPO, run, write_lines
+from tests.support.harness import run, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
+from tests.support.recipes import RECIPES, bash, commands
 
-RECIPES = REPO / "recipes"
 COMPARE_ALL, MULTI30K = RECIPES / "compare_all.sh", RECIPES / "multi30k.sh"
 PLAIN = {
     "en": ["Two young, White males are outside.", "A man's “hat” …", "R&D, a well-known dog!"],
     "de": ["Zwei junge weiße Männer sind im Freien.", "Ein „Hut“ …", "Ein Hund – bekannt!"],
 }
-
-
-def bash(*words: object, ok: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    path = f"{BIN}:/usr/local/bin:/usr/bin:/bin"
-    if environment.get("DRY_RUN") != "1" and not FRESH:
-        path = f"{forking.programs(os.getpid())}:{path}"
-    return run("bash", *words, ok=ok, PATH=path, **environment)
 
 
 # ---- the corpus ----------------------------------------------------------------------------------

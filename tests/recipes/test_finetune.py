@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.checkpoints import bundle
-from tests.recipes.test_recipes import RECIPES, bash
 from tests.support.published import LINES, publish, publish_many
+from tests.support.recipes import RECIPES, bash
 
 
 @pytest.mark.system

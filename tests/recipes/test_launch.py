@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_recipes import ENVIRONMENT, RECIPES, bash, library
+from tests.support.recipes import ENVIRONMENT, RECIPES, bash, commands, library, value
 
 IWSLT, SLURM = RECIPES / "muse" / "iwslt14_de_en.sh", RECIPES / "slurm.sh"
 TWO_NODES = {"GPUS": "4", "NODES": "2", "RENDEZVOUS": "first:29500"}
@@ -19,14 +18,9 @@ MEET = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint"
 def training(*command: object, **environment: str) -> tuple[list[str], list[str]]:
     """Return the launcher's words before ``fairseq-train`` in a dry run, and its flags."""
     shown = bash(*command, DRY_RUN="1", SMOKE="0", **environment).stderr
-    lines = [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
-    (words,) = [words for words in lines if "fairseq-train" in words]
+    (words,) = [words for words in commands(shown) if "fairseq-train" in words]
     place = words.index("fairseq-train")
     return words[:place], words[place:]
-
-
-def value(words: list[str], flag: str) -> int:
-    return int(words[words.index(flag) + 1])
 
 
 @pytest.mark.parametrize(
@@ -47,8 +41,8 @@ def test_an_update_is_the_same_on_any_number_of_gpus(
     before, flags = training(IWSLT, "--out", tmp_path / "run", **environment)
     ending = ["--nproc-per-node", "4", "--no-python"] if launcher else []
     assert before == [*launcher, *ending]
-    assert value(flags, "--update-freq") == update_freq
-    assert value(flags, "--max-tokens") == max_tokens
+    assert int(value(flags, "--update-freq")) == update_freq
+    assert int(value(flags, "--max-tokens")) == max_tokens
 
 
 @pytest.mark.parametrize(

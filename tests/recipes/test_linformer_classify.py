@@ -13,8 +13,8 @@ import pytest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
 from fairseq_ext.utils.errors import DataError
-from tests.recipes.test_recipes import bash
 from tests.support.harness import REPO, write_lines
+from tests.support.recipes import bash
 
 FOLDER = REPO / "recipes" / "linformer"
 RECIPE = FOLDER / "classify.sh"

@@ -6,23 +6,19 @@ import json
 import math
 import os
 import re
-import shlex
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 import table3
-import torch
-from fairseq.optim.adam import FairseqAdam
-from fairseq.optim.lr_scheduler import build_lr_scheduler
 from updates import schedule, sentences, updates
 
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.text import pipeline
-from tests.recipes.test_recipes import RECIPES, bash, library, start
 from tests.support.harness import REPO, fairseq, run, wait_for
 from tests.support.models import build, configuration
+from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, library, start
 
 RECIPE = RECIPES / "linformer" / "wmt14_en_de.sh"
 RATES = (1e-7, 1e-4, 1e-6)  # the paper's, sections 5
@@ -73,12 +69,8 @@ def test_data_that_cannot_be_counted_is_named(tmp_path: Path, content, message) 
 # ---- the schedule --------------------------------------------------------------------------------
 
 
-def learning_rates(flags: list[str], last: int) -> list[float]:
-    """Return the rates of fairseq's scheduler, built from flags, for updates 0 to ``last``."""
-    cfg = configuration(words("--optimizer", "adam", *flags))
-    optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
-    scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
-    return [scheduler.step_update(update) for update in range(last + 1)]
+def adam(flags: list[str]) -> list[str]:
+    return words("--optimizer", "adam", *flags)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +78,7 @@ def learning_rates(flags: list[str], last: int) -> list[float]:
 )
 def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
     init, top, bottom = RATES
-    rates = learning_rates(schedule(total, warmup, *RATES), total + min(total, 999))
+    rates = learning_rates(adam(schedule(total, warmup, *RATES)), total + min(total, 999))
     for update in {0, 1, warmup // 2, warmup - 1, warmup} & set(range(warmup)):
         assert rates[update] == pytest.approx(init + (top - init) * update / warmup, rel=1e-9)
     assert rates[warmup] == top
@@ -102,7 +94,7 @@ def test_the_cosine_ends_low_and_stays_there(total: int, warmup: int) -> None:
 def test_without_our_shrink_factor_fairseq_jumps_back_at_the_end() -> None:
     """Without the shrink factor, the test above would fail."""
     flags = schedule(1000, 100, *RATES)
-    stock = learning_rates(flags[: flags.index("--lr-shrink")], 1001)
+    stock = learning_rates(adam(flags[: flags.index("--lr-shrink")]), 1001)
     assert stock[1000] == pytest.approx(1e-5)
     assert stock[999] < 1.01e-6
 
@@ -164,16 +156,16 @@ def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
 # ---- options -------------------------------------------------------------------------------------
 
 
-def dry_run(tmp_path: Path, *options: str) -> dict[str, str]:
-    """Return the commands of a dry run by their first word."""
-    arguments = ("--data", REPO, "--download", tmp_path / "gpt2", "--out", tmp_path / "run")
-    output = bash(RECIPE, *arguments, *options, DRY_RUN="1", SMOKE="0").stderr
+def shown(tmp_path: Path, *options: str) -> dict[str, str]:
+    """Return the commands of a dry run by their first words."""
+    given = ("--data", REPO, "--download", tmp_path / "gpt2")
+    word_lists = dry_run(RECIPE, tmp_path, *given, *options)
     assert list(tmp_path.iterdir()) == []
-    return {line.split()[1]: line for line in output.splitlines() if line.startswith("+ ")}
+    return {words[0]: " ".join(words) for words in word_lists}
 
 
 def test_a_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
-    commands = dry_run(tmp_path, "--", "--dropout", "0.3")
+    commands = shown(tmp_path, "--", "--dropout", "0.3")
     train = commands["fairseq-train"]
     for flags in (
         *("--arch linformer_wmt_en_de --linformer-k 32 --linformer-max-len 256",),
@@ -190,7 +182,7 @@ def test_a_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
 
 
 def test_the_baseline_has_no_linformer_flags(tmp_path: Path) -> None:
-    train = dry_run(tmp_path, "--arch", "transformer_wmt_en_de")["fairseq-train"]
+    train = shown(tmp_path, "--arch", "transformer_wmt_en_de")["fairseq-train"]
     assert "--arch transformer_wmt_en_de" in train
     assert "linformer" not in train
 
@@ -204,7 +196,7 @@ def test_the_baseline_has_no_linformer_flags(tmp_path: Path) -> None:
     ],
 )
 def test_the_flags_give_models_of_the_papers_size(tmp_path: Path, options, parameters) -> None:
-    train = shlex.split(dry_run(tmp_path, *options)["fairseq-train"])
+    train = shown(tmp_path, *options)["fairseq-train"].split()
     flags = [word for word in train[train.index("--task") :] if word != "<schedule.txt>"]
     model, _ = build([*flags, "--cpu"], size=50_272)
     assert sum(weights.numel() for weights in model.parameters()) == parameters

@@ -13,26 +13,18 @@ import multi30k_all
 import pytest
 
 from fairseq_ext.utils.errors import DataError
-from tests.recipes.test_bmt_recipes import commands, trainings, value
-from tests.recipes.test_recipes import ENVIRONMENT, RECIPES, bash
 from tests.support.harness import wait_for, write_lines
-from tests.support.models import configuration
+from tests.support.recipes import ENVIRONMENT, RECIPES, bash, dry_run, settings, trainings, value
 
 RECIPE = RECIPES / "multi30k_all.sh"
 GROUP_1 = ["transformer", "muse", "bmt", "muse-simple", "linformer-32", "linformer-8", "gru"]
-
-
-def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
-    output = bash(RECIPE, "--out", tmp_path / "run", *options, DRY_RUN="1", SMOKE="0").stderr
-    assert list(tmp_path.iterdir()) == []
-    return commands(output)
 
 
 # ---- what it would do ----------------------------------------------------------------------------
 
 
 def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> None:
-    word_lists = dry_run(tmp_path, "--group", 1, "--jobs", 2)
+    word_lists = dry_run(RECIPE, tmp_path, "--group", 1, "--jobs", 2)
     trained = [words for words in word_lists if words[0] == "fairseq-train"]
     assert len(trained) == 4 * 8
     for number, name in enumerate([*GROUP_1, "bmt-1"]):
@@ -50,9 +42,9 @@ def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> 
 
 def test_settings_are_the_literatures(tmp_path: Path) -> None:
     names = (*GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary")
-    word_lists = dry_run(tmp_path, *names, "--rates", "0.002")
+    word_lists = dry_run(RECIPE, tmp_path, *names, "--rates", "0.002")
     for folder, words in trainings(word_lists).items():
-        cfg = configuration(words[words.index("--arch") :])
+        cfg = settings(words)
         assert cfg.model.share_all_embeddings
         assert (cfg.optimization.clip_norm, cfg.checkpoint.patience) == (1.0, 10)
         assert (cfg.checkpoint.keep_last_epochs, cfg.dataset.max_tokens) == (10, 1000)
@@ -71,7 +63,7 @@ def test_settings_are_the_literatures(tmp_path: Path) -> None:
 
 
 def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
-    word_lists = dry_run(tmp_path, "bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000)
+    word_lists = dry_run(RECIPE, tmp_path, "bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000)
     models = trainings(word_lists)
     names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
     assert names == ["bmt", "bmt-1", "bmt-6", "bmt@2", "bmt-1@2", "bmt-6@2"]
@@ -88,10 +80,10 @@ def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
 
 
 def test_a_gpu_takes_the_literatures_batches_in_bf16(tmp_path: Path) -> None:
-    models = trainings(dry_run(tmp_path, "--device", "gpu", "muse"))
+    models = trainings(dry_run(RECIPE, tmp_path, "--device", "gpu", "muse"))
     assert list(models) == [f"models/muse/rate-{rate}" for rate in ("0.0025", "0.005", "0.01")]
     words = models["models/muse/rate-0.0025"]
-    cfg = configuration(words[words.index("--arch") :])
+    cfg = settings(words)
     assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (4096, [2])
     assert (cfg.lr_scheduler.warmup_updates, cfg.optimization.max_update) == (2000, 8000)
     assert cfg.common.bf16
@@ -101,7 +93,7 @@ TERNARY = ("ternary", "ternary-muse")
 
 
 def test_all_systems_in_their_order(tmp_path: Path) -> None:
-    models = trainings(dry_run(tmp_path))
+    models = trainings(dry_run(RECIPE, tmp_path))
     names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
     assert names[:8] == [*GROUP_1, "bmt-1"]
     seeds = ["transformer@2", "muse@2", "transformer@3", "muse@3"]

@@ -6,14 +6,10 @@ import json
 import math
 import os
 import re
-import shlex
 import signal
 from pathlib import Path
 
 import pytest
-import torch
-from fairseq.optim.adam import FairseqAdam
-from fairseq.optim.lr_scheduler import build_lr_scheduler
 
 from fairseq_ext.evaluation.score import (
     COMPOUND_BLEU,
@@ -21,37 +17,25 @@ from fairseq_ext.evaluation.score import (
     split_compounds,
     tokenized_bleu,
 )
-from tests.recipes.test_recipes import RECIPES, bash, start
 from tests.support.harness import REPO, run, wait_for, write_lines
-from tests.support.models import build, configuration
+from tests.support.models import build
+from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, settings, start, value
 
 MUSE = RECIPES / "muse"
 TASKS = ("iwslt14_de_en", "iwslt15_en_vi", "wmt14_en_de", "wmt14_en_fr")
 
 
-def dry_run(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
-    """Return a dry run's commands, as words, by their first word (the last of equal ones)."""
-    arguments = (MUSE / f"{task}.sh", "--out", tmp_path / "run", *options)
-    output = bash(*arguments, DRY_RUN="1", SMOKE="0").stderr
-    assert list(tmp_path.iterdir()) == []
-    lines = [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
-    commands = {}
-    for line in lines:
+def shown(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
+    """Return a dry run's commands, as words, by their first words (the last of equal ones)."""
+    found = {}
+    for line in dry_run(MUSE / f"{task}.sh", tmp_path, *options):
         words = [word for word in line if "/bin/python" not in word]
         count = 3 if words[1] == "plot" else 2 if words[0] == "fairseq-ext" else 1
-        commands[" ".join(words[:count])] = line
+        found[" ".join(words[:count])] = line
         if words[0] == "python":
-            commands[Path(words[1]).name] = line
-    return commands
-
-
-def value(words: list[str], flag: str) -> str:
-    return words[words.index(flag) + 1]
-
-
-def model_flags(train: list[str]) -> list[str]:
-    """Return the flags of the model: all words from the architecture on."""
-    return train[train.index("--arch") :]
+            found[Path(words[1]).name] = line
+    assert list(tmp_path.iterdir()) == []
+    return found
 
 
 # ---- settings ------------------------------------------------------------------------------------
@@ -67,7 +51,7 @@ PAPER = {
 @pytest.mark.parametrize("task", TASKS)
 def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
     arch, dropout, batch, updates, lr, warmup, lenpen = PAPER[task]
-    commands = dry_run(task, tmp_path)
+    commands = shown(task, tmp_path)
     train, generate = commands["fairseq-train"], commands["fairseq-generate"]
     assert value(train, "--arch") == arch
     assert float(value(train, "--dropout")) == dropout
@@ -92,8 +76,8 @@ def test_dry_runs_have_the_papers_settings(task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_fairseq_takes_every_flag(task: str, tmp_path: Path) -> None:
     """fairseq itself parses the flags and builds the model."""
-    train = dry_run(task, tmp_path)["fairseq-train"]
-    cfg = configuration(model_flags(train))
+    train = shown(task, tmp_path)["fairseq-train"]
+    cfg = settings(train)
     dropout = PAPER[task][1]
     assert cfg.model.dropout == dropout
     assert (cfg.model.encoder_layers, cfg.model.decoder_layers) == (12, 12)
@@ -103,18 +87,10 @@ def test_fairseq_takes_every_flag(task: str, tmp_path: Path) -> None:
     assert cfg.optimizer.weight_decay == (0 if task.startswith("wmt") else 1e-4)
 
 
-def learning_rates(train: list[str], last: int) -> list[float]:
-    """Return the rates of fairseq's scheduler, built from flags, for updates 0 to ``last``."""
-    cfg = configuration(model_flags(train))
-    optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
-    scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
-    return [scheduler.step_update(update) for update in range(last + 1)]
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_the_rate_rises_falls_and_never_jumps(task: str, tmp_path: Path) -> None:
     _, _, _, updates, lr, warmup, _ = PAPER[task]
-    rates = learning_rates(dry_run(task, tmp_path)["fairseq-train"], updates + 2000)
+    rates = learning_rates(shown(task, tmp_path)["fairseq-train"], updates + 2000)
     assert rates[0] == pytest.approx(1e-7)
     assert rates[warmup] == pytest.approx(lr)
     assert rates[warmup // 2] == pytest.approx(1e-7 + (lr - 1e-7) / 2, rel=1e-3)
@@ -131,22 +107,22 @@ def test_the_rate_rises_falls_and_never_jumps(task: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("task", ["wmt14_en_de", "wmt14_en_fr"])
 def test_another_length_of_training_is_another_cosine(task: str, tmp_path: Path) -> None:
-    train = dry_run(task, tmp_path, "--updates", 900, "--warmup", 100)["fairseq-train"]
+    train = shown(task, tmp_path, "--updates", 900, "--warmup", 100)["fairseq-train"]
     rates = learning_rates(train, 950)
     assert rates[100] == max(rates)
     assert max(rates[899:]) < 1e-5 * rates[100]
 
 
 def test_the_flags_give_the_papers_model(tmp_path: Path) -> None:
-    train = dry_run("iwslt14_de_en", tmp_path)["fairseq-train"]
-    model, _ = build([*model_flags(train), "--cpu"], size=8848, target_size=6632)
+    train = shown("iwslt14_de_en", tmp_path)["fairseq-train"]
+    model, _ = build([*train[train.index("--arch") :], "--cpu"], size=8848, target_size=6632)
     assert sum(weights.numel() for weights in model.parameters()) == 48_184_368
 
 
 def test_options_reach_the_commands(tmp_path: Path) -> None:
     options = ("--arch", "transformer_iwslt_de_en", "--dropout", "0.3", "--average", "1")
     options += ("--bpe", "0", "--mirror", "http://127.0.0.1/x", "--any-counts", "--data", tmp_path)
-    commands = dry_run("iwslt14_de_en", tmp_path, *options, "--", "--seed", "5")
+    commands = shown("iwslt14_de_en", tmp_path, *options, "--", "--seed", "5")
     corpus = " ".join(commands["fairseq-ext corpus"])
     assert "--mirror http://127.0.0.1/x --bpe 0 --any-counts" in corpus
     train = commands["fairseq-train"]
@@ -157,7 +133,7 @@ def test_options_reach_the_commands(tmp_path: Path) -> None:
 
 
 def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
-    commands = dry_run("iwslt14_de_en", tmp_path)
+    commands = shown("iwslt14_de_en", tmp_path)
     assert value(commands["fairseq-ext plot gates"], "-o") == "gates.png"
     lengths = commands["fairseq-ext plot lengths"]
     assert value(lengths, "--system") == "muse_iwslt_de_en=generated.txt"
@@ -168,21 +144,21 @@ def test_pictures_are_those_of_the_model(tmp_path: Path) -> None:
         ("--", "--muse-kernels", "3/7/15/31"),
         ("--", "--muse-kernels=none"),
     ):
-        commands = dry_run("iwslt14_de_en", tmp_path, *options)
+        commands = shown("iwslt14_de_en", tmp_path, *options)
         assert "fairseq-ext plot gates" not in commands
         assert "fairseq-ext plot lengths" in commands
     other = REPO / "README.md"  # any file
     against = ("--against", f"other run={other}", "--", "--muse-kernels", "3,7/15")
-    commands = dry_run("iwslt14_de_en", tmp_path, *against)
+    commands = shown("iwslt14_de_en", tmp_path, *against)
     assert f"other run={other}" in commands["fairseq-ext plot lengths"]
     assert "fairseq-ext plot gates" in commands
 
 
 def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
-    words = dry_run("iwslt15_en_vi", tmp_path)
+    words = shown("iwslt15_en_vi", tmp_path)
     assert value(words["fairseq-preprocess"], "--thresholdtgt") == "5"
     assert "--bpe" not in words["fairseq-ext corpus"]
-    pieces = dry_run("iwslt15_en_vi", tmp_path, "--bpe", 10000)
+    pieces = shown("iwslt15_en_vi", tmp_path, "--bpe", 10000)
     assert "--thresholdtgt" not in pieces["fairseq-preprocess"]
     assert value(pieces["fairseq-ext corpus"], "--bpe") == "10000"
     assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")

@@ -11,29 +11,23 @@ import pytest
 import real_text
 
 from fairseq_ext.utils.errors import DataError
-from tests.recipes.test_bmt_recipes import commands, trainings, value
-from tests.recipes.test_recipes import RECIPES, bash
 from tests.support.harness import write_lines
-from tests.support.models import configuration
+from tests.support.recipes import RECIPES, dry_run, settings, trainings, value
 
 RECIPE = RECIPES / "real_en_de.sh"
 
 
-def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
-    output = bash(RECIPE, "--out", tmp_path / "run", *options, DRY_RUN="1", SMOKE="0").stderr
-    assert list(tmp_path.iterdir()) == []
-    return commands(output)
-
-
 def test_every_training_has_the_same_updates_and_ends_flat(tmp_path: Path) -> None:
-    word_lists = dry_run(tmp_path, "--corpus", "multi30k", "--updates", 3000, "gru@2", "bmt-1")
+    word_lists = dry_run(
+        RECIPE, tmp_path, "--corpus", "multi30k", "--updates", 3000, "gru@2", "bmt-1"
+    )
     models = trainings(word_lists)
     assert list(models) == [
         *("models/gru/rate-0.004", "models/gru@2/rate-0.004"),
         *("models/bmt/rate-0.004", "models/bmt-1/rate-0.001"),
     ]
     for words in models.values():
-        cfg = configuration(words[words.index("--arch") :])
+        cfg = settings(words)
         assert cfg.lr_scheduler.warmup_updates + cfg.lr_scheduler.lr_period_updates == 3000
         assert cfg.checkpoint.patience == -1
         assert cfg.checkpoint.no_epoch_checkpoints
@@ -41,7 +35,7 @@ def test_every_training_has_the_same_updates_and_ends_flat(tmp_path: Path) -> No
 
 
 def test_each_system_tries_rates_on_the_real_corpus(tmp_path: Path) -> None:
-    folders = list(trainings(dry_run(tmp_path, "transformer", "transformer@2", "gru")))
+    folders = list(trainings(dry_run(RECIPE, tmp_path, "transformer", "transformer@2", "gru")))
     assert sorted(set(folders)) == [
         *(f"models/gru/rate-{rate}" for rate in ("0.001", "0.002", "0.004")),
         *(f"models/transformer/rate-{rate}" for rate in ("0.0005", "0.001", "0.002")),
@@ -50,7 +44,7 @@ def test_each_system_tries_rates_on_the_real_corpus(tmp_path: Path) -> None:
 
 
 def test_the_groups_are_seeds(tmp_path: Path) -> None:
-    models = trainings(dry_run(tmp_path))
+    models = trainings(dry_run(RECIPE, tmp_path))
     seeds: dict[str, set[str]] = {}
     for folder in models:
         system, _, seed = folder.split("/")[1].partition("@")

@@ -14,49 +14,11 @@ import pytest
 import report
 
 from fairseq_ext.corpora import own_text
-from tests.support import forking
-from tests.support.harness import BIN, FRESH, REPO, run, wait_for, write_lines
-
-RECIPES = REPO / "recipes"
+from tests.support.harness import REPO, run, wait_for, write_lines
+from tests.support.recipes import ENVIRONMENT, RECIPES, bash, library, start
 
 QUICKSTART = RECIPES / "quickstart.sh"
-# A clean shell: no settings of ours, no terminal, an old-fashioned locale, this environment first.
-ENVIRONMENT = {
-    "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/nonexistent",
-    "LANG": "C",
-    "SMOKE": "1",
-    "OMP_NUM_THREADS": "1",
-}
-if "PYTHONPATH" in os.environ:  # of another checkout than the one that is installed
-    ENVIRONMENT["PYTHONPATH"] = os.environ["PYTHONPATH"]
 TINY = ("--arch", "gru_tiny")
-
-
-def bash(
-    *words: object, ok: bool = True, fresh: bool = FRESH, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a recipe, whose commands are forks of one process unless it wants ``fresh`` ones."""
-    variables = {**ENVIRONMENT, **environment}
-    real = Path(str(words[0])).suffix == ".sh" and environment.get("DRY_RUN") != "1"
-    if real and not fresh and "PATH" not in environment:
-        variables["PATH"] = f"{forking.programs(os.getpid())}:{variables['PATH']}"
-    done = subprocess.run(
-        ["bash", *map(str, words)],
-        env=variables,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=600,
-    )
-    transcript = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert (done.returncode == 0) if ok else (done.returncode > 0), transcript
-    assert "Traceback" not in done.stderr, transcript
-    return done
-
-
-def library(script: str, *, ok: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
-    return bash("-c", f'source "{RECIPES}/lib.sh"\n{script}', ok=ok, **env)
 
 
 # ---- the shared functions ------------------------------------------------------------------------
@@ -395,19 +357,6 @@ def test_a_log_without_a_finished_epoch_is_refused(log: str) -> None:
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
-
-
-def start(*words: object) -> subprocess.Popen[bytes]:
-    """Start a recipe in a process group of its own, to be killed with its forked commands."""
-    programs = [] if FRESH else [str(forking.programs(os.getpid()))]
-    path = ":".join([*programs, ENVIRONMENT["PATH"]])
-    return subprocess.Popen(
-        ["bash", *map(str, words)],
-        env={**ENVIRONMENT, "PATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=os.setpgrp,
-    )
 
 
 @pytest.mark.system

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -15,32 +14,25 @@ import scaling_losses
 
 from fairseq_ext.binary.scaling.table import read_table
 from fairseq_ext.utils.errors import ConfigError
-from tests.recipes.test_recipes import RECIPES, bash
 from tests.support.harness import fairseq, run, write_lines
-from tests.support.models import build, configuration
+from tests.support.models import build
+from tests.support.recipes import RECIPES, bash, dry_run, settings, value
 
 RECIPE = RECIPES / "bmt" / "scaling_law.sh"
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
 
 
-def commands(folder: Path, *options: object, smoke: str = "0") -> list[list[str]]:
+def word_lists(folder: Path, *options: object, smoke: str = "0") -> list[list[str]]:
     """Return the commands of a dry run on a corpus with the endings src and tgt."""
     corpus = folder / "text"
     for split in ("train", "valid", "test"):
         for side in ("src", "tgt"):
             write_lines(corpus / f"{split}.{side}", ["1 2 3"])
-    words = (RECIPE, corpus, "src", "tgt", "--out", folder / "run", *options)
-    output = bash(*words, DRY_RUN="1", SMOKE=smoke).stderr
-    assert not (folder / "run").exists()
-    return [shlex.split(line[2:]) for line in output.splitlines() if line.startswith("+ ")]
-
-
-def value(words: list[str], flag: str) -> str:
-    return words[words.index(flag) + 1]
+    return dry_run(RECIPE, folder, corpus, "src", "tgt", *options, SMOKE=smoke)
 
 
 def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
-    trainings = [words for words in commands(tmp_path) if words[0] == "fairseq-train"]
+    trainings = [words for words in word_lists(tmp_path) if words[0] == "fairseq-train"]
     sizes = {
         (value(words, "--bmt-preset"), value(words, "--save-dir")): (
             int(value(words, "--encoder-layers")),
@@ -58,7 +50,7 @@ def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
         assert value(words, "--criterion") == "cross_entropy"
         assert "--label-smoothing" not in words
     for words in (trainings[0], trainings[-1]):
-        cfg = configuration(words[words.index("--arch") :])
+        cfg = settings(words)
         assert cfg.model.encoder_embed_dim == cfg.model.decoder_embed_dim == 512
         assert cfg.model.encoder_ffn_embed_dim == cfg.model.decoder_ffn_embed_dim == 2048
         assert cfg.model.encoder_attention_heads == cfg.model.decoder_attention_heads == 8
@@ -68,9 +60,9 @@ def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:
 
 
 def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -> None:
-    word_lists = commands(tmp_path, "--depths", "2,4", "--base", 2)
+    shown = word_lists(tmp_path, "--depths", "2,4", "--base", 2)
     done: list[str] = []
-    for words in word_lists:
+    for words in shown:
         if words[0] == "fairseq-train":
             done.append(value(words, "--save-dir"))
         elif words[0] == "cp":
@@ -80,7 +72,7 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
     assert done == [
         f"models/{family}-{name}" for name in names for family in ("float", "binary", "binary")
     ]
-    measured = next(words for words in word_lists if "scaling_losses.py" in " ".join(words))
+    measured = next(words for words in shown if "scaling_losses.py" in " ".join(words))
     for name in names:
         for family in ("float", "binary"):
             assert f"{family}=models/{family}-{name}/checkpoint_last.pt" in measured
@@ -88,19 +80,16 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
 
 def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
     sets = ("--eval", f"wiki={tmp_path}/w", "--eval", f"news={tmp_path}/n")
-    word_lists = commands(tmp_path, *sets, "--subwords", "sentencepiece-unigram")
-    copied = [
-        words[1:] for words in word_lists if words[0] == "cp" and words[2].startswith("text/")
-    ]
+    shown = word_lists(tmp_path, *sets, "--subwords", "sentencepiece-unigram")
+    copied = [words[1:] for words in shown if words[0] == "cp" and words[2].startswith("text/")]
     assert [f"{tmp_path}/w.src", "text/wiki.src"] in copied
     assert len(copied) == 4
-    split = next(words for words in word_lists if words[:2] == ["fairseq-ext", "subwords"])
+    split = next(words for words in shown if words[:2] == ["fairseq-ext", "subwords"])
     assert value(split, "--kind") == "sentencepiece-unigram"
-    assert word_lists.index(split) > word_lists.index(["cp", *copied[-1]])
-    preprocess = next(words for words in word_lists if words[0] == "fairseq-preprocess")
-    last = len(preprocess) - preprocess[::-1].index("--testpref")
-    assert preprocess[last] == "bpe/test,bpe/sample,bpe/wiki,bpe/news"
-    measured = next(words for words in word_lists if "scaling_losses.py" in " ".join(words))
+    assert shown.index(split) > shown.index(["cp", *copied[-1]])
+    preprocess = next(words for words in shown if words[0] == "fairseq-preprocess")
+    assert value(preprocess, "--testpref") == "bpe/test,bpe/sample,bpe/wiki,bpe/news"
+    measured = next(words for words in shown if "scaling_losses.py" in " ".join(words))
     splits = [measured[i + 1] for i, word in enumerate(measured) if word == "--split"]
     assert splits == ["valid", "test", "sample=test1", "wiki=test2", "news=test3"]
     assert value(measured, "--train") == "sample"
@@ -128,7 +117,7 @@ def test_bad_options_are_refused_by_name(options, message, tmp_path: Path) -> No
 def test_sample_is_spread_over_the_training_text(
     lines: int, sample_lines: int, tmp_path: Path
 ) -> None:
-    script = next(words[3] for words in commands(tmp_path / "corpus") if words[0] == "awk")
+    script = next(words[3] for words in word_lists(tmp_path / "corpus") if words[0] == "awk")
     text = write_lines(tmp_path / "text", [str(i) for i in range(lines)])
     drawn = run("awk", "-v", f"wanted={sample_lines}", script, text, text).stdout.split()
     numbers = [int(line) for line in drawn]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_recipes import ENVIRONMENT, RECIPES
 from tests.support import slurm
 from tests.support.harness import wait_for
+from tests.support.recipes import ENVIRONMENT, RECIPES
 
 pytestmark = pytest.mark.system
 

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_bmt_recipes import commands, trainings, value
-from tests.recipes.test_recipes import RECIPES, bash
 from tests.support.harness import run
-from tests.support.models import configuration
+from tests.support.recipes import RECIPES, bash, commands, settings, trainings, value
 
 STUDIES = RECIPES / "studies.sh"
 SYSTEMS = {
@@ -43,7 +41,7 @@ def test_every_system_is_one_that_fairseq_takes_and_ends_with_rate_zero(study: s
     models = dry_run(study, "my", "es", "en", "--updates", 500, "--", "--dropout", "0.3")
     assert list(models) == SYSTEMS[study]
     for words in models.values():
-        cfg = configuration(words[words.index("--arch") :])
+        cfg = settings(words)
         schedule = cfg.lr_scheduler
         assert schedule._name == "cosine"
         assert schedule.warmup_updates + schedule.lr_period_updates == 500
@@ -61,9 +59,7 @@ def test_flags_that_would_fall_apart_are_refused(tmp_path: Path) -> None:
 
 def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
     systems = dry_run("bmt", "my", "es", "en")
-    models = {
-        name: configuration(words[words.index("--arch") :]) for name, words in systems.items()
-    }
+    models = {name: settings(words) for name, words in systems.items()}
     with_dropout, without = (dict(models[name].model) for name in ("bmt-dropout", "bmt"))
     differing = {key for key in with_dropout if with_dropout[key] != without[key]}
     assert {key for key in differing if "dropout" not in key} == set()
@@ -72,9 +68,7 @@ def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
 
 def test_slots_with_another_start_differ_in_the_start_alone() -> None:
     systems = dry_run("linformer-slots", "my", "es", "en", "slots-4", "slots-4-normal")
-    models = [
-        dict(configuration(words[words.index("--arch") :]).model) for words in systems.values()
-    ]
+    models = [dict(settings(words).model) for words in systems.values()]
     differing = {key for key in models[0] if models[0][key] != models[1][key]}
     assert differing == {"linformer_init"}
     assert [model["linformer_init"] for model in models] == ["identity", "normal"]

@@ -10,22 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_bmt_recipes import commands, value
-from tests.recipes.test_recipes import RECIPES, bash, start
 from tests.support.harness import wait_for, write_lines
+from tests.support.recipes import RECIPES, bash, dry_run, start, value
 
 BACK = RECIPES / "back_translation.sh"
 DISTIL = RECIPES / "sequence_distillation.sh"
 
 
-def dry_run(recipe: Path, tmp_path: Path, *options: object, ok: bool = True) -> str:
-    output = bash(recipe, "--out", tmp_path / "run", *options, ok=ok, DRY_RUN="1", SMOKE="0").stderr
-    assert not (tmp_path / "run").exists()
-    return output
-
-
-def named(output: str, *names: str) -> list[list[str]]:
-    return [words for words in commands(output) if words[: len(names)] == [*names]]
+def named(word_lists: list[list[str]], *names: str) -> list[list[str]]:
+    return [words for words in word_lists if words[: len(names)] == [*names]]
 
 
 # ---- what they would do --------------------------------------------------------------------------
@@ -40,46 +33,46 @@ def named(output: str, *names: str) -> list[list[str]]:
     ],
 )
 def test_back_translation(tmp_path: Path, method: str, search: list[str]) -> None:
-    output = dry_run(BACK, tmp_path, "--method", method, "--updates", 3000)
-    reverse, baseline, augmented = named(output, "fairseq-train")
+    shown = dry_run(BACK, tmp_path, "--method", method, "--updates", 3000)
+    reverse, baseline, augmented = named(shown, "fairseq-train")
     assert (value(reverse, "--source-lang"), value(reverse, "--target-lang")) == ("de", "en")
     assert baseline == augmented  # but for the folder
     assert value(baseline, "--source-lang") == "en"
     assert value(baseline, "--max-update") == value(reverse, "--max-update") == "3000"
     assert value(baseline, "--save-interval-updates") == "75"  # 10 of them in the last quarter
     assert value(baseline, "--keep-interval-updates") == "10"
-    averages = named(output, "fairseq-ext", "average")
+    averages = named(shown, "fairseq-ext", "average")
     assert [value(words, "--last-updates") for words in averages] == ["10", "10", "10"]
-    trained = [value(words, "--trainpref") for words in named(output, "fairseq-preprocess")]
+    trained = [value(words, "--trainpref") for words in named(shown, "fairseq-preprocess")]
     assert trained == ["../parallel/train", "../parallel/train", "../mixed/train"]
-    (translated,) = named(output, "fairseq-ext", "translate")
+    (translated,) = named(shown, "fairseq-ext", "translate")
     assert translated[-len(search) :] == search
     assert value(translated, "--path") == "reverse/checkpoints/average.pt"
-    (mixed,) = named(output, "fairseq-ext", "corpus", "mix")
+    (mixed,) = named(shown, "fairseq-ext", "corpus", "mix")
     assert value(mixed, "--tag") == "<BT>"
     assert (value(mixed, "--source"), value(mixed, "--target")) == ("synthetic.txt", "mono.txt")
 
 
 def test_distillation(tmp_path: Path) -> None:
-    output = dry_run(DISTIL, tmp_path, "--", "--seed", 7)
-    teacher, baseline, student = named(output, "fairseq-train")
+    shown = dry_run(DISTIL, tmp_path, "--", "--seed", 7)
+    teacher, baseline, student = named(shown, "fairseq-train")
     assert baseline == student  # but for the folder
     assert teacher.count("--decoder-layers") == 1
     assert student[-2:] == ["--seed", "7"]
-    assert student[len(student) - student[::-1].index("--decoder-layers")] == "1"
-    (mixed,) = named(output, "fairseq-ext", "corpus", "mix")
+    assert value(student, "--decoder-layers") == "1"
+    (mixed,) = named(shown, "fairseq-ext", "corpus", "mix")
     assert (value(mixed, "--source"), value(mixed, "--copies")) == ("sources.txt", "0")
 
 
 @pytest.mark.parametrize(("recipe", "option"), [(BACK, "--reverse"), (DISTIL, "--teacher")])
 def test_a_model_that_there_is(recipe: Path, option: str, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
-    output = dry_run(recipe, tmp_path, option, tmp_path / "bundle")
-    assert len(named(output, "fairseq-train")) == len(named(output, "fairseq-ext", "average")) == 2
-    (translated,) = named(output, "fairseq-ext", "translate")
+    shown = dry_run(recipe, tmp_path, option, tmp_path / "bundle")
+    assert len(named(shown, "fairseq-train")) == len(named(shown, "fairseq-ext", "average")) == 2
+    (translated,) = named(shown, "fairseq-ext", "translate")
     assert value(translated, "--model") == str(tmp_path / "bundle")
     assert "--path" not in translated
-    (compared,) = named(output, "fairseq-ext", "compare")
+    (compared,) = named(shown, "fairseq-ext", "compare")
     assert compared.count("--system") == 2
 
 
@@ -100,16 +93,18 @@ def test_a_model_that_there_is(recipe: Path, option: str, tmp_path: Path) -> Non
 def test_options_that_cannot_be(
     recipe: Path, options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    assert message in dry_run(recipe, tmp_path, *options, ok=False)
+    done = bash(recipe, "--out", tmp_path / "run", *options, ok=False, DRY_RUN="1", SMOKE="0")
+    assert message in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_text_is_checked_before_a_training(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", ["eins"])
-    output = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)
-    written = named(output, "fairseq-ext", "corpus", "monolingual")[0]
+    shown = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)
+    written = named(shown, "fairseq-ext", "corpus", "monolingual")[0]
     assert value(written, "--text") == str(text)
     assert "--skip" not in written
-    assert output.index("corpus monolingual") < output.index("fairseq-train")
+    assert shown.index(written) < shown.index(named(shown, "fairseq-train")[0])
 
 
 @pytest.mark.parametrize(

@@ -7,27 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.test_bmt_recipes import commands, trainings, value
-from tests.recipes.test_recipes import RECIPES, bash
-from tests.support.harness import run
-from tests.support.models import configuration
+from tests.support.harness import run, write_lines
+from tests.support.recipes import RECIPES, bash, dry_run, settings, trainings, value
 
 RECIPE = RECIPES / "tatoeba.sh"
 SMOKE = {"SMOKE": "1"}
 
 
-def dry_run(tmp_path: Path, *options: object) -> list[list[str]]:
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("Go.\tVe.\n")
-    options = ("--archive", pairs, "--out", tmp_path / "run", *options)
-    word_lists = commands(bash(RECIPE, *options, DRY_RUN="1", SMOKE="0").stderr)
-    assert list(tmp_path.iterdir()) == [pairs]
-    return word_lists
+@pytest.fixture
+def options(tmp_path: Path) -> tuple[object, ...]:
+    """Return a dry run's first options."""
+    return ("--archive", write_lines(tmp_path / "pairs.tsv", ["Go.\tVe."]))
 
 
 @pytest.mark.parametrize(("src", "tgt", "columns"), [("es", "en", "2,1"), ("en", "es", "1,2")])
-def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tmp_path: Path):
-    word_lists = dry_run(tmp_path, "--src", src, "--tgt", tgt, "muse")
+def test_both_directions_take_their_columns(src, tgt, columns: str, options, tmp_path: Path):
+    word_lists = dry_run(RECIPE, tmp_path, *options, "--src", src, "--tgt", tgt, "muse")
     (split,) = [words for words in word_lists if words[:3] == ["fairseq-ext", "corpus", "pairs"]]
     assert value(split, "--columns") == columns
     ((folder, words),) = trainings(word_lists).items()
@@ -44,9 +39,10 @@ def test_both_directions_take_their_columns(src: str, tgt: str, columns: str, tm
         *("bmt", "bmt-1"),
     ],
 )
-def test_the_rate_ends_at_zero_with_the_last_update(name: str, tmp_path: Path):
-    ((_, words),) = trainings(dry_run(tmp_path, "--updates", 5000, "--warmup", 400, name)).items()
-    cfg = configuration(words[words.index("--arch") :])
+def test_the_rate_ends_at_zero_with_the_last_update(name: str, options, tmp_path: Path):
+    options = (*options, "--updates", 5000, "--warmup", 400, name)
+    (words,) = trainings(dry_run(RECIPE, tmp_path, *options)).values()
+    cfg = settings(words)
     assert cfg.model.share_all_embeddings
     assert cfg.optimization.max_update == 5000
     schedule = cfg.lr_scheduler

@@ -1,0 +1,107 @@
+"""Recipes as a user runs them, what they would run, and what fairseq makes of its words."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.optim.adam import FairseqAdam
+from fairseq.optim.lr_scheduler import build_lr_scheduler
+
+from tests.support import forking
+from tests.support.harness import BIN, FRESH, REPO
+from tests.support.models import configuration
+
+RECIPES = REPO / "recipes"
+
+# A clean shell: no settings of ours, no terminal, an old-fashioned locale, this environment first.
+ENVIRONMENT = {
+    "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/nonexistent",
+    "LANG": "C",
+    "SMOKE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+if "PYTHONPATH" in os.environ:  # of another checkout than the one that is installed
+    ENVIRONMENT["PYTHONPATH"] = os.environ["PYTHONPATH"]
+
+
+def bash(
+    *words: object, ok: bool = True, fresh: bool = FRESH, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a recipe, whose commands are forks of one process unless it wants ``fresh`` ones."""
+    variables = {**ENVIRONMENT, **environment}
+    real = Path(str(words[0])).suffix == ".sh" and environment.get("DRY_RUN") != "1"
+    if real and not fresh and "PATH" not in environment:
+        variables["PATH"] = f"{forking.programs(os.getpid())}:{variables['PATH']}"
+    done = subprocess.run(
+        ["bash", *map(str, words)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=600,
+    )
+    transcript = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert (done.returncode == 0) if ok else (done.returncode > 0), transcript
+    assert "Traceback" not in done.stderr, transcript
+    return done
+
+
+def library(script: str, *, ok: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    return bash("-c", f'source "{RECIPES}/lib.sh"\n{script}', ok=ok, **env)
+
+
+def start(*words: object) -> subprocess.Popen[bytes]:
+    """Start a recipe in a process group of its own, to be killed with its forked commands."""
+    programs = [] if FRESH else [str(forking.programs(os.getpid()))]
+    path = ":".join([*programs, ENVIRONMENT["PATH"]])
+    return subprocess.Popen(
+        ["bash", *map(str, words)],
+        env={**ENVIRONMENT, "PATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=os.setpgrp,
+    )
+
+
+def commands(shown: str) -> list[list[str]]:
+    """Parse the commands that a recipe shows, into words."""
+    return [shlex.split(line[2:]) for line in shown.splitlines() if line.startswith("+ ")]
+
+
+def value(words: list[str], flag: str) -> str:
+    """Return the value of an option that fairseq takes: the last one of the command."""
+    return words[len(words) - words[::-1].index(flag)]
+
+
+def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
+    """Return the words of each fairseq-train command by the folder of its model."""
+    return {
+        value(words, "--save-dir"): words for words in word_lists if words[0] == "fairseq-train"
+    }
+
+
+def dry_run(recipe: Path, folder: Path, *options: object, **environment: str) -> list[list[str]]:
+    """Return the commands of a run in ``folder`` that is only shown, and no smoke test."""
+    words = (recipe, "--out", folder / "run", *options)
+    done = bash(*words, **{"DRY_RUN": "1", "SMOKE": "0", **environment})
+    assert not (folder / "run").exists()
+    return commands(done.stderr)
+
+
+def settings(words: list[str]) -> Any:
+    """Return fairseq's configuration of a command that has ``--arch`` before its other flags."""
+    return configuration(words[words.index("--arch") :])
+
+
+def learning_rates(words: list[str], last: int) -> list[float]:
+    """Return the rates of fairseq's scheduler, built from flags, for updates 0 to ``last``."""
+    cfg = settings(words)
+    optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
+    return [scheduler.step_update(update) for update in range(last + 1)]
