@@ -116,14 +116,15 @@ def error_line(*words: object) -> str:
 
     from fairseq_ext import cli
 
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as stopped,
     ):
         cli.main([str(word) for word in words])
-    assert (stopped.value.code, out.getvalue()) == (1, "")
+    out.flush()
+    assert (stopped.value.code, out.buffer.getvalue()) == (1, b"")
     assert "Traceback" not in err.getvalue()
     line = err.getvalue().splitlines()[-1]
     assert line.startswith("fairseq-ext: error: ")
