@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.utils import extras
-from tests.support.harness import REPO, error_line, run
+from tests.support.harness import REPO, run
 
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]
@@ -86,14 +86,11 @@ def test_an_installation_by_hand_satisfies_the_recipes() -> None:
         (("mbr", "out", "--num-candidates", "2", "-o", "best"), "scipy"),
     ],
 )
-def test_a_library_that_is_missing_is_one_line_with_its_extra(
-    tmp_path, command, module, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, module, None)
+def test_a_library_that_is_missing_is_one_line_with_its_extra(tmp_path, command, module) -> None:
+    hide = f"import sys; sys.modules[{module!r}] = None; from fairseq_ext import cli; cli.main()"
+    done = run(sys.executable, "-c", hide, *command, cwd=tmp_path, ok=False)
     cure = f"`pip install 'fairseq-ext[{extras.EXTRAS[module]}]'`"
-    message = f"fairseq-ext: error: `{module}` is not installed: {cure}."
-    assert error_line(*command) == message
+    assert done.stderr == f"fairseq-ext: error: `{module}` is not installed: {cure}.\n"
     assert list(tmp_path.iterdir()) == []
 
 
