@@ -147,8 +147,6 @@ def translate(request: Request) -> int:
     """Translate the input of a resolved request, and return the exit status."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
-    from tqdm import tqdm
-
     from fairseq_ext.utils import files
     from fairseq_ext.utils.file_versions import FileVersions
 
@@ -162,8 +160,12 @@ def translate(request: Request) -> int:
         out = out or _standard_output()
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
         start = time.monotonic()
-        bar = {"total": line_count, "desc": "translate", "unit": " lines", "disable": None}
-        count = session.write(tqdm(session.translate_all(), **bar), out, details)
+        translations = session.translate_all()
+        if sys.stderr.isatty():
+            from tqdm import tqdm  # not for one sentence, which takes no longer than the import
+
+            translations = tqdm(translations, total=line_count, desc="translate", unit=" lines")
+        count = session.write(translations, out, details)
         input_versions.require_unchanged()
         print(_summary(session.translator, count, time.monotonic() - start), file=sys.stderr)
     return 0
