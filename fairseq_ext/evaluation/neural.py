@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,25 +207,20 @@ def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
     """Yield metrics by their names in a table, and close them afterwards."""
-    metrics = [NeuralMetric(specification, python, batch_size) for specification in specifications]
-    labels = [metric.name for metric in metrics]
-    if len(metrics) > 1:
-        labels = [f"{metric.name} {_short(metric.model)}" for metric in metrics]
-    if twice := [label for label in labels if labels.count(label) > 1]:
-        raise ConfigError(
-            f"`--metric` must give each model a name of its own, but {twice[0]} is there twice."
-        )
-    try:
-        yield dict(zip(labels, metrics, strict=True))
-    finally:
-        for metric in metrics:
-            metric.close()
-
-
-def _short(model: str) -> str:
-    """Shorten ``Unbabel/wmt22-comet-da``, or a local path, to ``wmt22-comet-da``."""
-    path = Path(model).absolute()
-    return path.parent.parent.name if path.is_file() else path.name
+    with ExitStack() as stack:
+        metrics = {}
+        for specification in specifications:
+            metric = stack.enter_context(NeuralMetric(specification, python, batch_size))
+            label = metric.name
+            if len(specifications) > 1:  # `wmt22-comet-da`, on the Hub or as a local path
+                path = Path(metric.model).absolute()
+                model = path.parent.parent.name if path.is_file() else path.name
+                label = f"{metric.name} {model}"
+            if label in metrics:
+                fault = f"but {label} is there twice"
+                raise ConfigError(f"`--metric` must give each model a name of its own, {fault}.")
+            metrics[label] = metric
+        yield metrics
 
 
 def _python(python: str | None) -> str:

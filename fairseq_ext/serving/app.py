@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import html
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
-from itertools import islice
 from pathlib import Path
 from string import Template
 from typing import Any, TypeVar
@@ -138,82 +138,65 @@ class Service:
     def _load(self) -> int:
         return self._batcher.waiting + self._reading + self._encoding
 
-    async def _encode(self, lines: list[str], model: Served) -> list[list[Sentence]]:
-        """Encode lines in the text thread; until then they count as waiting."""
-        if self._load + len(lines) > self._limits.max_queue:
+    async def _encode(self, texts: list[list[str]], model: Served) -> list[list[list[Sentence]]]:
+        """Encode the lines of texts in the text thread; until then they count as waiting."""
+        count = sum(map(len, texts))
+        if self._load + count > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         loop = asyncio.get_running_loop()
-        self._encoding += len(lines)
+        self._encoding += count
         try:
-            return await loop.run_in_executor(self._text_thread, model.encode, lines)
+            return await loop.run_in_executor(
+                self._text_thread, lambda: [model.encode(lines) for lines in texts]
+            )
         finally:
-            self._encoding -= len(lines)
+            self._encoding -= count
 
     async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
         """Encode, translate and decode the texts of a query."""
-        loop = asyncio.get_running_loop()
         # Lines end at LF or CRLF only.
         split = [[line.removesuffix("\r") for line in text.split("\n")] for text in query.texts]
-        lines = [line for lines_of_text in split for line in lines_of_text]
-        encoded = await self._encode(lines, model)
-        # Line and number of each sentence that is not empty.
-        places = [
-            (line, number)
-            for line, parts in enumerate(encoded)
-            for number, sentence in enumerate(parts)
-            if sentence.tokens.strip()
-        ]
-        sentences = [encoded[line][number] for line, number in places]
-        for (line, _), sentence in zip(places, sentences, strict=True):
-            if sentence.length > model.translator.limit:
-                raise Refusal(413, _too_long(split, line, sentence.length, model))
+        encoded = await self._encode(split, model)
+        limit = model.translator.limit
+        sentences: list[Sentence] = []
+        for number, lines in enumerate(encoded, start=1):
+            for place, line in enumerate(lines, start=1):
+                sentences += filter(_has_text, line)
+                longest = max(sentence.length for sentence in line)
+                if longest > limit:
+                    text = f"text {number}, " if len(encoded) > 1 else ""
+                    raise Refusal(
+                        413,
+                        f"{text}line {place}: {longest:,} source tokens, but "
+                        f"{model.translator.limit_name} at most {limit:,}. Split the line into "
+                        "sentences.",
+                    )
         self._limits.check_sentences(len(sentences))
         translated = await self._batcher.translate(model.translator, sentences)
-        candidates: list[list[list[Candidate]]] = [[[] for _ in parts] for parts in encoded]
-        for (line, number), ranked in zip(places, translated, strict=True):
-            candidates[line][number] = ranked
-        ranks = 1 + query.alternatives
-        return await loop.run_in_executor(
-            self._text_thread, _build_answer, query, model, split, candidates, ranks
-        )
+        loop = asyncio.get_running_loop()
+        work = partial(_build_answer, query, model, encoded, iter(translated))
+        return await loop.run_in_executor(self._text_thread, work)
 
 
-def _too_long(split: Sequence[Sequence[str]], place: int, length: int, model: Served) -> str:
-    """Name a line that is too long; ``place`` counts the lines of all texts."""
-    number = 0
-    while place >= len(split[number]):
-        place -= len(split[number])
-        number += 1
-    text = f"text {number + 1}, " if len(split) > 1 else ""
-    return (
-        f"{text}line {place + 1}: {length:,} source tokens, but {model.translator.limit_name} at "
-        f"most {model.translator.limit:,}. Split the line into sentences."
-    )
+def _has_text(sentence: Sentence) -> bool:
+    return bool(sentence.tokens.strip())
 
 
 def _build_answer(
     query: Query,
     model: Served,
-    split: Sequence[Sequence[str]],
-    candidates: Sequence[Sequence[Sequence[Candidate]]],
-    ranks: int,
+    encoded: Sequence[Sequence[Sequence[Sentence]]],
+    translated: Iterator[list[Candidate]],
 ) -> dict[str, Any]:
-    """Build the answer: for each text its translations, with lines of equal rank joined.
-
-    Args:
-        query: the request.
-        model: decodes.
-        split: lines of each text.
-        candidates: of each sentence of each line of all texts.
-        ranks: the most translations of a text.
-    """
-    remaining, texts = iter(candidates), []
-    for lines in split:
-        of_lines = list(islice(remaining, len(lines)))
-        rank_count = min(ranks, max([1, *(len(ranked) for line in of_lines for ranked in line)]))
-        texts.append(
-            ["\n".join(model.decode(line, rank) for line in of_lines) for rank in range(rank_count)]
-        )
+    """Build the answer: for each text its translations, with lines of equal rank joined."""
+    texts = []
+    for lines in encoded:
+        candidates = []
+        for line in lines:
+            candidates.append([next(translated) if _has_text(part) else [] for part in line])
+        most = max([1, *(len(ranked) for line in candidates for ranked in line)])
+        ranks = range(min(1 + query.alternatives, most))
+        texts.append(["\n".join(model.decode(line, rank) for line in candidates) for rank in ranks])
     best = [ranked[0] for ranked in texts]
     alternatives = [ranked[1:] for ranked in texts]
     single = isinstance(query.q, str)
