@@ -106,9 +106,7 @@ def all_commands() -> list[Command]:
 def add_all(parser: Parser, only: str | None = None) -> None:
     """Add every subcommand, listed in the parser's help below the heading of its group.
 
-    Args:
-        parser: of ``fairseq-ext``.
-        only: name of the called subcommand; if it exists, no other is imported.
+    If there is a subcommand called ``only``, no other is imported.
     """
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands

@@ -63,13 +63,7 @@ class TokenizerOptions:
     def choose(
         self, undoing: Iterable[Undoing], references: Sequence[str], path: Path | None = None
     ) -> str:
-        """Choose the tokenizer by option, language or text.
-
-        Args:
-            undoing: how translations become text, with their language if it is known.
-            references: the reference text, or other text of the target language.
-            path: of the reference.
-        """
+        """Choose the tokenizer by option, language or text; ``path`` is that of the reference."""
         from fairseq_ext.evaluation.score import choose_tokenizer
 
         languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]
@@ -177,9 +171,7 @@ class UndoingOptions:
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
         """Choose how the translations in outputs of one system become text.
 
-        Args:
-            generated: outputs of fairseq-generate.
-            subwords: kind of pieces if neither ``--remove-bpe`` nor a ``text.json`` says it.
+        ``subwords`` is the kind of pieces if neither ``--remove-bpe`` nor a ``text.json`` says it.
         """
         from fairseq_ext.text import generated as outputs
         from fairseq_ext.text.pipeline import Pipeline
@@ -213,12 +205,7 @@ class UndoingOptions:
 
 
 def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
-    """Add the options of how translations become text as a group.
-
-    Args:
-        parser: of a command.
-        pieces: whether to add ``--remove-bpe``.
-    """
+    """Add the options of how translations become text as a group; ``pieces``: --remove-bpe too."""
     group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where the run of the translations has no text.json, or to override it.",

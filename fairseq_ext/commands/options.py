@@ -72,9 +72,8 @@ def print_paths(paths: Sequence[Path]) -> int:
 def keep_inputs(args: Any) -> None:
     """Refuse a command line that would overwrite an input, or write two outputs to one file.
 
-    Args:
-        args: its :data:`OUTPUTS` are files to write, and all other paths are read. For a command
-            that writes several files, ``endings`` has the endings to add to ``--output``.
+    The :data:`OUTPUTS` of ``args`` are files to write, and all other paths are read. A command that
+    writes several files sets ``endings``, which are added to ``--output``.
     """
     written: dict[str, str] = {}
     for name in OUTPUTS:

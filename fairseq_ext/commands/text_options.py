@@ -64,12 +64,8 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the functions between text and tokens.
 
-    Args:
-        options: of the command.
-        src, tgt: languages.
-        folders: where a ``text.json`` may be; the first one found counts.
-        codes: replace ``--bpe-codes``.
-        constraints: whether target text follows a line after tabs.
+    The first ``text.json`` in the folders counts; ``codes`` replace ``--bpe-codes``, and with
+    ``constraints`` target text follows a line after tabs.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

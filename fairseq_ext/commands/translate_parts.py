@@ -47,12 +47,7 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Refuse options that need another one, and outputs in the folder of the parts.
-
-        Args:
-            inputs: the texts.
-            outputs: the files to write at the end, by the names of their options.
-        """
+        """Refuse options that need another one, and outputs in the folder of the parts."""
         if self == PartOptions():
             return
         from fairseq_ext.utils import shared_folder

@@ -42,16 +42,7 @@ class Answer:
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a sentence with each of the systems.
-
-    Args:
-        sentence: text as typed, with several sentences for systems that split it.
-        systems: the chosen systems.
-        max_words: the most words to translate.
-
-    Returns:
-        The answer of each system, in order.
-    """
+    """Translate a sentence with each of the systems, which may split it into several."""
     words = sentence.split()
     if not words:
         raise DataError("Type a sentence first.")
@@ -113,10 +104,7 @@ def heat_map(attention: plots.Alignment) -> bytes:
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
     """Return different sentences of middling length, spread over the folder's first split.
 
-    Args:
-        data: folder of fairseq-preprocess; its ``text.json``, if any, says how tokens become text.
-        src, tgt: languages of the model.
-        max_words: the most words that the demo translates.
+    ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text.
     """
     if not any(data.glob("*.bin")):
         return []  # a bundle, which needs no fairseq

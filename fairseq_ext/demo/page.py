@@ -28,15 +28,7 @@ def build(
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """Build the page.
-
-    Args:
-        systems: by name.
-        translate: returns the answers of the named systems to a sentence; the page shows a
-            :class:`~fairseq_ext.utils.errors.DataError`.
-        max_words: for the hint below the field.
-        examples: sentences to click.
-    """
+    """Build the page of systems, by name, that ``translate`` asks, with sentences to click."""
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")

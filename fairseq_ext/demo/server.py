@@ -118,9 +118,7 @@ def _beside(name: str) -> str:
 def application(blocks: gr.Blocks, host: str) -> ASGIApp:
     """Make a web application of the page, without uploads, statistics and its own description.
 
-    Args:
-        blocks: the page.
-        host: the address or name that it is served on.
+    ``host`` is the address or name that it is served on.
     """
     blocks.state_session_capacity = VISITORS
     blocks._queue.ANALYTICS_MAX_EVENTS = VISITORS
@@ -148,13 +146,7 @@ def application(blocks: gr.Blocks, host: str) -> ASGIApp:
 
 
 def serve(blocks: gr.Blocks, listener: socket.socket, host: str) -> None:
-    """Serve the page until the process is interrupted.
-
-    Args:
-        blocks: the page.
-        listener: from :func:`fairseq_ext.utils.address.listen`.
-        host: as for :func:`application`.
-    """
+    """Serve the page on an open socket until the process is interrupted."""
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False}
     settings["timeout_graceful_shutdown"] = 1  # seconds, because an open page holds a connection
     with listener:

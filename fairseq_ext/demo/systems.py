@@ -74,12 +74,7 @@ MakeCodec = Callable[[Named, Translates], TextCodec]
 
 
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
-    """Parse the systems, in the order given.
-
-    Args:
-        arguments: each as ``[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]``.
-        data: folder for systems that name none; None for the model's own, or its training's.
-    """
+    """Parse the systems, in the order given; ``data`` is the folder of those that name none."""
     systems: dict[str, Named] = {}
     for argument in arguments:
         model, *parts = _PART.split(argument)
@@ -110,14 +105,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 def load(
     named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
 ) -> System:
-    """Load a model, once for all sentences.
-
-    Args:
-        named: the system.
-        make_search: makes its search from the model's own defaults.
-        make_codec: makes the codec between its text and its tokens.
-        split_sentences: whether to translate each sentence of a text separately.
-    """
+    """Load a model, once for all sentences, with the functions that make its search and codec."""
     with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
         translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
         opened_model.versions.require_unchanged()

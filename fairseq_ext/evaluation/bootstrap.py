@@ -74,7 +74,7 @@ def bootstrap(
     tokenizer: str = USUAL,
     extra_metrics: Sequence[str] = (),
 ) -> Comparison:
-    """Compare systems with a baseline by BLEU and chrF2; each system has one or several runs.
+    """Compare systems with a baseline by BLEU, chrF2 and further metrics of sacrebleu.
 
     ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
 
@@ -84,7 +84,7 @@ def bootstrap(
         baseline: name of the baseline in ``systems``.
         samples: number of samples to draw.
         tokenizer: sacrebleu's tokenizer for BLEU.
-        extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        extra_metrics: see :func:`~fairseq_ext.evaluation.score.build_metrics`.
     """
     drawn = draw_sentences(len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
@@ -111,12 +111,8 @@ def bootstrap_of_means(
 ) -> Comparison:
     """Compare systems by a metric whose score of a text is the mean of its segments' scores.
 
-    Args:
-        label: name of the metric.
-        systems: the scores of all segments for each run, by system.
-        signature: signature of the metric.
-        baseline: name of the baseline in ``systems``.
-        samples: number of samples to draw; they are the same as for the other metrics.
+    ``systems`` has the scores of all segments for each run; the samples are those of the other
+    metrics.
     """
     sentences = len(systems[baseline][0])
     drawn = draw_sentences(sentences, samples)
@@ -169,13 +165,7 @@ def draw_sentences(sentences: int, samples: int) -> np.ndarray:
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Compute the score of a translation, and of its samples, ``[samples]``.
-
-    Args:
-        metric: a metric from :func:`~fairseq_ext.evaluation.score.build_metrics`.
-        lines: lines of the translation.
-        draws: numbers of sentences, ``[samples, sentences]``.
-    """
+    """Compute the score of a translation, and of its samples, ``[samples]``, by a metric."""
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     # Computed as in sacrebleu, to agree in the last digits.
     counts = np.array(sentence_statistics, dtype=np.float32)
@@ -200,15 +190,7 @@ def check_comparable(
     names: Sequence[str],
     samples: int,
 ) -> None:
-    """Refuse systems that are not comparable.
-
-    Args:
-        translations: all translations, by the name for messages.
-        references: the references of all translations.
-        baseline: name of the baseline.
-        names: names of the systems.
-        samples: number of samples of the bootstrap.
-    """
+    """Refuse too few samples, a missing baseline, and translations, by file, of another length."""
     chosen_seed()
     if baseline not in names:
         raise ConfigError(

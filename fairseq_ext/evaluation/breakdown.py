@@ -61,12 +61,8 @@ def break_down(
 ) -> Breakdown:
     """Score the sentences of each kind, and count the faults of translations.
 
-    Args:
-        references: references of the test set.
-        texts: translations of each run, by system.
-        sources: source sentences, to find names and copies; None finds names in the references
-            only, and no copies.
-        training: lines of the training text, to count words; None leaves out kinds by rarity.
+    Without sources, names are those of the references, and no copies are counted; without lines of
+    training text there are no kinds by rarity.
     """
     from sacrebleu import CHRF
 
@@ -173,8 +169,7 @@ def most_different(
 ) -> list[tuple[int, float, float]]:
     """Find the sentences whose chrF2 differs most between two translations, the largest first.
 
-    Returns:
-        Each sentence's number and its two scores; sentences translated equally are left out.
+    Return each sentence's number and its two scores, without sentences translated equally.
     """
     from sacrebleu import CHRF
 
@@ -213,15 +208,7 @@ def measure_overlap(
     tokenizer: str,
     extra_metrics: Sequence[str] = (),
 ) -> Overlap:
-    """Find references in training text, and score the systems on the other sentences.
-
-    Args:
-        training: files of plain text in the target language.
-        references: references of the test set.
-        translations: translations by system and run.
-        tokenizer: sacrebleu's tokenizer for BLEU.
-        extra_metrics: further metrics, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
-    """
+    """Find references in files of training text, and score the systems on the other sentences."""
     matches = contamination.find(references, contamination.texts(training))
     numbers = {match.sentence for match in matches}
     rest = [number for number in range(len(references)) if number not in numbers]

@@ -264,13 +264,7 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
-    """Return a whole page of Markdown, which links to the other files of :func:`write`.
-
-    Args:
-        result: the comparison.
-        output: common path of the files.
-        pictures: existing pictures to add.
-    """
+    """Return a whole page of Markdown, which links to the other files of :func:`write`."""
     stem, picture = plots.stem(output), plots.with_ending(output, ".png")
     count, name = len(result.systems), quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
@@ -331,12 +325,10 @@ def _sample(sample: Sample) -> str:
 
 
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
-    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the picture, ``.json`` and ``.tsv.gz``.
+    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json`` and ``.tsv.gz``.
 
-    Args:
-        result: the comparison.
-        output: common path of the files; with ``.svg`` the picture is an SVG, else a PNG.
-        pictures: existing pictures to add to the page.
+    With an output named ``.svg`` the pictures are SVGs, else PNGs; ``pictures`` are existing ones
+    to show on the page.
     """
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",
@@ -360,10 +352,7 @@ def forest_path(output: str | Path) -> Path:
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
     """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
 
-    Filled marks are significant after Holm's correction.
-
-    Returns:
-        The file written; none if there is one system.
+    Filled marks are significant after Holm's correction. There is no file if there is one system.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -401,11 +390,7 @@ def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, s
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
-    """Draw BLEU with its interval by size and speed, or by system if these are unknown.
-
-    Returns:
-        The files written: the picture, and the whole comparison as JSON.
-    """
+    """Draw BLEU with its interval by size and speed, or by system if these are unknown."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -184,15 +184,9 @@ def relative(scores: LengthScores, baseline: str) -> LengthScores:
 def plot_lengths(
     scores: LengthScores, output: str | Path, relative_to: str | None = None
 ) -> list[Path]:
-    """Draw BLEU over length, one line for each system.
+    """Draw BLEU over length, one line for each system; return the files written (picture, JSON).
 
-    Args:
-        scores: scores of the systems.
-        output: path of the picture.
-        relative_to: the system whose BLEU is subtracted, so that small differences show.
-
-    Returns:
-        The files written: the picture, and JSON with the scores, and the differences if drawn.
+    With ``relative_to``, that system's BLEU is subtracted, so that small differences show.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -125,10 +125,7 @@ def build_metrics(
 ) -> dict[str, Any]:
     """Build sacrebleu's BLEU (mixed case), chrF2 and others, by the names that tables show.
 
-    Args:
-        references: detokenized text.
-        tokenizer: of sacrebleu, for BLEU.
-        extra_metrics: keys of :data:`TEXT_METRICS`.
+    ``extra_metrics`` are keys of :data:`TEXT_METRICS`.
     """
     from sacrebleu.metrics import CHRF, TER
 
@@ -338,13 +335,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 def generated_sources(
     sentences: Sequence[Sentence], undoing: Undoing, path: str | Path
 ) -> list[str]:
-    """Turn the S lines of an output into text, by the same steps as translations.
-
-    Args:
-        sentences: sentences of the output.
-        undoing: converter of the output's tokens to text.
-        path: path of the output, for messages.
-    """
+    """Turn the S lines of an output into text, by the same steps as translations."""
     lines = []
     for sentence in sentences:
         if sentence.source is None:
@@ -390,9 +381,7 @@ def _check_counts(
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     """Read the scores of one system from the JSON of ``score`` or ``compare``.
 
-    Args:
-        path: path of the JSON.
-        system: name of the system in a comparison; None if there is only one.
+    A comparison of several systems needs the name of one.
     """
     content = read_json(path)
     try:

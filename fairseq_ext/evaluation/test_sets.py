@@ -25,10 +25,8 @@ def source(test_set: Path, pair: str | None) -> Path | None:
 def reference(test_set: Path, pair: str | None) -> Path:
     """Return the file with the reference, downloaded if necessary.
 
-    Args:
-        test_set: a file, or the name of a set, such as ``wmt14/full``; an existing file takes
-            precedence.
-        pair: languages of the set, such as ``en-de``; a file needs none.
+    ``test_set`` is a file, which takes precedence, or the name of a set, such as ``wmt14/full``,
+    which needs ``pair``, such as ``en-de``.
     """
     name = test_set.as_posix()
     if test_set.exists() or test_set.suffix or test_set.is_absolute():

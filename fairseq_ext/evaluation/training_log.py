@@ -140,13 +140,10 @@ class Training:
 
 
 def read_training(log: str) -> Training:
-    """Sum up a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
+    """Sum up the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
     A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
     from a checkpoint, only the updates in this log are counted.
-
-    Args:
-        log: the text of the log.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

@@ -25,13 +25,7 @@ Runs = Sequence[Sequence[str]]
 def write_table(
     path: Path, texts: Mapping[str, Runs], tokens: Mapping[str, Runs] | None = None
 ) -> None:
-    """Write a table.
-
-    Args:
-        path: path of the file.
-        texts: lines of each run, by system.
-        tokens: the lines as words, for systems whose words are known.
-    """
+    """Write a table of the lines of each run by system, as words where these are known."""
     columns = []
     for name in texts:
         has_tokens = name in (tokens or {})

@@ -112,9 +112,7 @@ class Pairs:
     def find(self, source: str, target: str) -> tuple[str, Served]:
         """Find the source language and the model for a request.
 
-        Args:
-            source: a language, or ``auto`` if only one is translated to the target.
-            target: a language.
+        The source may be ``auto`` if only one language is translated to the target.
         """
         sources = [src for src, tgt in self.models if tgt == target]
         if source == AUTO:

@@ -50,10 +50,7 @@ def application(settings: Settings) -> ASGIApp:
 def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -> int:
     """Serve until a signal, and return the exit status.
 
-    Args:
-        loaded: the application of a single process; None with several workers.
-        settings: for workers, which make their own applications.
-        listener: from :func:`fairseq_ext.utils.address.listen`.
+    ``loaded`` is the application of a single process; several workers make their own.
     """
     config = partial(
         uvicorn.Config,
