@@ -17,7 +17,7 @@ from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
 from fairseq_ext.decoding.search import DATA_HELP
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, from_args, option
+from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.search import Translates
@@ -72,8 +72,7 @@ def add(commands: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     """Serve the page until the process is interrupted."""
     request = from_args(Request, args)
-    if request.max_words < 1:
-        raise ConfigError(f"`--max-words` must be at least 1, but is {request.max_words} instead.")
+    require_at_least(request, max_words=1)
     from fairseq_ext.utils import memory
 
     memory.give_back()

@@ -16,7 +16,7 @@ from fairseq_ext.commands.evaluation_options import (
 )
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, flag, from_args, option
+from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,9 @@ class Request:
 
     def check(self) -> None:
         """Refuse numbers out of range."""
-        minima = {
-            "num_candidates": (self.num_candidates, 1),
-            "candidates_of": (self.candidates, self.num_candidates),
-            "seed": (self.seed, 0),
-        }
-        for name, (value, minimum) in minima.items():
-            if value < minimum:
-                fault = f"must be at least {minimum}, but is {value} instead"
-                raise ConfigError(f"`{flag(name)}` {fault}.")
+        require_at_least(self, num_candidates=1, seed=0)
+        if self.candidates_of is not None:
+            require_at_least(self, candidates_of=self.num_candidates)
 
 
 def add(commands: Subparsers) -> None:

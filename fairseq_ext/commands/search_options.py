@@ -12,7 +12,7 @@ from fairseq_ext.decoding.search import BUFFER, Search
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.utils.errors import ConfigError
-from fairseq_ext.utils.option_fields import add_options, flag, option
+from fairseq_ext.utils.option_fields import add_options, flag, option, require_at_least
 
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
@@ -28,7 +28,7 @@ SAMPLES: dict[str, Any] = {
 }
 """Defaults of sampling."""
 OPTIONS_OF_MODE = {
-    "search": SEARCH,
+    "search": ("constraints", *SEARCH),
     "sampling": ("nbest", *DRAWS),
     "mbr": (*DRAWS, "utility"),
 }
@@ -113,22 +113,19 @@ class SearchOptions:
 
     def check(self) -> None:
         """Refuse an option that another one makes useless."""
-        if self.mbr is not None and self.mbr < 1:
-            raise ConfigError(f"`--mbr` must be at least 1, but is {self.mbr} instead.")
+        if self.mbr is not None:
+            require_at_least(self, mbr=1)
         if self.sampling and self.mbr is not None:
             raise ConfigError("`--sampling` does not go with `--mbr`, which samples by itself.")
-        if self.constraints is not None and self.mode != "search":
-            raise ConfigError(f"`--constraints` {self._why_not('beam')}.")
-        for name in (*SEARCH, *SAMPLES):
-            if getattr(self, name) is not None and name not in OPTIONS_OF_MODE[self.mode]:
-                raise ConfigError(f"`{flag(name)}` {self._why_not(name)}.")
-
-    def _why_not(self, name: str) -> str:
-        if name in SEARCH:
-            return f"does not go with `--{self.mode}`, which samples instead of searching"
-        if name in DRAWS:
-            return "goes with `--mbr` or `--sampling`, which are missing"
-        return "goes with `--mbr`, which is missing"
+        for name in ("constraints", *SEARCH, *SAMPLES):
+            if getattr(self, name) is None or name in OPTIONS_OF_MODE[self.mode]:
+                continue
+            fault = "goes with `--mbr`, which is missing"
+            if name in OPTIONS_OF_MODE["search"]:
+                fault = f"does not go with `--{self.mode}`, which samples instead of searching"
+            elif name in DRAWS:
+                fault = "goes with `--mbr` or `--sampling`, which are missing"
+            raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: Mapping[str, int | float]) -> Search:
         """Combine the options with the defaults of a model and of the command."""

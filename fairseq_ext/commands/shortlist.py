@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.utils.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from fairseq_ext.engine.lexicon import Side
+from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.option_fields import flag, require_at_least
 
 COUNTS = {
     "per_token": (50, "target tokens to list for each source token"),
@@ -36,27 +33,28 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--src", metavar="LANG", help="source language, if the folder has several")
     parser.add_argument("--tgt", metavar="LANG", help="target language, if the folder has several")
     for name, (default, text) in COUNTS.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            **{"type": int, "default": default, "metavar": "N", "help": f"{text} (%(default)s)"},
-        )
+        settings = {"type": int, "default": default, "metavar": "N"}
+        parser.add_argument(flag(name), help=f"{text} (%(default)s)", **settings)
     options.add_output(parser, "FILE", "shortlist to write")
     parser.set_defaults(run=_shortlist)
 
 
 def _shortlist(args: argparse.Namespace) -> int:
-    for name in COUNTS:
-        if getattr(args, name) < 1:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"`{option}` must be at least 1, but is {getattr(args, name)}.")
+    require_at_least(args, **dict.fromkeys(COUNTS, 1))
+    from fairseq.data import Dictionary
+
+    from fairseq_ext.data_folder import indexed
     from fairseq_ext.engine import lexicon, shortlist
+    from fairseq_ext.utils.files import require_file
 
     prefix, languages = _prefix(args.data, args.src, args.tgt)
-    symbols = [_symbols(args.data / f"dict.{language}.txt") for language in languages]
-    sides = [
-        _side(f"{prefix}.{language}", len(side_symbols))
-        for language, side_symbols in zip(languages, symbols, strict=True)
-    ]
+    symbols, sides = [], []
+    for language in languages:
+        path = require_file(args.data / f"dict.{language}.txt", "dictionary")
+        symbols.append(Dictionary.load(str(path)).symbols)
+        indexed.check(f"{prefix}.{language}", len(symbols[-1]))
+        side = indexed.read(f"{prefix}.{language}")
+        sides.append(lexicon.Side(*side, len(symbols[-1])))
     if len(sides[0].begins) != len(sides[1].begins):
         raise DataError(
             f"{prefix}: source and target must have the same number of sentences, but have "
@@ -102,20 +100,3 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
         )
     ((source, target),) = pairs
     return data / f"train.{source}-{target}", (source, target)
-
-
-def _symbols(path: Path) -> list[str]:
-    """Return the symbols of a dictionary, by their numbers."""
-    from fairseq.data import Dictionary
-
-    from fairseq_ext.utils.files import require_file
-
-    return Dictionary.load(str(require_file(path, "dictionary"))).symbols
-
-
-def _side(prefix: str, vocabulary: int) -> Side:
-    from fairseq_ext.data_folder import indexed
-    from fairseq_ext.engine.lexicon import Side
-
-    indexed.check(prefix, vocabulary)
-    return Side(*indexed.read(prefix), vocabulary)

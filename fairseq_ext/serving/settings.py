@@ -10,7 +10,7 @@ from typing import Any
 from fairseq_ext.decoding.search import DATA_HELP, Search
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.file_versions import FileVersions
-from fairseq_ext.utils.option_fields import flag, option
+from fairseq_ext.utils.option_fields import flag, option, require_at_least
 
 KEY = "FAIRSEQ_EXT_API_KEY"
 
@@ -31,13 +31,6 @@ class Refusal(Exception):
 
 def _limit(default: float, text: str) -> Any:
     return option(default, f"{text} (%(default)s)", metavar="N")
-
-
-def _require_at_least(options: Any, **minima: int) -> None:
-    """Refuse the first option below its minimum."""
-    for name, minimum in minima.items():
-        if (value := getattr(options, name)) < minimum:
-            raise ConfigError(f"`{flag(name)}` must be at least {minimum}, but is {value} instead.")
 
 
 @dataclass(frozen=True)
@@ -163,6 +156,6 @@ class Settings:
 
     def check(self) -> None:
         """Refuse numbers out of range."""
-        _require_at_least(self, workers=1, grace=0)
-        _require_at_least(self.batches, batch_size=1, max_tokens=1)
+        require_at_least(self, workers=1, grace=0)
+        require_at_least(self.batches, batch_size=1, max_tokens=1)
         self.limits.check()

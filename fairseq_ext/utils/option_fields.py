@@ -9,6 +9,8 @@ import typing
 from collections.abc import Collection
 from typing import Any, TypeVar
 
+from fairseq_ext.utils.errors import ConfigError
+
 T = TypeVar("T")
 _OPTION = "option"
 
@@ -31,6 +33,17 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **se
 def flag(name: str) -> str:
     """Return the option for a field's name: ``--max-tokens`` for ``max_tokens``."""
     return f"--{name.replace('_', '-')}"
+
+
+def require_at_least(options: Any, **minima: int) -> None:
+    """Refuse the first option, by its field's name, that is below its minimum.
+
+    Raises:
+        ConfigError: the message names the option.
+    """
+    for name, minimum in minima.items():
+        if (value := getattr(options, name)) < minimum:
+            raise ConfigError(f"`{flag(name)}` must be at least {minimum}, but is {value} instead.")
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:

@@ -106,7 +106,7 @@ def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) ->
     line = error_line("shortlist", tmp_path, "-o", tmp_path / "lists")
     assert "has training data of no pair of languages" in line
     line = error_line("shortlist", copy_data, "--frequent", 0, "-o", lists)
-    assert "`--frequent` must be at least 1, but is 0." in line
+    assert "`--frequent` must be at least 1, but is 0 instead." in line
 
 
 def test_files_with_numbers_of_other_tokens_are_refused(
