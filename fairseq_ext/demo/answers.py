@@ -26,19 +26,12 @@ SPLITS = ("test", "valid")
 
 @dataclass(frozen=True)
 class Answer:
-    """A system's translation of a sentence.
+    """A system's translation of a sentence."""
 
-    Attributes:
-        name: of the system.
-        text: its translation, empty if there is none.
-        remark: its score and the time it took, or why there is no translation.
-        attention: None if the model has none.
-    """
-
-    name: str
-    text: str
-    remark: str
-    attention: plots.Alignment | None = None
+    name: str  # of the system
+    text: str  # its translation, empty if there is none
+    remark: str  # its score and the time it took, or why there is no translation
+    attention: plots.Alignment | None = None  # None if the model has none
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:

@@ -23,51 +23,31 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 @dataclass(frozen=True)
 class Named:
-    """A system in the form of the command line.
+    """A system in the form of the command line."""
 
-    Attributes:
-        name: on the page.
-        checkpoint: of any architecture, or a bundle.
-        data: its folder from fairseq-preprocess.
-        codes: its merges of subword-nmt, or None for the merges of all systems.
-    """
-
-    name: str
-    checkpoint: Path
-    data: Path
-    codes: Path | None = None
+    name: str  # on the page
+    checkpoint: Path  # of any architecture, or a bundle
+    data: Path  # its folder from fairseq-preprocess
+    codes: Path | None = None  # its merges of subword-nmt, or None for the merges of all systems
 
 
 @dataclass(frozen=True)
 class About:
-    """The page's description of a system.
+    """The page's description of a system."""
 
-    Attributes:
-        line: languages and size.
-        pictures: pictures of the model itself, PNG by title.
-    """
-
-    line: str
-    pictures: Mapping[str, bytes] = field(default_factory=dict)
+    line: str  # languages and size
+    pictures: Mapping[str, bytes] = field(default_factory=dict)  # of the model, PNG by title
 
 
 @dataclass(frozen=True)
 class System:
-    """A loaded system.
+    """A loaded system."""
 
-    Attributes:
-        name: on the page.
-        translator: from tokens to tokens.
-        codec: between text and tokens.
-        about: its description for the page.
-        splitter: splits a text into sentences to translate one by one; None keeps it whole.
-    """
-
-    name: str
+    name: str  # on the page
     translator: Translates
     codec: TextCodec
     about: About
-    splitter: SentenceSplitter | None = None
+    splitter: SentenceSplitter | None = None  # None keeps a text in one piece
 
 
 MakeCodec = Callable[[Named, Translates], TextCodec]

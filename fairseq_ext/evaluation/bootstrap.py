@@ -29,29 +29,19 @@ FEWEST = 100  # of fewer samples, the outer 2.5% would be two at most
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score of a system, with its interval and its difference from the baseline.
+    """A score of a system, with its interval and its difference from the baseline."""
 
-    Attributes:
-        value: the score on the test set, the mean of the runs; BLEU and chrF from 0 to 100, others
-            in their own unit.
-        low, high: bounds of the 95% interval for another test set, and with several runs for
-            other trainings, too.
-        p: p of the difference from the baseline; None for the baseline, or if the test set is too
-            small.
-        p_holm: p corrected for the number of systems; None in the same cases.
-        runs: number of trainings in the mean ``value``.
-        deviation: standard deviation of the score over the runs; None for a single run.
-        difference: the difference from the baseline; None for the baseline.
-    """
-
-    value: float
+    value: float  # on the test set, the mean of the runs, in the metric's own unit
+    # Bounds of the 95% interval for another test set, with several runs for other trainings, too.
     low: float
     high: float
+    # p of the difference from the baseline, and p corrected for the number of systems; None for
+    # the baseline, or if the test set is too small.
     p: float | None = None
     p_holm: float | None = None
-    runs: int = 1
-    deviation: float | None = None
-    difference: Difference | None = None
+    runs: int = 1  # number of trainings in the mean `value`
+    deviation: float | None = None  # standard deviation over the runs; None for a single run
+    difference: Difference | None = None  # from the baseline; None for the baseline
 
     @property
     def half_width(self) -> float:

@@ -27,30 +27,19 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """The test sentences of one kind.
+    """The test sentences of one kind."""
 
-    Attributes:
-        name: the kind, such as "11 to 20 words".
-        sentences: number of test sentences of this kind.
-        scores: chrF2 on these sentences by system, the mean of its runs.
-    """
-
-    name: str
-    sentences: int
-    scores: Mapping[str, float]
+    name: str  # the kind, such as "11 to 20 words"
+    sentences: int  # number of test sentences of this kind
+    scores: Mapping[str, float]  # chrF2 on these sentences by system, the mean of its runs
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Scores by kind of sentence, and how often translations have a fault.
+    """Scores by kind of sentence, and how often translations have a fault."""
 
-    Attributes:
-        kinds: kinds that have sentences; a sentence may belong to several.
-        faults: percentage of translations with the fault, by fault and system.
-    """
-
-    kinds: Sequence[Kind]
-    faults: Mapping[str, Mapping[str, float]]
+    kinds: Sequence[Kind]  # those that have sentences; a sentence may belong to several
+    faults: Mapping[str, Mapping[str, float]]  # percentage of translations, by fault and system
 
 
 def break_down(
@@ -185,14 +174,10 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The test sentences that are in training text, and the scores on the others.
-
-    Attributes:
-        matches: a match for each such sentence.
-        scores: mean score of the runs, by system and metric; empty if no sentence is left.
-    """
+    """The test sentences that are in training text, and the scores on the others."""
 
     matches: Sequence[contamination.Match]
+    # Mean score of the runs, by system and metric; empty if no sentence is left.
     scores: Mapping[str, Mapping[str, float]]
 
     @property

@@ -63,102 +63,59 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """A system's files.
-
-    Attributes:
-        name: name in the table.
-        generated: for each run (training), fairseq-generate's output, or the translations as
-            plain text.
-        checkpoint: the checkpoint that was used.
-        log: log of the training.
-        plain: whether ``generated`` is detokenized text, a line per sentence.
-        table: whether ``generated`` is a table of translations, see
-            :mod:`fairseq_ext.evaluation.translation_table`.
-    """
+    """A system's files; ``checkpoint`` and ``log`` are those of one of its trainings."""
 
     name: str
-    generated: tuple[Path, ...]
+    generated: tuple[Path, ...]  # of each run (training): its translations
     checkpoint: Path | None = None
     log: Path | None = None
-    plain: bool = False
-    table: bool = False
+    plain: bool = False  # `generated` is text, a line per sentence, not fairseq-generate's output
+    table: bool = False  # `generated` is a table of translations, see `translation_table`
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The figures of a system, a row of the comparison.
-
-    Attributes:
-        name: name of the system.
-        scores: ``BLEU``, ``chrF`` and neural metrics of the detokenized text.
-        tokenized_bleu: BLEU on tokens, if a tokenized reference was given.
-        architecture: fairseq's name of the architecture.
-        parameters: number of the model's parameters.
-        tensor_bytes: bytes of the model's tensors on disk.
-        updates: number of updates in training.
-        training_speed: target tokens per second spent in updates.
-        generation_speed: tokens per second, as fairseq-generate measured them.
-    """
+    """The figures of a system, a row of the comparison."""
 
     name: str
-    scores: Mapping[str, Estimate]
-    tokenized_bleu: float | None = None
-    architecture: str | None = None
+    scores: Mapping[str, Estimate]  # `BLEU`, `chrF` and neural metrics of the detokenized text
+    tokenized_bleu: float | None = None  # BLEU on tokens, if a tokenized reference was given
+    architecture: str | None = None  # fairseq's name of the architecture
     parameters: int | None = None
-    tensor_bytes: int | None = None
-    updates: int | None = None
-    training_speed: float | None = None
-    generation_speed: float | None = None
+    tensor_bytes: int | None = None  # bytes of the model's tensors on disk
+    updates: int | None = None  # number of updates in training
+    training_speed: float | None = None  # target tokens per second spent in updates
+    generation_speed: float | None = None  # tokens per second, as fairseq-generate measured them
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sentence of the test set, with its translations by all systems.
+    """A sentence of the test set, with its translations by all systems."""
 
-    Attributes:
-        number: line number, from 1.
-        source: the source in words, if some system's output has it.
-        reference: the reference translation.
-        translations: translations of the first runs, by system.
-    """
-
-    number: int
-    source: str | None
+    number: int  # line number, from 1
+    source: str | None  # the source in words, if some system's output has it
     reference: str
-    translations: Mapping[str, str]
+    translations: Mapping[str, str]  # translations of the first runs, by system
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of comparing systems on one test set.
+    """The result of comparing systems on one test set."""
 
-    Attributes:
-        systems: a row for each system, in the order given.
-        baseline: name of the system that the others are tested against.
-        sentences: number of sentences in the test set.
-        signatures: signatures of the metrics.
-        reference: name of the test set's file.
-        samples: some sentences, spread evenly over the test set.
-        segments: scores of all sentences, by neural metric, system and run.
-        texts: lines of each run, by system; they are written to a file of their own.
-        tokens: the lines as words, for systems whose words are known.
-        overlap: overlap of the references with training text, if training text is given.
-        breakdown: scores by kind of sentence, if asked for.
-        differing: sentences in which a system differs most from the baseline, if asked for.
-    """
-
-    systems: Sequence[Measured]
-    baseline: str
-    sentences: int
-    signatures: Mapping[str, str]
-    reference: str
-    samples: Sequence[Sample]
+    systems: Sequence[Measured]  # in the order given
+    baseline: str  # name of the system that the others are tested against
+    sentences: int  # number of sentences in the test set
+    signatures: Mapping[str, str]  # by metric
+    reference: str  # name of the test set's file
+    samples: Sequence[Sample]  # spread evenly over the test set
+    # Scores of all sentences, by neural metric, system and run.
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
+    # Lines of each run, by system, and the lines as words, for systems whose words are known.
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    overlap: Overlap | None = None
-    breakdown: Breakdown | None = None
-    differing: Sequence[Sample] = ()
+    overlap: Overlap | None = None  # with training text
+    breakdown: Breakdown | None = None  # by kind of sentence
+    differing: Sequence[Sample] = ()  # in which a system differs most from the baseline
 
     @property
     def several_runs(self) -> bool:
@@ -219,19 +176,12 @@ def parse_system(specification: str) -> System:
 
 @dataclass(frozen=True)
 class Translations:
-    """The translations by a system.
+    """The translations by a system."""
 
-    Attributes:
-        texts: lines of text of each run.
-        tokens: the lines as words, or None for plain text.
-        sources: the sources, if the first run's output has them.
-        files: names of the runs for messages.
-    """
-
-    texts: list[list[str]]
-    tokens: list[list[str]] | None
-    sources: list[str] | None
-    files: list[str]
+    texts: list[list[str]]  # lines of text of each run
+    tokens: list[list[str]] | None  # the lines as words, or None for plain text
+    sources: list[str] | None  # the sources, if the first run's output has them
+    files: list[str]  # names of the runs for messages
 
 
 def compare(

@@ -23,18 +23,12 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Bucket:
-    """The sentences in a range of lengths.
+    """The sentences in a range of lengths."""
 
-    Attributes:
-        first, last: shortest and longest source; ``last`` is None if there is no limit.
-        sentences: number of sentences.
-        bleu: BLEU of each system, 0 to 100; empty without sentences.
-    """
-
-    first: int
-    last: int | None
-    sentences: int
-    bleu: dict[str, float]
+    first: int  # shortest source
+    last: int | None  # longest source; None if there is no limit
+    sentences: int  # number of sentences
+    bleu: dict[str, float]  # BLEU of each system, 0 to 100; empty without sentences
 
     @property
     def label(self) -> str:

@@ -32,21 +32,13 @@ _SHOWN = 5  # missing sentence numbers named in a message
 
 @dataclass
 class Hypothesis:
-    """A translation of a sentence.
+    """A translation of a sentence."""
 
-    Attributes:
-        text: the tokens as the model wrote them, separated by spaces.
-        score: log-probability in base 2, normalized by length as the generator's options say.
-        token_scores: log-probability (base 2) of each token; the last is end of sentence.
-        soft: attention weights ``[target tokens + 1][source tokens + 1]``, or empty.
-        hard: pairs ``source-target`` of positions, or empty.
-    """
-
-    text: str
-    score: float
-    token_scores: tuple[float, ...] = ()
-    soft: tuple[tuple[float, ...], ...] = ()
-    hard: tuple[str, ...] = ()
+    text: str  # the tokens as the model wrote them, separated by spaces
+    score: float  # log-probability in base 2, normalized by length as the generator's options say
+    token_scores: tuple[float, ...] = ()  # of each token, in base 2; the last is end of sentence
+    soft: tuple[tuple[float, ...], ...] = ()  # attention [target tokens + 1][source tokens + 1]
+    hard: tuple[str, ...] = ()  # pairs `source-target` of positions
 
 
 @dataclass

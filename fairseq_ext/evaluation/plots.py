@@ -174,21 +174,13 @@ def _xy(points: Points) -> tuple[list[int], list[float]]:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The attention of one translation.
+    """The attention of one translation."""
 
-    Attributes:
-        index: number of the sentence.
-        source: source tokens with end of sentence (columns).
-        target: target tokens with end of sentence (rows).
-        weights: ``[target][source]``, each row sums to 1.
-        title: title of the picture; if empty, the number is shown.
-    """
-
-    index: int
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    weights: tuple[tuple[float, ...], ...]
-    title: str = ""
+    index: int  # number of the sentence
+    source: tuple[str, ...]  # source tokens with end of sentence (columns)
+    target: tuple[str, ...]  # target tokens with end of sentence (rows)
+    weights: tuple[tuple[float, ...], ...]  # `[target][source]`, each row sums to 1
+    title: str = ""  # title of the picture; if empty, the number is shown
 
 
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:

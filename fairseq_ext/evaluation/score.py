@@ -50,21 +50,13 @@ SOURCE_CURE = "Give the source text with `--source`."
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a text.
+    """The score of a text."""
 
-    Attributes:
-        name: name of the metric.
-        value: BLEU and chrF from 0 to 100, others in their own unit.
-        signature: signature of the metric.
-        detail: a long form, such as BLEU's parts.
-        segments: scores of the single segments, of neural metrics only.
-    """
-
-    name: str
-    value: float
-    signature: str
-    detail: str
-    segments: Sequence[float] = ()
+    name: str  # name of the metric
+    value: float  # BLEU and chrF from 0 to 100, others in their own unit
+    signature: str  # signature of the metric
+    detail: str  # a long form, such as BLEU's parts
+    segments: Sequence[float] = ()  # scores of the single segments, of neural metrics only
 
     def as_dict(self) -> dict[str, Any]:
         """Return the score of the whole text for JSON."""

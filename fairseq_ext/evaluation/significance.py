@@ -43,41 +43,29 @@ NORMAL = float(ndtri(1 - LEVEL / 2))  # upper end of the normal 95% interval
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's score minus the baseline's.
-
-    Attributes:
-        value: the difference.
-        low, high: its 95% interval; None if the test set is too small.
-        test: ``trainings`` if p and interval speak of another test set and other trainings,
-            ``sentences`` if only of another test set, because each system was trained once.
-        detectable: the smallest difference whose p would be below 0.05 in four of five
-            repetitions; None if the test set is too small.
-        runs_needed: runs of each system with which ``value`` would be detectable on this test set;
-            None if the spread of seeds is unknown, or no number is enough.
-        sentences_needed: sentences with which ``value`` would be detectable with these runs; None
-            in the same cases.
-    """
+    """A system's score minus the baseline's."""
 
     value: float
-    low: float | None
+    low: float | None  # ends of its 95% interval; None if the test set is too small
     high: float | None
+    # `trainings` if p and interval speak of another test set and other trainings, `sentences` if
+    # only of another test set, because each system was trained once.
     test: str
+    # The smallest difference whose p would be below 0.05 in four of five repetitions; None if the
+    # test set is too small.
     detectable: float | None = None
+    # Runs of each system on this test set, and sentences with these runs, with which `value` would
+    # be detectable; None if the spread of seeds is unknown, or no number is enough.
     runs_needed: int | None = None
     sentences_needed: int | None = None
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of one system.
+    """The scores of one system."""
 
-    Attributes:
-        values: score of each run.
-        sampled: scores on the bootstrap's samples, ``[samples, runs]``.
-    """
-
-    values: np.ndarray
-    sampled: np.ndarray
+    values: np.ndarray  # score of each run
+    sampled: np.ndarray  # scores on the bootstrap's samples, `[samples, runs]`
 
     @property
     def squares(self) -> float:
@@ -93,21 +81,13 @@ class Runs:
 
 @dataclass(frozen=True)
 class Variances:
-    """The parts of the variance of a mean or a difference.
+    """The parts of the variance of a mean or a difference."""
 
-    Attributes:
-        shared: variance from the sentences, shared by all runs of a system: ``V_g``.
-        seeds: variance of single runs, ``s^2``.
-        noise: the part of ``seeds`` that is noise of sentences, which a larger test set reduces.
-        weight: ``c``, one divided by the number of runs, summed over the systems.
-        freedom: degrees of freedom of ``seeds``.
-    """
-
-    shared: float
-    seeds: float
-    noise: float
-    weight: float
-    freedom: int
+    shared: float  # variance from the sentences, shared by all runs of a system: `V_g`
+    seeds: float  # variance of single runs, `s^2`
+    noise: float  # the part of `seeds` that is noise of sentences, which a larger test set reduces
+    weight: float  # `c`, one divided by the number of runs, summed over the systems
+    freedom: int  # degrees of freedom of `seeds`
 
     @classmethod
     def of(cls, *systems: Runs) -> Variances:

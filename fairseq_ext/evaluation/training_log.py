@@ -121,22 +121,13 @@ def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Training:
-    """The size, length and speed of a training.
-
-    Attributes:
-        parameters: number of the model's parameters.
-        updates: number of updates at the end of the last epoch logged.
-        tokens_per_second: target tokens per second spent in updates (without validation and
-            checkpoints), or None if the log is too short to tell.
-        seconds: seconds spent in updates.
-        tokens: target tokens, without padding, in all updates.
-    """
+    """The size, length and speed of a training."""
 
     parameters: int
-    updates: int
-    tokens_per_second: float | None
-    seconds: float
-    tokens: int
+    updates: int  # at the end of the last epoch logged
+    tokens_per_second: float | None  # target tokens; None if the log is too short to tell
+    seconds: float  # in updates, without validation and checkpoints
+    tokens: int  # target tokens, without padding, in all updates
 
 
 def read_training(log: str) -> Training:

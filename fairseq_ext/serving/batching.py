@@ -29,15 +29,10 @@ WAIT = {"Retry-After": "1"}
 
 
 class Sentence(NamedTuple):
-    """An encoded sentence that waits to be translated.
+    """An encoded sentence that waits to be translated."""
 
-    Attributes:
-        tokens: separated by spaces.
-        length: number of tokens with the model's special symbols.
-    """
-
-    tokens: str
-    length: int
+    tokens: str  # separated by spaces
+    length: int  # number of tokens with the model's special symbols
 
 
 @dataclass(eq=False)

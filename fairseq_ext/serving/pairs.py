@@ -21,19 +21,12 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded model.
+    """A loaded model."""
 
-    Attributes:
-        translator: from tokens to tokens.
-        codec: between text and tokens.
-        nbest: number of translations that the search returns for a sentence.
-        splitter: splits lines into sentences; None keeps lines whole.
-    """
-
-    translator: Translates
-    codec: TextCodec
-    nbest: int
-    splitter: SentenceSplitter | None = None
+    translator: Translates  # from tokens to tokens
+    codec: TextCodec  # between text and tokens
+    nbest: int  # number of translations that the search returns for a sentence
+    splitter: SentenceSplitter | None = None  # splits lines into sentences; None keeps lines whole
 
     def encode(self, lines: Sequence[str]) -> list[list[Sentence]]:
         """Encode lines of text; return for each its sentences, or the whole line as one."""

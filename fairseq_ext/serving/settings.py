@@ -16,13 +16,7 @@ KEY = "FAIRSEQ_EXT_API_KEY"
 
 
 class Refusal(Exception):
-    """An error that becomes an answer.
-
-    Attributes:
-        status: 4xx or 5xx.
-        text: a line that says what is wrong.
-        headers: of the answer.
-    """
+    """An error that becomes an answer: its status, a line that says what is wrong, headers."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(text)
