@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -28,7 +27,6 @@ PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
 """The environment variable that names the Python for metrics."""
 BATCH = 16
 MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
-_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 KIND = "comet"
 """The word before the colon of ``--metric``."""
 DISTRIBUTION = "unbabel-comet"
@@ -47,7 +45,6 @@ class NeuralMetric:
 
     Raises:
         ConfigError: the form or kind is unknown, or a batch has less than one segment.
-        DataError: there is no such file or folder.
         EnvironmentProblem: no Python has the library.
     """
 
@@ -66,20 +63,9 @@ class NeuralMetric:
                 f"`--metric-batch-size` must be at least 1, but is {batch_size} instead."
             )
         self.given, self.batch_size = specification, batch_size
-        self._check_model()
         self.python = _python(python)
         self._process: subprocess.Popen[str] | None = None
         self._about: dict[str, Any] = {}
-
-    def _check_model(self) -> None:
-        path = Path(self.model)
-        checkpoint = path / "checkpoints" / "model.ckpt" if path.is_dir() else path
-        if not checkpoint.is_file() and (path.is_dir() or not _ON_THE_HUB.fullmatch(self.model)):
-            raise DataError(
-                f"`{self.given}`: there is no file `{checkpoint}`. Give a model's folder (with "
-                "`hparams.yaml` and `checkpoints/model.ckpt`), its checkpoint, or a name on the "
-                f"Hugging Face Hub, such as {EXAMPLE}."
-            )
 
     @property
     def signature(self) -> str:
@@ -182,8 +168,9 @@ class NeuralMetric:
         cure = MEMORY
         if not self._about:
             cure = (
-                f"is that a model of {DISTRIBUTION}, such as {EXAMPLE}? One on the Hub needs the "
-                "network once, and some a login: `hf auth login`."
+                f"give a model of {DISTRIBUTION}: its folder (with `hparams.yaml` and "
+                "`checkpoints/model.ckpt`), its checkpoint, or a name on the Hub, such as "
+                f"{EXAMPLE}, which needs the network once, and for some a login: `hf auth login`."
             )
         raise DataError(f"`{self.given}`: {self.name} ends with {answer['error']}; {cure}")
 

@@ -206,10 +206,13 @@ def test_no_process_is_left_when_the_command_is_ended(
         ("comet:raises", "COMET ends with RuntimeError: one line\\nanother"),
         ("comet:short", "`comet:short` gives 2 scores for 3 segments"),
         ("comet:nan", "`comet:nan` gives segment 2 the score nan"),
-        ("comet:damaged", "COMET ends with OSError: cannot read it; is that a model of unbabel"),
+        (
+            "comet:damaged",
+            "COMET ends with OSError: cannot read it; give a model of unbabel-comet: ",
+        ),
         ("comet:Other/model", "KeyError: \"Model 'Other/model' not supported by COMET.\""),
-        ("comet:./no/where", "there is no file `no/where`. Give a model's folder"),
-        ("comet:.", "there is no file `checkpoints/model.ckpt`"),
+        ("comet:./no/where", "Model './no/where' not supported by COMET.\""),
+        ("comet:.", "No such file or directory: 'checkpoints/model.ckpt'; give a model"),
         ("comet:", "must be comet:MODEL, but is `comet:` instead"),
         ("bleurt:x", "must be comet:MODEL, but is `bleurt:x` instead"),
     ],
@@ -430,7 +433,7 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("/no/such", "there is no file `/no/such`"),
+        ("/no/such", "Model '/no/such' not supported by COMET"),
         ("Some/typo", "Model 'Some/typo' not supported by COMET"),
         ("damaged", "COMET ends with OSError: cannot read it"),
     ],
