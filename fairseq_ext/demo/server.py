@@ -48,12 +48,7 @@ class JoinRequest(BaseModel):
 
 
 class Gate:
-    """ASGI middleware that lets only the page's own requests through.
-
-    Args:
-        app: the page.
-        functions: numbers of the page's functions in gradio.
-    """
+    """ASGI middleware that lets only calls of the page's functions through, by their numbers."""
 
     def __init__(self, app: ASGIApp, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions

@@ -71,12 +71,7 @@ def _interface_page(schema: dict[str, Any]) -> str:
 class Service:
     """The handler of ``/translate``.
 
-    Args:
-        pairs: the models.
-        limits: of requests.
-        keys: of which a request must have one; without keys, no request needs one.
-        batcher: translates.
-        text_thread: turns text into tokens and back, because its libraries need not be thread-safe.
+    Text becomes tokens and back in ``text_thread``, because its libraries need not be thread-safe.
     """
 
     def __init__(

@@ -127,12 +127,7 @@ def forget_the_dead() -> None:
 
 
 class Measured:
-    """ASGI middleware that counts requests.
-
-    Args:
-        app: answers them.
-        metrics: where to count.
-    """
+    """ASGI middleware that counts requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self._metrics = app, metrics
