@@ -20,10 +20,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fairseq_ext.corpora import SPLITS, report, streams
+from fairseq_ext.corpora import report, streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Limits, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
+from fairseq_ext.corpora.report import TRAINING
 from fairseq_ext.corpora.streams import Encode, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
@@ -122,13 +123,19 @@ class Preparation:
         """Prepare everything; write and return the manifest."""
         for left in self.out.glob("*/.partial-*"):  # folders that a killed run left
             shutil.rmtree(left)
-        text = self._text()
-        for source in self.corpus.more_tests:
-            for kind, entries in self._more_text(source).items():
+        text, test_names = self._text(), list[str]()
+        more_tests = [(source.name, (source,)) for source in self.corpus.more_tests]
+        for name, sources in [("test", self.corpus.test), *more_tests]:
+            try:
+                test_set = self._test_set(name, sources)
+            except Unavailable as error:
+                if name == "test":
+                    raise
+                print(f"{name}: left out. {error}", file=sys.stderr)
+                continue
+            test_names.append(name)
+            for kind, entries in test_set.items():
                 text[kind] |= entries
-        test_names = [
-            source.name for source in self.corpus.more_tests if source.name in text["splits"]
-        ]
         bpe = self._pieces(test_names) if self.corpus.merges else None
         self._save_pipeline()
         manifest = report.manifest(
@@ -240,62 +247,42 @@ class Preparation:
         return text.lower() if self.corpus.lowercase else text
 
     def _text(self) -> Report:
-        """Write the splits as tokens into ``text/``, the plain test set into ``reference/``."""
-        corpus, text, reference = self.corpus, self.out / "text", self.out / "reference"
-        outputs = [text / name for name in self._names(SPLITS)]
-        outputs += [reference / name for name in self._names(["test"])]
+        """Write ``train`` and ``valid`` as tokens into ``text/``."""
+        corpus, folder = self.corpus, self.out / "text"
 
         def make() -> Report:
-            parts = {
-                source.name: self._part(source)
-                for source in (*corpus.train, *self._held_out(), *corpus.test)
-            }
-            with staged_folder(text) as tokens, staged_folder(reference) as plain:
-                splits = self._split(tokens)
-                copied = [plain / name for name in self._names(["test"])]
-                with writers(copied) as files:
-                    streams.deal(self._part_lines(corpus.test, "plain."), [files])
-            return {"parts": parts, "splits": splits}
+            sources = (*corpus.train, *self._held_out())
+            parts = {source.name: self._part(source) for source in sources}
+            with (
+                staged_folder(folder) as stage,
+                writers([stage / name for name in self._names(TRAINING)]) as files,
+            ):
+                train, valid = files[:2], files[2:]
+                lines = self._part_lines(corpus.train)
+                if isinstance(corpus.valid, int):
+                    *dealt, last = streams.deal(lines, [train] * (corpus.valid - 1) + [valid])
+                    counts = [[sum(numbers) for numbers in zip(*dealt, strict=True)], last]
+                else:
+                    held_out = self._part_lines(corpus.valid)
+                    counts = streams.deal(lines, [train]) + streams.deal(held_out, [valid])
+            return {"parts": parts, "splits": _nonempty(TRAINING, counts)}
 
+        outputs = [folder / name for name in self._names(TRAINING)]
         return self._steps.run("text", self._settings(), outputs, make)
 
-    def _more_text(self, source: Source) -> Report:
-        """Write a further test set; return an empty report if its files cannot be downloaded."""
-        folders, names = (self.out / "reference", self.out / "text"), self._names([source.name])
+    def _test_set(self, name: str, sources: Sequence[Source]) -> Report:
+        """Write a test set as tokens into ``text/``, and as plain text into ``reference/``."""
+        folders, names = (self.out / "reference", self.out / "text"), self._names([name])
 
         def make() -> Report:
-            part = self._part(source)
+            parts = {source.name: self._part(source) for source in sources}
             for folder, kind in zip(folders, ("plain.", ""), strict=True):
                 with staged_folder(folder) as stage, writers([stage / n for n in names]) as files:
-                    counts = streams.deal(self._part_lines([source], kind), [files])
-            return {"parts": {source.name: part}, "splits": {source.name: counts[0]}}
+                    counts = streams.deal(self._part_lines(sources, kind), [files])
+            return {"parts": parts, "splits": _nonempty([name], counts)}
 
-        outputs = [folder / name for folder in folders for name in names]
-        try:
-            return self._steps.run(f"text.{source.name}", self._settings(), outputs, make)
-        except Unavailable as error:
-            print(f"{source.name}: left out. {error}", file=sys.stderr)
-            return {}
-
-    def _split(self, folder: Path) -> Report:
-        """Write the splits; return the numbers of pairs and tokens of each."""
-        corpus, valid_source = self.corpus, self.corpus.valid
-        with writers([folder / name for name in self._names(SPLITS)]) as files:
-            train, valid, test = files[:2], files[2:4], files[4:]
-            lines = self._part_lines(corpus.train)
-            if isinstance(valid_source, int):
-                turns = [train] * (valid_source - 1) + [valid]
-                counts = streams.deal(lines, turns)
-                counts = [[sum(c) for c in zip(*counts[:-1], strict=True)], counts[-1]]
-            else:
-                counts = streams.deal(lines, [train]) + streams.deal(
-                    self._part_lines(valid_source), [valid]
-                )
-            counts += streams.deal(self._part_lines(corpus.test), [test])
-        for name, (pairs, *_) in zip(SPLITS, counts, strict=True):
-            if not pairs:
-                raise DataError(f"no pair is left for `{name}`; check the archives.")
-        return dict(zip(SPLITS, counts, strict=True))
+        outputs = [folder / file_name for folder in folders for file_name in names]
+        return self._steps.run(f"text.{name}", self._settings(), outputs, make)
 
     def _part_lines(self, sources: Iterable[Source], kind: str = "") -> Iterator[tuple[str, str]]:
         for source in sources:
@@ -317,7 +304,7 @@ class Preparation:
 
         learnt = self._steps.run("merges", settings, [codes], make)
         fates: Report = {}
-        steps = {"subwords": SPLITS} | {f"subwords.{name}": (name,) for name in test_names}
+        steps = {"subwords": TRAINING} | {f"subwords.{name}": (name,) for name in test_names}
         for step, splits in steps.items():
             outputs = [bpe / name for name in self._names(splits)]
             work = partial(self._apply, splits, learnt["sha256"])
@@ -331,7 +318,7 @@ class Preparation:
         with staged_folder(self.out / "bpe") as stage:
             for split in splits:
                 names = self._names([split])
-                limits = self.corpus.bpe_limits if split in report.TRAINING else None
+                limits = self.corpus.bpe_limits if split in TRAINING else None
                 work = Encode(pieces, limits or Limits(), version=checksum)
                 pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
                 bar = tqdm(desc=f"subwords of {split}", unit=" pairs", disable=None)
@@ -340,7 +327,7 @@ class Preparation:
         return {"fates": fates}
 
     def _checksums(self, test_names: Sequence[str]) -> Report:
-        folders = {"text": (*SPLITS, *test_names), "reference": ("test", *test_names)}
+        folders = {"text": (*TRAINING, *test_names), "reference": tuple(test_names)}
         if self.corpus.merges:
             folders["bpe"] = folders["text"]
         names = {folder: self._names(splits) for folder, splits in folders.items()}
@@ -351,7 +338,7 @@ class Preparation:
             return {str(path.relative_to(self.out)): sha256(path) for path in paths}
 
         return self._steps.run(
-            "checksums", {**self._settings(), "more": list(test_names)}, paths, make
+            "checksums", {**self._settings(), "tests": list(test_names)}, paths, make
         )
 
     def _names(self, splits: Iterable[str]) -> list[str]:
@@ -362,6 +349,14 @@ class Preparation:
         del protocol["more_tests"]  # further tests have their own steps
         settings = {"corpus": protocol, "libraries": self._libraries}
         return settings if self.subwords == "bpe" else {**settings, "subwords": self.subwords}
+
+
+def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
+    """Return the counts of each split, none of which may have no pair."""
+    for name, (pairs, *_) in zip(splits, counts, strict=True):
+        if not pairs:
+            raise DataError(f"no pair is left for `{name}`; check the archives.")
+    return dict(zip(splits, counts, strict=True))
 
 
 def _existing(paths: list[Path]) -> Iterator[Path]:
