@@ -6,6 +6,18 @@
 :mod:`~fairseq_ext.text.subwords` are its steps.
 """
 
-from fairseq_ext.text.checks import check_dictionary, check_merges, check_parallel, check_text
+from fairseq_ext.text.checks import (
+    check_alignments,
+    check_dictionary,
+    check_merges,
+    check_parallel,
+    check_text,
+)
 
-__all__ = ["check_dictionary", "check_merges", "check_parallel", "check_text"]
+__all__ = [
+    "check_alignments",
+    "check_dictionary",
+    "check_merges",
+    "check_parallel",
+    "check_text",
+]

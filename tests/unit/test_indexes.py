@@ -13,8 +13,9 @@ import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
 
 import fairseq_ext  # noqa: F401
-from fairseq_ext.data_folder import alignments, indexed
+from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.repairs import batches
+from fairseq_ext.text import check_alignments
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import fairseq, write_lines
 
@@ -172,7 +173,7 @@ def text(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
-    alignments.check(write_lines(tmp_path / "a.align", ["0-0 1-2 1-1", "", "2-0"]), *text, 3)
+    check_alignments(write_lines(tmp_path / "a.align", ["0-0 1-2 1-1", "", "2-0"]), *text, 3)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +191,9 @@ def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
 )
 def test_anything_else(tmp_path: Path, text: tuple[Path, Path], lines: list[str], message: str):
     with pytest.raises(DataError, match=message):
-        alignments.check(write_lines(tmp_path / "a.align", lines), *text, 3)
+        check_alignments(write_lines(tmp_path / "a.align", lines), *text, 3)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, text: tuple[Path, Path]):
     with pytest.raises(DataError, match=r"a\.align does not exist"):
-        alignments.check(tmp_path / "a.align", *text, 3)
+        check_alignments(tmp_path / "a.align", *text, 3)

@@ -16,7 +16,7 @@ from fairseq_ext import text
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.checkpoints.layout import architecture
-from fairseq_ext.data_folder import alignments, manifest
+from fairseq_ext.data_folder import manifest
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import ignored_options, training_options
 from fairseq_ext.plugin.table import Layer, Patch, around
@@ -276,7 +276,7 @@ def _check_texts(args: Namespace) -> int:
                 # any of several validation or test sets
                 single = prefix in (args.validpref, args.testpref)
                 if split == "train" or (single and Path(aligned).exists()):
-                    alignments.check(aligned, source, target, pairs)
+                    text.check_alignments(aligned, source, target, pairs)
     return sentences
 
 
