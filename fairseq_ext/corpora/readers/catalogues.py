@@ -13,7 +13,7 @@ from fairseq_ext.utils.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
 PLURALS = re.compile(r"nplurals\s*=\s*(\d+)")
-KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d+)\])?)\s+(".*")')
+KEYWORD = re.compile(r'(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s+(".*")')
 ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 MAGIC = 0x950412DE
@@ -28,14 +28,18 @@ class Message:
     Attributes:
         line: the line where it begins; 0 if the format has no lines.
         fuzzy: whether the translation is a tool's guess that no translator has confirmed.
-        texts: texts by keyword: ``msgid``, ``msgid_plural``, ``msgctxt``.
-        forms: forms of the translation by number; a message without a plural has only number 0.
+        texts: texts by keyword, such as ``msgid``, ``msgid_plural``, ``msgstr`` or ``msgstr[1]``.
     """
 
     line: int = 0
     fuzzy: bool = False
     texts: dict[str, str] = field(default_factory=dict)
-    forms: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def forms(self) -> dict[int, str]:
+        """Forms of the translation by number; a message without a plural has only number 0."""
+        keywords = [keyword for keyword in self.texts if keyword.startswith("msgstr")]
+        return {int(keyword[7:-1] or 0): self.texts[keyword] for keyword in keywords}
 
 
 def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
@@ -82,28 +86,28 @@ def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
     for message in messages:
         place = f"`{path}`, line {message.line}" if message.line else f"`{path}`"
         singular, plural = message.texts["msgid"], message.texts.get("msgid_plural")
-        longest = max(map(len, (*message.texts.values(), *message.forms.values())), default=0)
+        longest, forms = max(map(len, message.texts.values())), message.forms
         if longest > LONGEST:
             raise DataError(f"{place}: a text of {longest:,} characters; no message is as long.")
         if not singular:
-            header = PLURALS.search(message.forms.get(0, ""))
+            header = PLURALS.search(forms.get(0, ""))
             plurals = plurals if header is None else int(header[1])
             continue
         fault = "fuzzy" if message.fuzzy else ""
         if plural is None:
-            yield Segment(singular, message.forms.get(0, ""), path.name, fault)
+            yield Segment(singular, forms.get(0, ""), path.name, fault)
             continue
-        if not any(message.forms.values()):
+        if not any(forms.values()):
             yield Segment(singular, "", path.name, fault)
             continue
-        if sorted(message.forms) != list(range(plurals or len(message.forms))):
+        if sorted(forms) != list(range(len(forms))) or (plurals or len(forms)) != len(forms):
             raise DataError(
-                f"{place}: plural forms {sorted(message.forms)}, but the header says "
+                f"{place}: plural forms {sorted(forms)}, but the header says "
                 f"nplurals={plurals}; repair it, `msgfmt --check` shows where."
             )
-        if len(message.forms) == 2:  # else no form is only the singular
-            yield Segment(singular, message.forms[0], path.name, fault)
-        yield Segment(plural, message.forms[max(message.forms)], path.name, fault)
+        if len(forms) == 2:  # else no form is only the singular
+            yield Segment(singular, forms[0], path.name, fault)
+        yield Segment(plural, forms[max(forms)], path.name, fault)
 
 
 # ---- .po -----------------------------------------------------------------------------------------
@@ -124,7 +128,7 @@ def _po_messages(text: str, path: Path) -> Iterator[Message]:
         if match is None:
             if not line.startswith('"') or not keyword:
                 raise DataError(f"`{path}`, line {number}: not gettext's syntax; repair it.")
-            _append(message, keyword, _unquoted(line, path, number))
+            message.texts[keyword] += _unquoted(line, path, number)
             continue
         if match[1] in ("msgid", "msgctxt") and keyword.startswith("msgstr"):
             yield _complete(message, path)
@@ -132,18 +136,10 @@ def _po_messages(text: str, path: Path) -> Iterator[Message]:
         message.line = message.line or number
         keyword = match[1]
         if keyword in message.texts:
-            raise DataError(f"`{path}`, line {number}: a second `{keyword}` before `msgstr`.")
-        _append(message, keyword, _unquoted(match[3], path, number))
+            raise DataError(f"`{path}`, line {number}: a second `{keyword}` in an entry.")
+        message.texts[keyword] = _unquoted(match[2], path, number)
     if keyword:
         yield _complete(message, path)
-
-
-def _append(message: Message, keyword: str, text: str) -> None:
-    if not keyword.startswith("msgstr"):
-        message.texts[keyword] = message.texts.get(keyword, "") + text
-        return
-    form = int(keyword[7:-1] or 0) if "[" in keyword else 0
-    message.forms[form] = message.forms.get(form, "") + text
 
 
 def _complete(message: Message, path: Path) -> Message:
@@ -192,11 +188,11 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
                 ) from None
         context, _, identity = sides[0].rpartition("\x04")
         singular, *plural = identity.split("\0")
-        message = Message(texts={"msgid": singular, "msgctxt": context})
+        texts = {"msgid": singular, "msgctxt": context}
         if plural:
-            message.texts["msgid_plural"] = plural[0]
-        message.forms = dict(enumerate(sides[1].split("\0") if plural else sides[1:]))
-        yield message
+            texts["msgid_plural"] = plural[0]
+        forms = enumerate(sides[1].split("\0") if plural else sides[1:])
+        yield Message(texts=texts | {f"msgstr[{number}]": text for number, text in forms})
 
 
 def _mo_charset(content: bytes, order: str, translations: int) -> str:
