@@ -50,5 +50,5 @@ def _run(args: argparse.Namespace) -> int:
     finished = args.shards - len(missing)
     print(f"{args.output}: {finished:,} of {args.shards:,} shards are there", file=sys.stderr)
     if not missing:
-        print(shards.joined(shard_set.folders()))
+        print(":".join(map(str, shard_set.folders())))
     return 0

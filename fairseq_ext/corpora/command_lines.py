@@ -17,7 +17,7 @@ from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.markup import MARKUP_RULES, MNEMONIC_RULES, PLACEHOLDER_RULES
 from fairseq_ext.corpora.readers import FORMAT_NAMES
 from fairseq_ext.text.subwords import LEARNT
-from fairseq_ext.utils import extras, files
+from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.utils.option_fields import from_args, option
 
@@ -386,8 +386,6 @@ class CommandLine(NamedTuple):
         try:
             module = importlib.import_module(f"fairseq_ext.corpora.{self.module}")
             print(getattr(module, self.function)(from_args(self.options, args)))
-        except ModuleNotFoundError as error:
-            raise EnvironmentProblem(extras.missing(error.name or str(error))) from error
         except OSError as error:
             raise EnvironmentProblem(files.explain(error)) from error
         return 0

@@ -21,10 +21,8 @@ finds them all without comparing all pairs. Equal fingerprints are links between
 union-find (:class:`Groups`) turns links into groups. A group has the number of its smallest row,
 which depends neither on the order of the links nor on the process that found them.
 
-**Memory and workers.** :func:`hash_words` reads a part of a corpus (8 bytes for each word, fit for
-a memory-mapped file), :func:`links` works on one range of fingerprints at a time, at most about
+**Memory.** :func:`links` works on one range of fingerprints at a time, at most about
 :data:`RANGE_SKELETONS` of them, and :meth:`Groups.join` takes the links of all ranges in any order.
-Any number of processes can share the parts and the ranges.
 
     pairs = [("Hola.", "Hello."), …]
     groups = group_pairs(pairs)                       # a group's number for each pair

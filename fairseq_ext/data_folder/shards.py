@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,8 +164,3 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
         for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):
             shutil.rmtree(left, ignore_errors=True)
     return missing
-
-
-def joined(folders: Sequence[Path]) -> str:
-    """Return the shards as the data argument of fairseq-train."""
-    return ":".join(map(str, folders))

@@ -11,8 +11,6 @@ from typing import Any
 
 from fairseq_ext.text.reading import bounded
 
-READ = 1000  # lines read at a time
-
 
 @dataclass(frozen=True)
 class Part:
@@ -54,26 +52,18 @@ def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[s
     texts: list[dict[str, Any]] = []
     before = 0
     for path in paths:
-        digest, offset, lines = hashlib.sha256(), 0, 0
+        digest, offset, lines, offsets = hashlib.sha256(), 0, 0, list[int]()
         with path.open("rb") as file:
-            lines_of = bounded(file, path)
-            while block := list(islice(lines_of, min(READ, part_lines - lines % part_lines))):
+            for line in bounded(file, path):
                 if lines % part_lines == 0:
-                    parts.append(Part(len(parts), path, offset, lines + 1, before, 0))
-                data = b"".join(block)
-                digest.update(data)
-                offset, lines = offset + len(data), lines + len(block)
-                if lines % part_lines == 0:
-                    parts[-1] = _with_lines(parts[-1], lines)
-        if lines % part_lines:
-            parts[-1] = _with_lines(parts[-1], lines)
+                    offsets.append(offset)
+                digest.update(line)
+                offset, lines = offset + len(line), lines + 1
+        for first, start in zip(range(0, lines, part_lines), offsets, strict=True):
+            count = min(part_lines, lines - first)
+            parts.append(Part(len(parts), path, start, first + 1, before, count))
         before += lines
         texts.append(
             {"name": path.name, "bytes": offset, "lines": lines, "sha256": digest.hexdigest()}
         )
     return parts, texts
-
-
-def _with_lines(part: Part, end: int) -> Part:
-    """Return the part, extended up to the given line of its file."""
-    return Part(**{**vars(part), "lines": end - part.first + 1})
