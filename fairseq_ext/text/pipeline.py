@@ -174,7 +174,16 @@ def load(folder: str | Path) -> Pipeline | None:
     path = Path(folder, FILE)
     if not path.exists():
         return None
-    content = _read(files.require_file(path))
+    if files.require_file(path).stat().st_size > LARGEST:
+        raise _wrong(path, "it is too large")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise _wrong(path, "it is no JSON object")
+    if (file_format := content.pop("format", None)) != FORMAT:
+        raise DataError(
+            f"{path} has the format {file_format!r:.20}, but this version reads {FORMAT}; "
+            "update fairseq-ext."
+        )
     options = {option.name: option for option in dataclasses.fields(Pipeline)}
     unknown = sorted(content.keys() - options.keys())
     if unknown:
@@ -196,21 +205,6 @@ def load(folder: str | Path) -> Pipeline | None:
         return Pipeline(**content)
     except ConfigError as error:
         raise _wrong(path, str(error).removesuffix(".")) from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > LARGEST:
-        raise _wrong(path, "it is too large")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise _wrong(path, "it is no JSON object")
-    file_format = content.pop("format", None)
-    if file_format != FORMAT:
-        raise DataError(
-            f"{path} has the format {file_format!r:.20}, but this version reads {FORMAT}; "
-            "update fairseq-ext."
-        )
-    return content
 
 
 def _whole(path: Path, entry: Any) -> Path:
