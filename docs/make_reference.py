@@ -47,6 +47,16 @@ PYTHON_API = (
 )
 """What other programs may call, as ``module:name``."""
 
+OTHER_LICENCES = {
+    "Tatoeba (`fairseq-ext corpus tatoeba`)": "CC BY 2.0 FR; attribution: "
+    "www.manythings.org/anki and tatoeba.org",
+    "Europarl (`gru/europarl_es_en.sh`)": "no copyright known to its authors; cite the paper",
+    "WMT14 as CSV (`preprocess/wmt14_csv.py`)": "as of `wmt14_en_de`, and what the archive's page "
+    "says",
+    "GPT-2's byte-level encoding (`preprocess/wmt14_csv.py`)": "MIT (modified), OpenAI",
+}
+"""Texts and files that other scripts use."""
+
 
 def cell(text: object) -> str:
     """``text`` for a cell of a table: one line, nothing that Markdown would take for its own."""
@@ -300,7 +310,7 @@ def corpora_page() -> list[str]:
         "Texts and files that other scripts use:",
         "",
     ]
-    return lines + table(("what", "licence"), catalogue.OTHER_LICENCES.items())
+    return lines + table(("what", "licence"), OTHER_LICENCES.items())
 
 
 def python_page() -> list[str]:

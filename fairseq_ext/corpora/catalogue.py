@@ -33,15 +33,6 @@ MULTI30K_LICENCE = (
     "none in its repository; the English side is Flickr30K's captions, for non-commercial research "
     "and education"
 )
-OTHER_LICENCES = {
-    "Tatoeba (`fairseq-ext corpus tatoeba`)": "CC BY 2.0 FR; attribution: "
-    "www.manythings.org/anki and tatoeba.org",
-    "Europarl (`gru/europarl_es_en.sh`)": "no copyright known to its authors; cite the paper",
-    "WMT14 as CSV (`preprocess/wmt14_csv.py`)": "as of `wmt14_en_de`, and what the archive's page "
-    "says",
-    "GPT-2's byte-level encoding (`preprocess/wmt14_csv.py`)": "MIT (modified), OpenAI",
-}
-"""Texts and files that other scripts use."""
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 
