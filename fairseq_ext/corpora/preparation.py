@@ -321,9 +321,9 @@ class Preparation:
                 limits = self.corpus.bpe_limits if split in TRAINING else None
                 work = Encode(pieces, limits or Limits(), version=checksum)
                 pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
-                bar = tqdm(desc=f"subwords of {split}", unit=" pairs", disable=None)
-                with writers([stage / name for name in names]) as files, bar:
-                    fates[split] = work.write(pairs, files, self.workers, bar)
+                bar = tqdm(pairs, desc=f"subwords of {split}", unit=" pairs", disable=None)
+                with writers([stage / name for name in names]) as files:
+                    fates[split] = work.write(bar, files, self.workers)
         return {"fates": fates}
 
     def _checksums(self, test_names: Sequence[str]) -> Report:

@@ -213,11 +213,13 @@ class SplitJob:
                 f"{held_count} distinct {SIDES[key]} sentences, but there are {len(smallest)}; ask "
                 "for fewer."
             )
-        best = np.empty(0, HELD)
+        heads = [np.empty(0, HELD)]
         for number, clean in enumerate(self.clean_names if held_count else ()):
-            heads = self._heads(number, clean, key, smallest[held_count - 1])
-            best = _best(np.concatenate([best, heads]))
-        # One pair for each key sentence, in the order of their fingerprints.
+            heads.append(self._heads(number, clean, key, smallest[held_count - 1]))
+        best = np.concatenate(heads)
+        # Of pairs with one sentence, that with the smallest fingerprint, or the first of equals.
+        best = best[np.lexsort([best[name] for name in ("line", "part", "pair", "key")])]
+        best = best[np.unique(best["key"], return_index=True)[1]]
         best["split"] = SPLITS.index("valid")
         best["split"][: options.test] = SPLITS.index("test")
         save(self.beside(name, "npy"), best)
@@ -441,14 +443,6 @@ def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) ->
 def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:
     names = [*names]
     return ordered_map(do, names, min(workers, len(names)) or 1)
-
-
-def _best(pairs: np.ndarray) -> np.ndarray:
-    """Keep one pair of each key: the one with the smallest fingerprint, or the first of equals."""
-    pairs = pairs[np.lexsort([pairs[name] for name in ("line", "part", "pair", "key")])]
-    first = np.ones(len(pairs), bool)
-    first[1:] = pairs["key"][1:] != pairs["key"][:-1]
-    return pairs[first]
 
 
 def _number(name: str) -> int:

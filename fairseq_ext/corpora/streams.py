@@ -14,8 +14,6 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, TypeVar
 
-from tqdm import tqdm
-
 from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import raw_lines
@@ -189,20 +187,13 @@ class Encode:
                 targets.append(right)
         return sources, targets, tally
 
-    def write(
-        self,
-        pairs: Iterable[RawPair],
-        files: Sequence[IO[str]],
-        workers: int,
-        bar: tqdm | None = None,
-    ) -> Tally:
+    def write(self, pairs: Iterable[RawPair], files: Sequence[IO[str]], workers: int) -> Tally:
         """Encode a stream of pairs into two files; return the counts.
 
         Args:
             pairs: any number of pairs, in order.
             files: the files for source and target tokens.
             workers: number of processes.
-            bar: a progress bar that counts pairs.
         """
         tally: Tally = {}
         for *sides, counts in ordered_map(self._encode_chunk, _cut(pairs), workers):
@@ -210,8 +201,6 @@ class Encode:
                 file.writelines(f"{line}\n" for line in side)
             for fate, numbers in counts.items():
                 _add(tally, fate, *numbers)
-            if bar is not None:
-                bar.update(pairs_read(counts))
         return tally
 
     def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> EncodedLines:
@@ -248,14 +237,10 @@ def why_dropped(source: str, target: str, limits: Limits) -> str:
         return f"more than {limits.longest} tokens"
     if limits.ratio is not None and max(counts) > limits.ratio * min(counts):
         return f"lengths differ more than {limits.ratio:g}-fold"
-    if limits.longest is not None and _longest_token((source, target)) > LONGEST_TOKEN:
+    words = (word for side in (source, target) for word in side.split(" "))
+    if limits.longest is not None and any(len(word) > LONGEST_TOKEN for word in words):
         return f"token of more than {LONGEST_TOKEN} characters"
     return KEPT
-
-
-def _longest_token(sides: Iterable[str]) -> int:
-    # Lines shorter than the limit, which are most, need no splitting.
-    return max(max(map(len, side.split(" "))) if len(side) > LONGEST_TOKEN else 0 for side in sides)
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
