@@ -22,7 +22,7 @@ from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 import fairseq_ext
-from fairseq_ext.data_folder import checked_files, manifest
+from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.plugin.repairs import batches
 
 MEAN_LENGTH = 25
@@ -54,7 +54,7 @@ def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[]
 
     def run() -> None:
         if first:
-            (folder / checked_files.NOTES).unlink(missing_ok=True)
+            (folder / indexed.NOTES).unlink(missing_ok=True)
         load(str(folder / "train"), Symbols(), "mmap")
 
     return run

@@ -1,8 +1,7 @@
 """Folders of binarized data: check that their files are as fairseq-preprocess wrote them.
 
 - :mod:`~fairseq_ext.data_folder.manifest`: sizes and checksums of the files as written;
-- :mod:`~fairseq_ext.data_folder.indexed`: a dataset, which is an index and its data;
-- :mod:`~fairseq_ext.data_folder.checked_files`: notes, so that a file is read once, not each time.
+- :mod:`~fairseq_ext.data_folder.indexed`: a dataset, which is an index and its data.
 
 Nothing here needs fairseq or torch.
 """

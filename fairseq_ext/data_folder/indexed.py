@@ -3,20 +3,28 @@
 In the layout ``mmap``, fairseq's default, ``.idx`` has a header, the size of each sentence in
 tokens (int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one
 after another.
+
+Facts about a file are remembered until its size, time or inode changes. The notes are a small file
+beside the data or, if that cannot be written, in the user's cache folder. If neither can be
+written, every start reads the file again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairseq_ext.data_folder import checked_files, manifest
-from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import require_file, sha256
+from fairseq_ext.data_folder import manifest
+from fairseq_ext.utils.errors import DataError, EnvironmentProblem
+from fairseq_ext.utils.files import atomic_write, cache_folder, require_file, sha256
 
 # By code in the header; signed types are read as unsigned, so that negative tokens are too large.
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
@@ -24,6 +32,9 @@ HEADER = "S9,<u8,u1,<u8"  # magic, version, code of the tokens' type, number of 
 OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
 BLOCK = 1 << 24  # bytes of data, or sentences of an index, to check at a time
 AGAIN = "Run fairseq-preprocess again."
+NOTES = ".checked.json"
+MOST_BYTES = 1 << 22  # of notes, limited because anyone may have written them
+Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
     Sizes are compared each time. The contents are read once to check pointers against sizes,
     checksums against the folder's manifest, and the largest token;
-    :mod:`~fairseq_ext.data_folder.checked_files` remembers the outcome. In layouts other than
+    :func:`examine` remembers the outcome. In layouts other than
     ``mmap``, only files in the manifest are checked.
 
     Args:
@@ -61,9 +72,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     for path, entry in zip((index, data), entries, strict=True):
         manifest.require_size(path, entry)
         if contents and header is None and entry is not None:
-            facts = checked_files.examine(
-                path, lambda path: {"sha256": sha256(path)}, {"sha256": str}
-            )
+            facts = examine(path, lambda path: {"sha256": sha256(path)}, {"sha256": str})
             manifest.require_checksum(path, entry, facts["sha256"])
     if contents and header is not None:
         _check_contents(index, data, header, entries, vocabulary)
@@ -76,7 +85,7 @@ def _check_contents(
     entries: tuple[manifest.Entry | None, manifest.Entry | None],
     vocabulary: int | None,
 ) -> None:
-    facts = checked_files.examine(
+    facts = examine(
         index,
         lambda path: {"sha256": sha256(path), "data_bytes": bytes_of_data(path, header)},
         {"sha256": str, "data_bytes": int},
@@ -88,7 +97,7 @@ def _check_contents(
             f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
             f"{facts['data_bytes']:,}. {AGAIN}"
         )
-    facts = checked_files.examine(
+    facts = examine(
         data,
         lambda path: read_data(path, header.token_type),
         {"sha256": str, "largest": int},
@@ -173,7 +182,7 @@ def bytes_of_data(index: Path, header: Header) -> int:
     return end
 
 
-def read_data(path: Path, token_type: str) -> checked_files.Facts:
+def read_data(path: Path, token_type: str) -> Facts:
     """Return the ``sha256`` of a data file and its ``largest`` token."""
     digest, largest = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -181,3 +190,53 @@ def read_data(path: Path, token_type: str) -> checked_files.Facts:
             digest.update(block)
             largest = max(largest, int(np.frombuffer(block, token_type).max()))
     return {"sha256": digest.hexdigest(), "largest": largest}
+
+
+def examine(path: Path, measure: Callable[[Path], Facts], fact_types: dict[str, type]) -> Facts:
+    """Return ``measure(path)``, from notes if this very file has been measured before.
+
+    Args:
+        path: a file.
+        measure: reads the file; its errors are not remembered.
+        fact_types: the facts that the caller needs, with their types; notes without one of them
+            are ignored.
+    """
+    status = path.stat()  # before the file is read, so the next call notices a change in between
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+    for notes in _places(path.parent):
+        note = _read(notes).get(path.name)
+        if not isinstance(note, dict) or note.get("file") != stamp:
+            continue
+        if all(type(note.get(name)) is kind for name, kind in fact_types.items()):
+            return note
+    facts = measure(path)
+    _remember(path, {**facts, "file": stamp})
+    return facts
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    yield folder / NOTES
+    with suppress(RuntimeError):  # no home
+        caches = cache_folder()
+        name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
+        yield caches / "data" / f"{name}.json"
+
+
+def _read(notes: Path) -> Facts:
+    """Read the notes on a folder's files, by name; empty if there are no usable ones."""
+    try:
+        with notes.open("rb") as file:
+            content = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _remember(path: Path, facts: Facts) -> None:
+    for notes in _places(path.parent):
+        with suppress(OSError, EnvironmentProblem):
+            if notes.name != NOTES:
+                notes.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(notes) as file:
+                json.dump({**_read(notes), path.name: facts}, file)
+            return

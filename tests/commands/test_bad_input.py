@@ -21,7 +21,7 @@ import torch
 
 from fairseq_ext import text
 from fairseq_ext.checkpoints.layout import differences
-from fairseq_ext.data_folder import checked_files, indexed
+from fairseq_ext.data_folder import indexed
 from fairseq_ext.text import reading
 from fairseq_ext.utils.error_messages import one_message
 from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem
@@ -44,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
-        if path.name != checked_files.NOTES
+        if path.name != indexed.NOTES
     }
 
 

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from fairseq_ext.data_folder import checked_files, indexed, manifest
+from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
 
@@ -110,7 +110,7 @@ def test_one_flipped_bit_is_noticed(data: Path, copy_model: Path) -> None:
     refused(fairseq(*command, ok=False), "test.src-tgt.src.bin is damaged: its checksum is not")
     (data / NAME).unlink()  # as a folder of stock fairseq
     assert fairseq(*command).stdout.count("\nH-") == output.count("\nH-") == 50
-    assert (data / checked_files.NOTES).is_file()
+    assert (data / indexed.NOTES).is_file()
 
 
 @pytest.mark.parametrize("name", ["train.src-tgt.src.bin", "train.src-tgt.src.idx"])
@@ -207,7 +207,7 @@ def test_a_manifest_that_comes_later_is_compared(data: Path, readings: list[str]
 
 def test_notes_go_where_they_can(data: Path, readings: list[str], cache: Path) -> None:
     prefix = data / "train.src-tgt.src"
-    (data / checked_files.NOTES).mkdir()  # stands for a folder that cannot be written
+    (data / indexed.NOTES).mkdir()  # stands for a folder that cannot be written
     for _ in range(2):
         indexed.check(prefix, 14)
     assert readings == BOTH
@@ -224,7 +224,7 @@ def test_notes_go_where_they_can(data: Path, readings: list[str], cache: Path) -
     "notes", ["", "{", "[]", "null", "[" * 100_000, '{"train.src-tgt.src.bin": 1}', "1" * 5000]
 )
 def test_notes_that_make_no_sense_are_not_used(data: Path, readings: list[str], notes: str) -> None:
-    (data / checked_files.NOTES).write_text(notes)
+    (data / indexed.NOTES).write_text(notes)
     for _ in range(2):
         indexed.check(data / "train.src-tgt.src", 14)
     assert readings == BOTH
@@ -233,10 +233,10 @@ def test_notes_that_make_no_sense_are_not_used(data: Path, readings: list[str], 
 def test_notes_of_the_wrong_types_are_not_used(data: Path, readings: list[str]) -> None:
     prefix = data / "train.src-tgt.src"
     indexed.check(prefix, 14)
-    notes = json.loads((data / checked_files.NOTES).read_text())
+    notes = json.loads((data / indexed.NOTES).read_text())
     for facts in notes.values():
         facts.update(largest="none", data_bytes=None, sha256=[])
-    (data / checked_files.NOTES).write_text(json.dumps(notes))
+    (data / indexed.NOTES).write_text(json.dumps(notes))
     indexed.check(prefix, 14)
     assert readings == BOTH * 2
 
