@@ -22,13 +22,43 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import zip_longest
+from types import ModuleType
 
 import regex
 
-from fairseq_ext.text.sacremoses_import import MosesPunctNormalizer, NonbreakingPrefixes
+SACREMOSES = "sacremoses"
+
+
+@contextmanager
+def _without_package() -> Iterator[None]:
+    """Replace the package with an empty module while modules in its folder are imported.
+
+    The package itself takes 0.4 seconds: it imports joblib and tqdm, for work in several processes,
+    and compiles some forty expressions of ten thousand characters each.
+    """
+    spec = None if SACREMOSES in sys.modules else find_spec(SACREMOSES)
+    if spec is None:  # already imported, or not installed: then the import will fail
+        yield
+        return
+    stand_in = ModuleType(SACREMOSES)
+    stand_in.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules[SACREMOSES] = stand_in
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == SACREMOSES]:
+            del sys.modules[name]
+
+
+with _without_package():
+    from sacremoses.corpus import NonbreakingPrefixes
+    from sacremoses.normalize import MosesPunctNormalizer
 
 GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
 UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match other letters
