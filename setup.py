@@ -43,8 +43,9 @@ MISSING = {
     "generator, many times slower",
 }
 SIGNS = [f"sign_{file}" for file in ("tasks", *PATHS)]
-PARTS = ("interface", "search", "sampling", "shortlist", "machine", "signs", *PATHS, *SIGNS)
-HEADERS = ("engine", "machine", "search", "sampling", "shortlist", "sign_kernels")
+CORE = ("machine", "search", "sampling", "shortlist", "constraints")
+PARTS = ("interface", *CORE, "signs", *PATHS, *SIGNS)
+HEADERS = ("engine", *CORE, "sign_kernels")
 libraries = [
     library(
         "engine._machine",

@@ -21,10 +21,12 @@ export PYTHONPATH="$folder" OMP_NUM_THREADS=1
 cd "$folder"
 for model in fairseq_ext/shipped/tatoeba-*; do
     for engine in native native-bf16 native-int8; do
-        for search in "--beam 5" "--nbest 3 --beam 3" "--sampling --seed 1"; do
+        for search in "--beam 5" "--nbest 3 --beam 3" "--sampling --seed 1" \
+            "--constraints=ordered" "--constraints=unordered --nbest 2"; do
             # shellcheck disable=SC2086  # several options
             LD_PRELOAD="$libraries" python -m fairseq_ext translate --model "$model" \
                 --engine "$engine" $search "Hello." "¿Dónde está la biblioteca? No lo sé." "" \
+                $'No.\tno no\tno\tno a' \
                 >/dev/null
         done
     done

@@ -28,7 +28,7 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 PATHS = ("c", "avx2", "avx512")
 VARIABLE = "FAIRSEQ_EXT_ENGINE"
-INTERFACE = 7  # the version in interface.c
+INTERFACE = 8  # the version in interface.c
 COPIES = 1 << 26  # most bytes of the output layer to copy for sentences with shortlists
 
 
@@ -47,7 +47,7 @@ def library() -> ctypes.CDLL | None:
     machine.engine_open.restype = POINTER
     machine.engine_open.argtypes = [POINTER, INT]
     machine.engine_close.argtypes = [POINTER]
-    machine.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 6]
+    machine.engine_translate.argtypes = [*[POINTER] * 4, LONG, *[POINTER] * 8]
     machine.engine_forget.argtypes = [POINTER]
     machine.engine_product.argtypes = [INT, POINTER, POINTER, LONG, POINTER, INT, POINTER]
     return machine
@@ -122,14 +122,19 @@ class Machine:
         self._program = ctypes_structs.whole(program, self._packed)
 
     def lists(
-        self, sentences: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None
+        self,
+        sentences: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]] | None,
+        constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[np.ndarray]:
         """List the tokens of the shortlist that translations of each sentence may have."""
-        prefixes = [()] * len(sentences) if prefixes is None else prefixes
+        none: list[tuple[int, ...]] = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         return [
-            self.shortlist.of(sentence, [*prefix, end], size)
-            for sentence, prefix in zip(sentences, prefixes, strict=True)
+            self.shortlist.of(sentence, [*prefix, *filter(None, required), end], size)
+            for sentence, prefix, required in zip(
+                sentences, prefixes or none, constraints or none, strict=True
+            )
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
@@ -170,6 +175,7 @@ class Worker:
         rules: Rules,
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
+        constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Found]]:
         """Translate each sentence; return at most ``rules.beam`` hypotheses for each, best first.
 
@@ -179,18 +185,22 @@ class Worker:
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
             numbers: numbers of the sentences, on which samples depend; None counts from 0.
+            constraints: for each sentence, ids of the tokens that its translations must have; 0
+                ends a constraint.
         """
         machine = self._machine
         check_prefixes(prefixes, machine.target_vocabulary)
+        if constraints is not None:
+            check_constraints(constraints, sentences, rules, machine)
         if machine.shortlist is None or not rules.listed:
-            return self._together(sentences, rules, prefixes, numbers, None)
+            return self._together(sentences, rules, prefixes, numbers, constraints, None)
         machine.shortlist.require(rules.followed + 2)
-        lists = machine.lists(sentences, prefixes)
+        lists = machine.lists(sentences, prefixes, constraints)
         numbers, translations = range(len(sentences)) if numbers is None else numbers, []
         for part in machine.parts(lists):
-            forced = None if prefixes is None else prefixes[part]
+            forced, required = (rows and rows[part] for rows in (prefixes, constraints))
             translations += self._together(
-                sentences[part], rules, forced, numbers[part], lists[part]
+                sentences[part], rules, forced, numbers[part], required, lists[part]
             )
         return translations
 
@@ -200,22 +210,23 @@ class Worker:
         rules: Rules,
         prefixes: Sequence[Sequence[int]] | None,
         numbers: Sequence[int] | None,
+        constraints: Sequence[Sequence[int]] | None,
         lists: Sequence[np.ndarray] | None,
     ) -> list[list[Found]]:
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
         settings = rules.settings(program)
-        forced = forced_begins = None
-        if prefixes is not None:
-            forced, forced_begins = joined(prefixes)
+        forced, required, listed = (
+            (None, None) if rows is None else joined(rows)
+            for rows in (prefixes, constraints, lists)
+        )
         order = None if numbers is None else np.array(numbers, np.int64)
-        listed = (None, None) if lists is None else joined(lists)
         failed = library().engine_translate(
             self._space,
             ctypes.byref(settings),
             *(words.ctypes.data, begins.ctypes.data, len(sentences)),
-            *map(ctypes_structs.address, (forced, forced_begins, order, *listed)),
+            *map(ctypes_structs.address, (*forced, order, *required, *listed)),
             ctypes.byref(self._results),
         )
         if failed:
@@ -223,6 +234,11 @@ class Worker:
         translations: list[list[Found]] = [[] for _ in sentences]
         for translation in self._results.found[: self._results.count]:
             translations[translation.sentence].append(self._found(translation))
+        if constraints is not None and not all(translations):
+            raise DataError(
+                "no translation has all constraints of its sentence; raise `--max-len-b`, or "
+                "require fewer words."
+            )
         return [
             sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
             for hypotheses in translations
@@ -257,6 +273,7 @@ class Team:
         rules: Rules,
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
+        constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Found]]:
         """Translate like :meth:`Worker.translate`; several threads may call this."""
         count = max(1, min(len(self._workers), len(sentences)))
@@ -268,8 +285,8 @@ class Team:
                 self._start()
             started = [
                 self._pool.submit(
-                    *(worker.translate, sentences[part], rules),
-                    *(prefixes and prefixes[part], numbers[part]),
+                    *(worker.translate, sentences[part], rules, prefixes and prefixes[part]),
+                    *(numbers[part], constraints and constraints[part]),
                 )
                 for worker, part in zip(self._workers, parts, strict=False)
             ]
@@ -296,6 +313,34 @@ def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
     for prefix in prefixes or ():
         if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
             raise DataError("a prefix must be of tokens of the target, but is not.")
+
+
+def check_constraints(
+    constraints: Sequence[Sequence[int]],
+    sentences: Sequence[Sequence[int]],
+    rules: Rules,
+    machine: Machine,
+) -> None:
+    """Refuse constraints that no translation can have; see :meth:`Worker.translate`.
+
+    Raises:
+        ConfigError: samples are to be drawn.
+        DataError: a token id that no translation has, or more tokens than a translation may have.
+    """
+    if rules.sampling:
+        raise ConfigError("`--constraints` does not go with `--sampling`.")
+    program, size = machine.program, machine.target_vocabulary
+    for required, sentence in zip(constraints, sentences, strict=True):
+        if len(required) and not (0 <= min(required) <= max(required) < size):
+            raise DataError("a constraint must be of tokens of the target, but is not.")
+        if not {program.symbols.end, program.symbols.pad}.isdisjoint(required):
+            raise DataError("a constraint must not have `</s>` or `<pad>`.")
+        count, longest = sum(map(bool, required)), rules.longest(len(sentence), program)
+        if count > longest:
+            raise DataError(
+                f"constraints of {count:,} tokens do not fit into a translation of at most "
+                f"{longest:,}; raise `--max-len-b`, or require fewer words."
+            )
 
 
 def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -45,6 +45,7 @@ class Rules:
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
         sampling: options of sampling; None searches.
         attention: whether to return the attention.
+        unordered: whether constraints may be met in any order.
         listed: whether to search only the tokens of the machine's shortlist, if it has one.
 
     Raises:
@@ -63,6 +64,7 @@ class Rules:
     no_repeat_ngram_size: int = 0
     sampling: Sampling | None = None
     attention: bool = False
+    unordered: bool = False
     listed: bool = True
 
     def __post_init__(self) -> None:
@@ -95,7 +97,8 @@ class Rules:
         return _Rules(
             *(self.beam, min_len, b, program.longest_target - 1),
             *(self.attention and program.has_alignment, self.match_source_len, no_repeat),
-            *(self.sampling is not None, min(drawn.top_k, INT32), a, self.unkpen, self.temperature),
+            *(self.sampling is not None, min(drawn.top_k, INT32), self.unordered),
+            *(a, self.unkpen, self.temperature),
             *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
             *(drawn.top_p, drawn.epsilon, drawn.seed),
         )
@@ -105,6 +108,7 @@ class _Rules(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("beam", "min_len", "max_len_b", "most", "attention")),
         *((name, ctypes.c_int32) for name in ("match_source", "no_repeat", "sampling", "top_k")),
+        ("unordered", ctypes.c_int32),
         ("max_len_a", ctypes.c_double),
         *((name, ctypes.c_float) for name in ("unkpen", "temperature", "lenpen")),
         *((name, ctypes.c_float) for name in ("length_offset", "top_p", "epsilon")),

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
-from fairseq.search import BeamSearch, LengthConstrainedBeamSearch, Sampling, Search
+from fairseq.search import (
+    BeamSearch,
+    LengthConstrainedBeamSearch,
+    LexicallyConstrainedBeamSearch,
+    Sampling,
+    Search,
+)
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
@@ -67,7 +73,10 @@ GENERATORS = (
     GnmtGenerator,
     GnmtGeneratorWithAlignment,
 )
-SEARCHES = (BeamSearch, LengthConstrainedBeamSearch, Sampling, EpsilonSampling)
+SEARCHES = (
+    *(BeamSearch, LengthConstrainedBeamSearch, LexicallyConstrainedBeamSearch),
+    *(Sampling, EpsilonSampling),
+)
 
 
 def with_engine(
@@ -107,7 +116,7 @@ def obstacle(generator: Any) -> str | None:
     if type(generator) is SequenceScorer:
         return "the engine scores no references; fairseq's scorer reads whole ones at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
-        return "the engine has no constraints, diverse search or other generators."
+        return "the engine has no diverse search or other generators."
     if generator.lm_model is not None:
         return "the engine has no language models."
     if generator.token_indices_to_suppress is not None:
@@ -147,6 +156,8 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
         return "`--engine torch` has no shortlists."
     if isinstance(generator.search, Sampling):
         return "`--engine torch` draws no samples."
+    if generator.search.supports_constraints:
+        return "`--engine torch` has no constraints."
     return None
 
 
@@ -178,14 +189,15 @@ def rules_of(generator: SequenceGenerator) -> search_options.Rules:
         no_repeat_ngram_size=0 if blocker is None else blocker.no_repeat_ngram_size,
         sampling=draws,
         attention=hasattr(generator, "extract_alignment"),
+        unordered=getattr(generator.search, "representation", "") == "unordered",
     )
 
 
 class NativeGenerator:
     """A model or an ensemble on the engine, in place of fairseq's generator.
 
-    fairseq's generator, the ``fallback``, translates what the engine cannot: constraints, a start
-    symbol of its own, and batches in which a prefix is a whole translation. No weight may change
+    fairseq's generator, the ``fallback``, translates what the engine cannot: a start symbol of
+    its own, and batches in which a prefix is a whole translation. No weight may change
     once this object exists: it lays out some weights at once and the others at the first batch.
 
     Args:
@@ -234,8 +246,8 @@ class NativeGenerator:
     ) -> list[list[dict[str, Tensor]]]:
         """Translate a batch into hypotheses, best first, as :class:`SequenceGenerator` does."""
         symbols, reason = self._program.symbols, None
-        if constraints is not None:
-            reason = "the engine has no constraints."
+        if constraints is not None and not self.search.supports_constraints:
+            reason = "only beam search has constraints."
         elif bos_token not in (None, symbols.begin):
             reason = "translations begin with another symbol than they end with."
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
@@ -254,7 +266,8 @@ class NativeGenerator:
         if not self._teams:
             self._teams.append(self._opened())
         sentences = words(sources, symbols.pad)
-        candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers)
+        required = None if constraints is None else constraints[:, 1:].tolist()  # behind the count
+        candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers, required)
         return [
             [self._hypothesis(candidate, row) for candidate in row_candidates]
             for row, row_candidates in zip(sources, candidates, strict=True)

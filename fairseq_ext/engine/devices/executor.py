@@ -199,10 +199,11 @@ class Executor:
         rules: Rules,
         prefixes: Sequence[Sequence[int]] | None = None,
         numbers: Sequence[int] | None = None,
+        constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Found]]:
-        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, without sampling.
+        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`.
 
-        The result does not depend on ``numbers``.
+        There are no samples and no constraints, and the result does not depend on ``numbers``.
         """
         if not sentences:
             return []

@@ -6,7 +6,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* Changes with every change of a structure or operation, so that a library of another version is not called. */
-EXPORT int engine_interface(void) { return 7; }
+EXPORT int engine_interface(void) { return 8; }
 
 /* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI. */
 EXPORT int engine_best_path(void) {
@@ -39,9 +39,10 @@ EXPORT void engine_close(workspace *space) { free_workspace(space); }
 EXPORT int engine_translate(workspace *space, const rules *how, const int32_t *words,
                             const int64_t *begins, int64_t sentences, const int32_t *prefixes,
                             const int64_t *prefix_begins, const int64_t *numbers,
+                            const int32_t *required, const int64_t *required_begins,
                             const int32_t *listed, const int64_t *listed_begins, results *out) {
-    return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers, listed,
-                     listed_begins, out);
+    return translate(space, how, words, begins, sentences, prefixes, prefix_begins, numbers,
+                     required, required_begins, listed, listed_begins, out);
 }
 
 EXPORT void engine_forget(results *out) {

@@ -1,3 +1,4 @@
+#include "constraints.h"
 #include "sampling.h"
 #include "shortlist.h"
 
@@ -12,6 +13,13 @@ typedef struct {
     float total;
     int32_t parent, token;
 } candidate;
+
+/* A candidate of a constrained search; the highest keys come first, and equal ones by place. */
+typedef struct {
+    candidate next;
+    double key;
+    int32_t place, bank;
+} banked;
 
 /* What happened at one step: of each row its newest token, its score so far, and where it looked. */
 typedef struct {
@@ -37,13 +45,20 @@ typedef struct {
     int64_t stride;
     int32_t *sentence_of; /* [most_rows] */
     float *logits;        /* [LOGIT_ROWS][vocabulary]; of several models twice */
-    best *found;          /* the tokens that may follow each row, per_row of it */
+    best *found;          /* the tokens that may follow each row, per_row + most_next of it */
     best *pool;           /* [vocabulary], for sampling */
     choices *choices;     /* [choice_count][models]; count is 1 if nothing is listed */
     int64_t choice_count;
     int32_t *barred;      /* [barred_room] */
     int64_t barred_room;
     candidate *candidates, *active;
+    /* Of a constrained search; otherwise NULL and 0: */
+    constraints *required;    /* [sentences] */
+    constraint_node *nodes;   /* of all of them */
+    int32_t *states[2];       /* [most_rows][state_size], now and next */
+    int32_t *next, *advanced; /* [most_next] tokens, and a candidate's state */
+    banked *banked;
+    int64_t state_size, most_next;
 } search;
 
 static int grow(void **memory, int64_t *room, int64_t wanted, size_t size) {
@@ -123,6 +138,20 @@ static int32_t forced_token(const search *run, int32_t sentence, int64_t step) {
     return at < run->prefix_begins[sentence + 1] ? run->prefixes[at] : -1;
 }
 
+static best *found_of(const search *run, int64_t row, int64_t step) {
+    return run->found + row * (per_row(run->how, step) + run->most_next);
+}
+
+static const int32_t *state_of(const search *run, int64_t row) {
+    return run->states[0] + row * run->state_size;
+}
+
+/* Whether a row must not end yet. The first step is free, as in fairseq. */
+static int lacks_words(const search *run, int64_t row, int64_t step) {
+    return run->required && step &&
+           !are_met(&run->required[run->sentence_of[row]], state_of(run, row));
+}
+
 /* What a row was fed at step t, with its ancestors. */
 static int32_t word(const search *run, int64_t row, int64_t step, int64_t t) {
     return run->records[t].fed[t < step ? run->lines[0][row * run->stride + t] : row];
@@ -140,7 +169,7 @@ static void bar(search *run, int64_t row, int64_t step, const choices *from) {
 #define BAR(token)                                                                                 \
     if ((place = place_of(from, token)) >= 0) *next++ = place
     BAR(what->pad);
-    if (step < how->min_len || how->match_source) BAR(what->eos);
+    if (step < how->min_len || how->match_source || lacks_words(run, row, step)) BAR(what->eos);
     /* Those that would complete a sequence of tokens once more; the start symbol is no token. */
     for (int64_t end = how->no_repeat; how->no_repeat && end <= step; end++) {
         int64_t back = 1;
@@ -171,6 +200,19 @@ static void sample(search *run, int64_t row, int64_t step, int64_t place, float 
     }
 }
 
+/* The tokens with which a row makes progress in its constraints, behind those that may follow it. */
+static void rank_next(const search *run, int64_t row, const choices *some, const float *logits,
+                      float normalizer, best *found) {
+    const int32_t count =
+        next_tokens(&run->required[run->sentence_of[row]], state_of(run, row), run->next);
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t place = place_of(some, run->next[i]);
+        const int32_t *barred = run->barred;
+        while (*barred >= 0 && *barred != place) barred++;
+        if (place >= 0 && *barred < 0) *found++ = (best){logits[place] - normalizer, run->next[i]};
+    }
+}
+
 /* The tokens that may follow a row, with their log-probabilities; the best ones first. `logits`: of
  * one model, or the log-probabilities of several. */
 static void rank_row(search *run, int64_t row, int64_t step, int64_t place, float *logits) {
@@ -180,8 +222,9 @@ static void rank_row(search *run, int64_t row, int64_t step, int64_t place, floa
     const int64_t tokens = some->output.outputs, many = per_row(how, step);
     const int32_t unk = place_of(some, run->space->what->unk);
     const int32_t forced = forced_token(run, run->sentence_of[row], step);
-    best *found = run->found + row * many;
-    for (int64_t i = 0; i < many; i++) found[i] = (best){-INFINITY, -1};
+    best *found = found_of(run, row, step);
+    for (int64_t i = 0; i < many + run->most_next; i++) found[i] = (best){-INFINITY, -1};
+    if (forced == run->space->what->eos && lacks_words(run, row, step)) return;
     if (forced < 0) bar(run, row, step, some);
     const int32_t *barred = forced < 0 ? run->barred : NULL;
     const int count = forced >= 0 || how->sampling ? 1 : (int)many;
@@ -201,6 +244,7 @@ static void rank_row(search *run, int64_t row, int64_t step, int64_t place, floa
     if (how->sampling) sample(run, row, step, place, logits, found);
     for (int64_t i = 0; some->tokens && i < many; i++)
         if (found[i].token >= 0) found[i].token = some->tokens[found[i].token];
+    if (run->required) rank_next(run, row, some, logits, normalizer, found + many);
 }
 
 /* How many rows from this one on have the same choices, at most LOGIT_ROWS. */
@@ -270,21 +314,68 @@ static int better(const void *one, const void *other) {
     return (a->token > b->token) - (a->token < b->token);
 }
 
-/* The candidates of a sentence, best first (samples stay as drawn); returns how many. */
-static int64_t propose(search *run, const progress *one, int64_t step) {
-    const record *now = &run->records[step];
-    const int64_t many = per_row(run->how, step);
-    int64_t count = 0;
+/* Adds candidates from each row's `found`, from `first` on, to `count` of them; returns the sum. */
+static int64_t gather(search *run, const progress *one, int64_t step, int64_t first, int64_t many,
+                      int64_t count) {
     for (int32_t row = one->first; row < one->first + one->rows; row++) {
-        const best *found = run->found + row * many;
+        const best *found = found_of(run, row, step) + first;
         for (int64_t i = 0; i < many && found[i].token >= 0; i++) {
-            const float total = found[i].value + now->total[row];
+            const float total = found[i].value + run->records[step].total[row];
             if (!isnan(total)) /* weights that are no numbers give totals without an order */
                 run->candidates[count++] = (candidate){total, row, found[i].token};
         }
     }
+    return count;
+}
+
+static int by_key(const void *one, const void *other) {
+    const banked *a = one, *b = other;
+    if (a->key != b->key) return a->key < b->key ? 1 : -1;
+    return a->place - b->place;
+}
+
+/* Puts `count` candidates of a sentence into the order of a constrained search, without copies;
+ * returns how many there are. A bank holds the hypotheses with as many tokens of constraints: first
+ * comes the best one of each bank, the fullest bank first, then the second ones, and so on. */
+static int64_t share_out(search *run, const progress *one, int64_t count) {
+    const constraints *of = &run->required[one->id];
+    banked *order = run->banked;
+    for (int64_t i = 0; i < count; i++) {
+        const candidate next = run->candidates[i];
+        follow(of, state_of(run, next.parent), next.token, run->advanced);
+        const int32_t bank = bank_of(of, run->advanced);
+        /* fairseq's key, with its rounding: banks overlap where totals differ by more than 100. */
+        const float key = (float)((of->distinct - bank) * -100) + next.total;
+        order[i] = (banked){next, key, (int32_t)i, bank};
+    }
+    qsort(order, (size_t)count, sizeof *order, by_key);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const candidate next = order[i].next, last = order[kept ? kept - 1 : 0].next;
+        if (!kept || next.parent != last.parent || next.token != last.token)
+            order[kept++] = order[i];
+    }
+    int64_t rank = -1;
+    for (int64_t i = 0; i < kept; i++) {
+        rank = i && order[i].bank != order[i - 1].bank ? 0 : rank + 1;
+        order[i].place = (int32_t)i;
+        order[i].key = (double)order[i].bank - (double)(rank * (kept + 1));
+    }
+    qsort(order, (size_t)kept, sizeof *order, by_key);
+    for (int64_t i = 0; i < kept; i++) run->candidates[i] = order[i].next;
+    return kept;
+}
+
+/* The candidates of a sentence, best first (samples stay as drawn); returns how many. */
+static int64_t propose(search *run, const progress *one, int64_t step) {
+    const int64_t many = per_row(run->how, step);
+    int64_t count = gather(run, one, step, 0, many, 0);
     if (run->how->sampling) return count;
     qsort(run->candidates, (size_t)count, sizeof *run->candidates, better);
+    count = count < many ? count : many;
+    if (!run->required) return count;
+    if (step) count = gather(run, one, step, 0, 1, count);
+    count = share_out(run, one, gather(run, one, step, many, run->most_next, count));
     return count < many ? count : many;
 }
 
@@ -365,14 +456,41 @@ static int one_step(search *run, int64_t step) {
             next->fed[rows] = chosen->token;
             next->total[rows] = chosen->total;
             run->sentence_of[rows] = one.id;
+            if (run->required)
+                follow(&run->required[one.id], state_of(run, chosen->parent), chosen->token,
+                       run->states[1] + rows * run->state_size);
         }
         run->open[open++] = one;
     }
     int32_t *lines = run->lines[0];
     run->lines[0] = run->lines[1], run->lines[1] = lines;
+    int32_t *states = run->states[0];
+    run->states[0] = run->states[1], run->states[1] = states;
     run->open_count = open;
     space->hypotheses = rows;
     return 0;
+}
+
+/* Begins a constrained search: of sentence s, the constraints are tokens[begins[s]] and so on. */
+static int require(search *run, const int32_t *tokens, const int64_t *begins) {
+    const int64_t sentences = run->space->sentences, beam = run->how->beam;
+    run->required = malloc((size_t)sentences * sizeof *run->required);
+    run->nodes = malloc((size_t)(begins[sentences] + sentences) * sizeof *run->nodes);
+    if (!run->required || !run->nodes) return 1;
+    for (int64_t s = 0; s < sentences; s++) {
+        constraints *of = &run->required[s];
+        *of = read_constraints(tokens + begins[s], begins[s + 1] - begins[s], run->how->unordered,
+                               run->nodes + begins[s] + s);
+        if (state_size(of) > run->state_size) run->state_size = state_size(of);
+        if (of->count + 1 > run->most_next) run->most_next = of->count + 1;
+    }
+    const int64_t row = run->state_size, most = beam * (3 + run->most_next);
+    for (int i = 0; i < 2; i++)
+        run->states[i] = calloc((size_t)(run->most_rows * row), sizeof *run->states[i]);
+    run->next = malloc((size_t)run->most_next * sizeof *run->next);
+    run->advanced = malloc((size_t)row * sizeof *run->advanced);
+    run->banked = malloc((size_t)most * sizeof *run->banked);
+    return !run->states[0] || !run->states[1] || !run->next || !run->advanced || !run->banked;
 }
 
 static int begin(search *run) {
@@ -382,14 +500,15 @@ static int begin(search *run) {
     const int64_t vocabulary = what->weights[what->outputs[0].weight].outputs;
     const int64_t logits = (what->output_count > 1 ? 2 : 1) * LOGIT_ROWS * vocabulary;
     const size_t rows = (size_t)run->most_rows, beam = (size_t)run->how->beam;
-    const size_t many = run->how->sampling ? 1 : (size_t)per_row(run->how, 0); /* of a row */
+    const size_t many = /* of a row */
+        (size_t)((run->how->sampling ? 1 : per_row(run->how, 0)) + run->most_next);
     run->stride = 64;
     run->open = malloc((size_t)sentences * sizeof *run->open);
     run->sentence_of = malloc(rows * sizeof *run->sentence_of);
     run->logits = malloc((size_t)logits * sizeof *run->logits);
     run->found = malloc(rows * many * sizeof *run->found);
     run->pool = run->how->sampling ? malloc((size_t)vocabulary * sizeof *run->pool) : NULL;
-    run->candidates = malloc(beam * many * sizeof *run->candidates);
+    run->candidates = malloc(beam * (many + 1) * sizeof *run->candidates);
     run->active = malloc(beam * sizeof *run->active);
     for (int i = 0; i < 2; i++)
         run->lines[i] = malloc(rows * (size_t)run->stride * sizeof *run->lines[i]);
@@ -424,12 +543,19 @@ static void end(search *run) {
     free(run->active);
     free(run->lines[0]);
     free(run->lines[1]);
+    free(run->required);
+    free(run->nodes);
+    free(run->states[0]);
+    free(run->states[1]);
+    free(run->next);
+    free(run->advanced);
+    free(run->banked);
 }
 
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
-              const int64_t *numbers, const int32_t *listed, const int64_t *listed_begins,
-              results *out) {
+              const int64_t *numbers, const int32_t *required, const int64_t *required_begins,
+              const int32_t *listed, const int64_t *listed_begins, results *out) {
     out->count = out->length = out->attention_length = 0;
     if (!sentences) return 0;
     search run = {.space = space, .how = how, .out = out};
@@ -443,7 +569,7 @@ int translate(workspace *space, const rules *how, const int32_t *words, const in
     run.choice_count = listed ? sentences : 1;
     int failed = encode(space);
     failed = failed || !(run.choices = choose(space->what, listed, listed_begins, run.choice_count));
-    failed = failed || begin(&run);
+    failed = failed || (required && require(&run, required, required_begins)) || begin(&run);
     for (int64_t step = 0; !failed && run.open_count; step++) failed = one_step(&run, step);
     end(&run);
     return failed != 0;

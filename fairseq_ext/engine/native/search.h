@@ -8,6 +8,7 @@ typedef struct {
     int32_t beam, min_len, max_len_b, most, attention; /* most: tokens of any translation */
     int32_t match_source, no_repeat;              /* as long as the source; tokens, or 0 */
     int32_t sampling, top_k;                      /* top_k 0: all tokens */
+    int32_t unordered;                            /* whether constraints may be met in any order */
     double max_len_a; /* as Python's: 0.7f * 10 is below 7 */
     float unkpen, temperature;
     float lenpen, length_offset; /* sums are divided by ((offset + length) / (offset + 1))^lenpen,
@@ -36,11 +37,12 @@ typedef struct {
 
 /* 0: done; 1: no memory. `prefixes`: tokens that translations begin with, from prefix_begins on (or
  * NULL); they may end with </s>. `numbers`: of the sentences, for sampling; NULL counts from 0.
+ * `required`: constraints of the translations, from required_begins on, each ended by 0 (or NULL).
  * `listed`: the tokens that translations of a sentence may have, ascending, from listed_begins on,
- * with </s> and its prefix; NULL: all. */
+ * with </s>, its prefix and its constraints; NULL: all. */
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
-              const int64_t *numbers, const int32_t *listed, const int64_t *listed_begins,
-              results *out);
+              const int64_t *numbers, const int32_t *required, const int64_t *required_begins,
+              const int32_t *listed, const int64_t *listed_begins, results *out);
 
 #endif
