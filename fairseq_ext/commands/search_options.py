@@ -68,7 +68,7 @@ class SearchOptions:
     constraints: str | None = option(
         None,
         "require words, which follow their line behind tabs, in its translation: in this order "
-        "(ordered, also without a value) or in any (unordered); uses fairseq's generator",
+        "(ordered, also without a value) or in any (unordered)",
         nargs="?",
         const="ordered",
         choices=("ordered", "unordered"),
@@ -133,11 +133,11 @@ class SearchOptions:
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
         values |= SAMPLES
         values |= dict(model_defaults) | specified(self, [*values])
-        fixed = {name: getattr(self, name) for name in ("fp16", "cpu", "engine", "shortlist")}
+        names = ("fp16", "cpu", "engine", "shortlist", "constraints")
+        fixed = {name: getattr(self, name) for name in names}
         fixed |= {name: values[name] for name in LIMITS}
         if self.mode == "search":
-            flags = () if self.constraints is None else (f"--constraints={self.constraints}",)
-            return Search(**fixed, flags=flags, **{name: values[name] for name in SEARCH})
+            return Search(**fixed, **{name: values[name] for name in SEARCH})
         count = self.mbr or values["nbest"]
         epsilon = values["epsilon_sampling"]
         if self.epsilon_sampling is None and (self.mode == "sampling" or self.sampling_topk):

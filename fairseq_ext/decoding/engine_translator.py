@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
+from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short, require_writable
 from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN, shortlist
 from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.library import Found, Machine, Team
@@ -54,6 +55,7 @@ class EngineTranslator:
         machine = Machine(model.program, packed=model.weights, shortlist=listed)
         self._team = Team(machine, threads or available_threads())
         self._numbers = {symbol: number for number, symbol in enumerate(model.source)}
+        self._target_numbers = {symbol: number for number, symbol in enumerate(model.target)}
         self._left_out = {BEGIN, END, model.program.symbols.end, *model.affixes[2]}
         self.src, self.tgt = model.src, model.tgt
         self.name = model.architecture
@@ -65,7 +67,7 @@ class EngineTranslator:
 
     def lengths(self, sentences: Sequence[str]) -> list[int]:
         """Count the source tokens of each sentence, including the model's special symbols."""
-        return [len(self._encode(sentence)) for sentence in sentences]
+        return [len(self._encode(sentence)) for sentence, *_ in map(self._split, sentences)]
 
     def translate(
         self,
@@ -75,12 +77,16 @@ class EngineTranslator:
     ) -> list[list[Candidate]]:
         """Translate sentences; see :meth:`~fairseq_ext.decoding.search.Translates.translate`.
 
-        The translator sets the size of batches, even if ``search`` has another one.
+        The translator sets the size of batches and whether there are constraints, even if
+        ``search`` has others.
         """
         search = search or self._search
+        search = replace(search, constraints=self._search.constraints)
         rules = _rules(search, len(self._model.target))
         numbers = range(len(sentences)) if numbers is None else numbers
-        sources = [self._encode(sentence) for sentence in sentences]
+        rows = [self._split(sentence) for sentence in sentences]
+        sources = [self._encode(sentence) for sentence, *_ in rows]
+        required = [self._encode_constraints(constraints) for _, *constraints in rows]
         first = self._model.affixes[2]
         results: list[list[Candidate]] = [[] for _ in sentences]
         for batch in _batches(list(map(len, sources)), self._search.max_tokens):
@@ -88,7 +94,8 @@ class EngineTranslator:
                 [sources[place] for place in batch],
                 rules,
                 [first] * len(batch) if first else None,
-                numbers=[numbers[place] for place in batch],
+                [numbers[place] for place in batch],
+                [required[place] for place in batch] if self._search.constraints else None,
             )
             for place, hypotheses in zip(batch, translated, strict=True):
                 best = hypotheses[: search.nbest]
@@ -101,12 +108,11 @@ class EngineTranslator:
 
         The probabilities are among all tokens, even with a shortlist.
         """
-        target_numbers = {symbol: number for number, symbol in enumerate(self._model.target)}
         encoded = [self._encode(line) for line in sources]
         first, end = self._model.affixes[2], self._model.program.symbols.end
         last = (END,) if end == END else (END, end)
         forced = [
-            [*first, *(target_numbers.get(symbol, UNKNOWN) for symbol in line.split()), *last]
+            [*first, *(self._target_numbers.get(symbol, UNKNOWN) for symbol in line.split()), *last]
             for line in targets
         ]
         for number, target in enumerate(forced, start=1):
@@ -123,6 +129,19 @@ class EngineTranslator:
             for place, (hypothesis,) in zip(batch, hypotheses, strict=True):
                 scored[place] = hypothesis.scores
         return scored
+
+    def _split(self, line: str) -> list[str]:
+        """Split a line into a sentence and its constraints, which the translator's search has."""
+        return line.split("\t") if self._search.constraints else [line]
+
+    def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
+        """Encode constraints as the engine reads them, each ended by 0."""
+        tokens = []
+        for text in constraints:
+            numbers = [self._target_numbers.get(symbol, UNKNOWN) for symbol in text.split()]
+            require_writable(text, numbers, self._model.program.symbols.end)
+            tokens += [*numbers, 0]
+        return tokens
 
     def _encode(self, line: str) -> list[int]:
         """Encode a line as token numbers, cut and with special symbols as in training."""
@@ -160,6 +179,7 @@ def _rules(search: Search, vocabulary: int) -> Rules:
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
         sampling=drawn if search.sampling else None,
+        unordered=search.constraints == "unordered",
     )
     if rules.followed + 2 > vocabulary:
         raise ConfigError(

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Protocol
 
-from fairseq_ext.engine import DEFAULT
+from fairseq_ext.engine import DEFAULT, SPECIAL
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -52,6 +52,8 @@ class Search:
         cpu: whether to leave a GPU alone.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
+        constraints: ``ordered`` or ``unordered`` if constraints follow each sentence after tabs:
+            target tokens that its translation must have, in this order or in any.
         flags: further flags of ``fairseq-interactive``.
     """
 
@@ -71,6 +73,7 @@ class Search:
     cpu: bool = False
     engine: str = DEFAULT
     shortlist: str | Path | None = None
+    constraints: str | None = None
     flags: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -161,3 +164,15 @@ def require_short(lengths: Iterable[int], longest: int) -> None:
             raise DataError(
                 f"target {number} has {length:,} tokens, but the model writes at most {longest:,}."
             )
+
+
+def require_writable(constraint: str, tokens: Iterable[int], end: int) -> None:
+    """Raise :class:`DataError` for a constraint with tokens that no translation has.
+
+    Args:
+        constraint: its text, for the message.
+        tokens: its token ids.
+        end: id of the token that ends a translation.
+    """
+    if not {*SPECIAL, end}.isdisjoint(tokens):
+        raise DataError(f"constraint `{constraint:.60}` has tokens that the model does not write.")

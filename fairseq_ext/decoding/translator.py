@@ -23,16 +23,15 @@ from fairseq.token_generation_constraints import pack_constraints
 from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import architecture
-from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
+from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short, require_writable
 from fairseq_ext.generation import generators
 from fairseq_ext.generation.on_engine import share_weights
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import trained
-from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.locks import ForkSafeLock
 
-FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist")
+FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
 MOST_GENERATORS = 8
 """Generators to keep, one for each set of search options."""
@@ -141,8 +140,8 @@ class Translator:
         """Translate sentences: the ``nbest`` translations of each in order, best first.
 
         Args:
-            sentences: lines of source tokens, none longer than ``limit``; if the translator was
-                told `--constraints`, with target tokens that must occur behind tabs.
+            sentences: lines of source tokens, none longer than ``limit``, with constraints after
+                tabs if the translator's own search has them.
             numbers: of the sentences, which samples depend on; from 0 if None.
             search: how to search; None for the translator's own search. Precision, device and
                 engine are always the translator's.
@@ -240,8 +239,7 @@ class Translator:
         """Encode target tokens that a translation must have."""
         words = self._task.target_dictionary
         tokens = words.encode_line(text, append_eos=False, add_if_not_exist=False)
-        if words.unk() in tokens:
-            raise DataError(f"constraint `{text:.60}` has tokens that the model does not write.")
+        require_writable(text, tokens.tolist(), words.eos())
         return tokens
 
     def _candidate(self, hypothesis: dict[str, Any], aligned: bool, skipped: set[int]) -> Candidate:
@@ -259,6 +257,8 @@ def _flags(search: Search) -> list[str]:
     names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
     switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]
+    if search.constraints:
+        switches.append(f"--constraints={search.constraints}")
     if search.top_k:
         switches.append(f"--sampling-topk={search.top_k}")
     if search.shortlist is not None:

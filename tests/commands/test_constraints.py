@@ -1,4 +1,4 @@
-"""Lexical constraints: fairseq's search, in fairseq-interactive and in ``translate``."""
+"""Lexical constraints in fairseq-interactive and in ``translate``, both on the engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.model import write
+from tests.commands.test_engine_models import without_torch
 from tests.support.bundles import saved
 from tests.support.harness import command, error_line, fairseq, hypotheses
 
@@ -20,21 +21,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered"])
-def test_translations_have_the_constraints(folder: Path, order: str, tmp_path: Path):
-    """As fairseq-interactive translates."""
+def test_translations_have_the_constraints(
+    folder: Path, order: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """As fairseq-interactive translates, also from a bundle without torch."""
     text = "\n".join(LINES) + "\n"
     flags = ("--constraints", order, *HOW)
     path = ("--path", folder / "checkpoint_best.pt")
     filled = "".join(f"{line}\n" for line in LINES if line)
     languages = ("--source-lang", "de", "--target-lang", "en", "--buffer-size", 9)
-    done = fairseq("interactive", folder, *path, *flags, *languages, stdin=filled)
+    done = fairseq(
+        *("interactive", folder, *path, *flags, *languages, "--engine", "fairseq"), stdin=filled
+    )
     expected = hypotheses(done.stdout)
     (tmp_path / "in").write_text(text)
+    command("translate", folder, *path, *flags, "--input", tmp_path / "in", "-o", tmp_path / "out")
+    assert "instead of the engine" not in caplog.text
     write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
-    for model in ([folder, *path], ["--path", tmp_path / "bundle"]):
-        files = ("--input", tmp_path / "in", "-o", tmp_path / "out")
-        command("translate", *model, *flags, *files)
-        translations = (tmp_path / "out").read_text().splitlines()
+    bundled = without_torch("translate", "--path", tmp_path / "bundle", *flags, stdin=text)
+    for written in ((tmp_path / "out").read_text(), bundled):
+        translations = written.splitlines()
         assert [line for line in translations if line] == expected
         assert translations[2] == ""
     for line, translation in zip(LINES, translations, strict=True):
