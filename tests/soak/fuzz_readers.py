@@ -79,7 +79,7 @@ def list_of_items(draw: Random) -> str:
 def read_log(folder: Path) -> None:
     with suppress(DataError):
         training_log.read_log(folder / "log")
-    compare._training(folder / "log")
+    training_log.read_training(compare.read_text(folder / "log"))
 
 
 def read_generated(folder: Path) -> None:
