@@ -6,16 +6,14 @@ The `tokenizers` library does the work.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers
 
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.reading import lines
-from fairseq_ext.text.writing import writers
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import staged_folder
 from fairseq_ext.utils.json_files import read_json
@@ -40,7 +38,9 @@ class ByteBPE:
     def __init__(self, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:
         self.ids = sorted(id_ for piece, id_ in vocabulary.items() if not RESERVED.match(piece))
         self._known = frozenset(self.ids)
-        self._tokenizer = _tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+        self._tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+        self._tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._tokenizer.decoder = decoders.ByteLevel()
 
     @classmethod
     def load(cls, vocabulary: Path, merges: Path) -> ByteBPE:
@@ -84,13 +84,6 @@ def _fill(symbols: list[str], multiple: int) -> None:
         count += 1
 
 
-def _tokenizer(model: models.BPE) -> Tokenizer:
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 def _read_vocabulary(path: Path) -> dict[str, int]:
     ids = read_json(path)
     if not isinstance(ids, dict) or not all(
@@ -130,7 +123,7 @@ def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tupl
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
     """Learn an encoding from text and write ``encoder.json`` and ``vocab.bpe`` into ``out``.
 
-    ``<|endoftext|>`` has the last id, as in GPT-2's encoding. Equal text gives equal files.
+    ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files.
 
     Args:
         size: how many ids to learn; a small text gives fewer.
@@ -144,19 +137,15 @@ def train(texts: Sequence[Path], size: int, out: Path) -> int:
     minimum = 257
     if size < minimum:
         raise DataError(f"`--size` must be at least {minimum}, but is {size}.")
-    tokenizer = _tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(
-        vocab_size=size - 1,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train(
+        [str(path) for path in texts],
+        vocab_size=size,
+        min_frequency=0,
         show_progress=False,
+        special_tokens=["<|endoftext|>"],
     )
-    tokenizer.train_from_iterator((line for path in texts for _, line in lines(path)), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    ids = model["vocab"]
-    ids["<|endoftext|>"] = len(ids)
-    with staged_folder(out) as stage, writers([stage / name for name in FILES]) as opened:
-        vocabulary, merges = opened
-        json.dump(ids, vocabulary, ensure_ascii=False)
-        merges.write("#version: 0.2\n")
-        merges.writelines(f"{first} {second}\n" for first, second in model["merges"])
-    return len(ids)
+    with staged_folder(out) as stage:
+        for path, name in zip(tokenizer.save_model(str(stage)), FILES, strict=True):
+            Path(path).rename(stage / name)
+    return tokenizer.get_vocab_size()
