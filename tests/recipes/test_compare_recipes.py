@@ -91,7 +91,7 @@ def test_further_test_sets_are_taken_where_they_can_be_had(tmp_path: Path) -> No
 
 
 def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> None:
-    done = bash(COMPARE_ALL, "--out", tmp_path / "out", "--updates", 7, DRY_RUN="1")
+    done = bash(COMPARE_ALL, "--out", tmp_path / "out", "--updates", 7, DRY_RUN="1", SMOKE="0")
     corpus, training, curves, comparison = commands(done.stderr)
     assert corpus[2:5] == ["multi30k", "--bpe", "0"]
     models = [word for word in training if re.match(r"[\w-]+=\w+", word)]
@@ -110,7 +110,7 @@ def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> N
 def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> None:
     options = ("--data", tmp_path, "--src", "es", "--tgt", "en", "--tokenize", "--out", "/x")
     options = (*options, "--metric", "comet:org/model")
-    done = bash(COMPARE_ALL, *options, "muse", "gru", DRY_RUN="1")
+    done = bash(COMPARE_ALL, *options, "muse", "gru", DRY_RUN="1", SMOKE="0")
     trial, training, _, comparison = commands(done.stderr)
     assert trial == ["python", str(RECIPES / "try_metric.py"), "comet:org/model"]
     assert training[1:5] == [str(RECIPES / "compare.sh"), str(tmp_path), "es", "en"]
@@ -123,7 +123,7 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
 def test_words_have_one_dictionary_where_models_share_their_embeddings(tmp_path: Path) -> None:
     words = ("my", "es", "en", "--bpe", 0, "--out", tmp_path / "out")
     for flags, joined in (("", False), (" --share-all-embeddings", True)):
-        done = bash(RECIPES / "compare.sh", *words, f"a=lstm{flags}", DRY_RUN="1")
+        done = bash(RECIPES / "compare.sh", *words, f"a=lstm{flags}", DRY_RUN="1", SMOKE="0")
         (preprocess,) = [line for line in commands(done.stderr) if line[0] == "fairseq-preprocess"]
         assert ("--joined-dictionary" in preprocess) == joined
 
@@ -132,7 +132,9 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
     """Relative paths are relative to the shared folder, into which each model's part returns."""
     out = str(tmp_path / "out")
     models = ("gru_tiny", "muse_tiny")
-    done = bash(RECIPES / "compare.sh", "my", "es", "en", "--out", out, *models, DRY_RUN="1")
+    done = bash(
+        RECIPES / "compare.sh", "my", "es", "en", "--out", out, *models, DRY_RUN="1", SMOKE="0"
+    )
     shown, folder = commands(done.stderr), ""
     for words in shown:
         folder = words[1] if words[0] == "cd" else folder
@@ -146,14 +148,14 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
 
 def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
-    shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1").stderr)
+    shown = commands(bash(MULTI30K, "--tok", *out, DRY_RUN="1", SMOKE="0").stderr)
     programs = [words[1] if words[0] == "fairseq-ext" else words[0] for words in shown]
     expected = ["corpus", "fairseq-preprocess", "fairseq-train", "average", "fairseq-generate"]
     assert [name for name in dict.fromkeys(programs) if name in expected] == expected
     assert [words[2] for words in shown if words[1:2] == ["corpus"]] == ["multi30k_tok"]
     train = next(words for words in shown if words[0] == "fairseq-train")
     assert train[train.index("--encoder-layers") + 1] == "4"
-    other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1").stderr)
+    other = commands(bash(MULTI30K, "--arch", "gru_attention", *out, DRY_RUN="1", SMOKE="0").stderr)
     train = next(words for words in other if words[0] == "fairseq-train")
     assert "gru_attention" in train
     assert "--encoder-layers" not in train
@@ -166,7 +168,7 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
+    done = bash(COMPARE_ALL, "--out", out, "gru", "muse")
     assert re.search(r"^system +BLEU .*\ngru .*\nmuse ", done.stdout, re.MULTILINE)
     assert len(re.findall(r"^muse .* ± ", done.stdout, re.MULTILINE)) == 1
     systems = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
@@ -176,7 +178,7 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
         assert system["parameters"] > 0
         assert system["generation_speed"] > 0
     assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
-    second_run = bash(COMPARE_ALL, "--out", out, "gru", "muse", SMOKE="1")
+    second_run = bash(COMPARE_ALL, "--out", out, "gru", "muse")
     assert "fairseq-train" not in second_run.stderr
     (advice,) = re.findall(
         r"^Translate a line of yours: echo … \| (.*)$", done.stdout, re.MULTILINE
@@ -188,6 +190,6 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_multi30k_from_nothing_to_the_report(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = bash(MULTI30K, "--arch", "gru_tiny", "--out", out, SMOKE="1")
+    done = bash(MULTI30K, "--arch", "gru_tiny", "--out", out)
     assert "about 41 BLEU on tokens" in done.stdout
     assert json.loads((out / "results.json").read_text(encoding="utf-8"))["updates"] == 24
