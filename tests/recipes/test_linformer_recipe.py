@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -161,7 +162,7 @@ def shown(tmp_path: Path, *options: str) -> dict[str, str]:
     given = ("--data", REPO, "--download", tmp_path / "gpt2")
     word_lists = dry_run(RECIPE, tmp_path, *given, *options)
     assert list(tmp_path.iterdir()) == []
-    return {words[0]: " ".join(words) for words in word_lists}
+    return {words[0]: shlex.join(words) for words in word_lists}
 
 
 def test_a_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_the_baseline_has_no_linformer_flags(tmp_path: Path) -> None:
     ],
 )
 def test_the_flags_give_models_of_the_papers_size(tmp_path: Path, options, parameters) -> None:
-    train = shown(tmp_path, *options)["fairseq-train"].split()
+    train = shlex.split(shown(tmp_path, *options)["fairseq-train"])
     flags = [word for word in train[train.index("--task") :] if word != "<schedule.txt>"]
     model, _ = build([*flags, "--cpu"], size=50_272)
     assert sum(weights.numel() for weights in model.parameters()) == parameters
