@@ -170,9 +170,6 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     setattr(owner, name, kind(replacement) if kind else replacement)
 
 
-WIDTH = 110
-
-
 def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
     """Map each wrapped attribute of fairseq to its patches, in the order of their calls."""
     targets: dict[str, list[Patch]] = {}
@@ -193,7 +190,7 @@ def as_text(patches: Sequence[Patch]) -> str:
     lines += ["", "The patches, in the order they are applied:", ""]
     for patch in patches:
         text = f"{patch.name} ({patch.kind}): {patch.reason}."
-        lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines += textwrap.wrap(text, 110, subsequent_indent="  ", break_on_hyphens=False)
     lines += ["", f"{len(patches)} patches around {len(targets)} functions"]
     return "\n".join(lines)
 

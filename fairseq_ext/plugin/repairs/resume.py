@@ -131,12 +131,9 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 # 2. Validation
 
 
-COMMAND = "fairseq_cli.train"
-
-
 def early_stopping_state() -> dict[str, Any]:
     """Return ``best`` (None before any validation) and ``num_runs`` without improvement since."""
-    for command in running(COMMAND):
+    for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
         return {
             "best": getattr(counter, "best", None),
@@ -179,7 +176,7 @@ def restore_validation(
     """
     from fairseq import checkpoint_utils
 
-    counters = [command.should_stop_early for command in running(COMMAND)]
+    counters = [command.should_stop_early for command in running("fairseq_cli.train")]
     for keeper in (checkpoint_utils.save_checkpoint, *counters):
         for name in ("best", "num_runs"):  # left by another training in this process
             vars(keeper).pop(name, None)

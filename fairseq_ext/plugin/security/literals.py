@@ -15,7 +15,7 @@ whose code the user trusts.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +28,7 @@ PACKAGES = ("fairseq", "fairseq_cli")
 @around("importlib.machinery:SourceFileLoader.exec_module")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
     """Set :func:`literal`, run the module's code, then patch a command's functions."""
-    if not covers(module.__name__):
+    if module.__name__.partition(".")[0] not in PACKAGES:
         return original(self, module)
     module.eval = literal  # type: ignore[attr-defined]
     original(self, module)
@@ -38,24 +38,13 @@ def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
         patches.complete(module.__name__)
 
 
-def covers(name: str) -> bool:
-    """Whether the module ``name`` gets :func:`literal` as its ``eval``."""
-    return name.partition(".")[0] in PACKAGES
-
-
 def install() -> None:
-    """Give :func:`literal` to fairseq's modules that are already imported."""
-    for module in imported():
-        module.eval = literal  # type: ignore[attr-defined]
-
-
-def imported() -> Iterator[ModuleType]:
-    """Yield fairseq's modules in this process, also that of ``python -m fairseq_cli.train``."""
+    """Give :func:`literal` to fairseq's modules in this process, that of ``python -m`` included."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""
-        if module is not None and covers(name):
-            yield module
+        if module is not None and name.partition(".")[0] in PACKAGES:
+            module.eval = literal  # type: ignore[attr-defined]
 
 
 PATCHES = (
