@@ -23,15 +23,7 @@ _SEQUENCES = (str, list, tuple)
 
 
 class LiteralError(ConfigError):
-    """A text that :func:`literal` refuses.
-
-    Attributes:
-        text: the whole text.
-        reason: why it is refused, as the end of a sentence.
-    """
-
-    text: str = ""
-    reason: str = ""
+    """A text that :func:`literal` refuses."""
 
 
 def literal(text: str) -> Any:
@@ -66,13 +58,11 @@ def literal(text: str) -> Any:
         MemoryError,
     ) as error:
         reason = str(error) if isinstance(error, _Refusal) else "is not one"
-        refused = LiteralError(
+        raise LiteralError(
             f"`{shown(text)}` must be a literal (numbers, strings, True, False, None, lists, "
             f"tuples, dictionaries, `+` and `*` of them), but {reason}; write the value itself, as "
             "`[(512, 3)] * 4`."
-        )
-        refused.text, refused.reason = text, reason
-        raise refused from None
+        ) from None
 
 
 def shown(text: str, limit: int = 60) -> str:

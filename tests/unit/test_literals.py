@@ -123,7 +123,6 @@ def test_nothing_else(text: str):
     with pytest.raises(LiteralError, match="must be a literal") as refused:
         literal(text)
     assert "\n" not in str(refused.value)
-    assert refused.value.text == text
 
 
 @pytest.mark.parametrize("kind", HUGE)
