@@ -171,14 +171,3 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert "has parts of another job: inputs 1 sha256" in error_line(*exchanged)
     write_lines(tmp_path / "es" / "corpus", [f"new {number}" for number in range(9)])
     assert "has parts of another job: inputs 1 sha256" in error_line(*aligned(tmp_path, "other"))
-
-
-def test_a_job_that_has_made_nothing_gives_way(plain: Path, tmp_path: Path) -> None:
-    words = in_parts(plain, tmp_path)
-    write_lines(tmp_path / "bad.tsv", ["one column"])
-    bad = [
-        str(tmp_path / "bad.tsv") if word == str(plain / "pairs.tsv") else word for word in words
-    ]
-    assert "line 1: 1 tab-separated column(s)" in error_line(*bad)
-    run("fairseq-ext", *words)
-    assert contents(tmp_path / "out") == contents(plain / "out")
