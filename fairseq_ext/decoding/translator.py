@@ -178,6 +178,7 @@ class Translator:
         """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
         Sources and targets are lines of tokens; a target longer than the model writes is refused.
+        fairseq computes them from the checkpoint's weights, also where the engine rounds them.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
