@@ -151,12 +151,15 @@ def require_space(folder: str | Path, size: int) -> None:
 
 
 @contextmanager
-def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+def atomic_write(
+    path: str | Path, mode: str = "w", *, through_links: bool = True
+) -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` that takes its place once the block has succeeded.
 
     Readers see the old file or the whole new one, whatever happens in between; after an error the
     temporary file is removed. A device or pipe, such as ``/dev/null``, is written to directly.
-    ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``.
+    ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. A symbolic link is replaced
+    itself unless ``through_links``.
 
     Raises:
         EnvironmentProblem: the folder is missing or not writable, or the disk is full.
@@ -166,7 +169,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         with Path(path).open(mode, **text) as file:
             yield file
         return
-    target = Path(os.path.realpath(path))  # through a symbolic link, as a plain open() would
+    target = Path(os.path.realpath(path) if through_links else path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open(mode, **text) as file:

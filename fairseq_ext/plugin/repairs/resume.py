@@ -230,7 +230,7 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 
 @around("fairseq.file_io:PathManager.copy")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
-    with atomic_write(dst_path, "wb") as copy:
+    with atomic_write(dst_path, "wb", through_links=False) as copy:
         shutil.copyfile(src_path, copy.name)
     return dst_path
 
@@ -239,7 +239,7 @@ def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool
 def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     from fairseq import checkpoint_utils
 
-    with atomic_write(filename, "wb") as file:
+    with atomic_write(filename, "wb", through_links=False) as file:
         checkpoint_utils._torch_persistent_save(obj, file)
 
 
