@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -24,16 +23,14 @@ from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints import archived, bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
-from fairseq_ext.commands import demo
 from fairseq_ext.decoding.text_model import Model
-from fairseq_ext.demo import systems
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
 from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.model import program_file, write
 from fairseq_ext.model.card import Card
 from fairseq_ext.model.export import export
-from fairseq_ext.utils import archives, files, option_fields
+from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES
 from tests.soak import dying
@@ -286,22 +283,6 @@ def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
     with pytest.raises(FairseqExtError):
         write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b")
     assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.parametrize("numbers", ["fp32", "bits"])
-def test_the_demo_takes_it(tmp_path: Path, numbers: str):
-    """Without data: the dictionaries are in it."""
-    folder = saved(tmp_path / "run", "bmt-1")
-    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers=numbers)
-    parser = argparse.ArgumentParser()
-    demo.add(parser.add_subparsers())
-    args = parser.parse_args(["demo", f"mine={tmp_path / 'b'}", "--cpu", "--beam", "2"])
-    request = option_fields.from_args(demo.Request, args)
-    system = demo._load(systems.parse_systems(request.systems, None), request)["mine"]
-    assert system.about.line.startswith("de → en, ")
-    expected = fairseq_ext.load(folder, engine="fairseq", cpu=True).translate(LINES[0], beam=2)
-    (translations,) = system.translator.translate([system.codec.encode(LINES[0])])
-    assert translations[0].tokens == expected.candidates[0].tokens
 
 
 # ---- whole or not at all -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext.engine import NUMBERS, TORCH
-from fairseq_ext.engine.devices.executor import Executor, Sizes, Stage, padded, rounded
+from fairseq_ext.engine.devices.executor import Executor, Sizes, Stage, padded
 from fairseq_ext.engine.devices.operations import Model, encode
 from fairseq_ext.engine.library import available_paths
 from fairseq_ext.engine.search_options import Rules
@@ -265,12 +265,6 @@ def test_commands_on_cuda(name: str, half: bool):
         assert float(our_hypotheses[0]["score"]) == pytest.approx(
             float(their_hypotheses[0]["score"]), abs=0.1 if half else 1e-3
         )
-
-
-def test_sizes_are_few():
-    assert [rounded(n) for n in range(1, 14)] == [1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16]
-    assert len({rounded(n) for n in range(1, 1025)}) == 20
-    assert all(n <= rounded(n) <= 1.5 * n for n in range(1, 1025))
 
 
 @pytest.mark.parametrize("name", ["transformer", "gru", "linformer", "muse"])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.base.padding import gather_columns, keep_sentences, real_first, select_sentences
 from fairseq_ext.gru import reference
 from fairseq_ext.gru.attention import (
     exponentials,
@@ -259,36 +258,3 @@ def test_xavier_bound_of_each_gate() -> None:
             assert gate.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
     assert gru.bias_ih_l0.eq(0).all()
     assert gru.bias_hh_l0.eq(0).all()
-
-
-def test_real_first_and_back() -> None:
-    mask = torch.tensor([[True, True, False, False], [False, False, False, True]])
-    values = torch.arange(8).view(2, 4)
-    columns = real_first(mask)
-    moved = gather_columns(values, columns)
-    assert moved.tolist() == [[2, 3, 0, 1], [4, 5, 6, 7]]
-    assert gather_columns(moved, columns.argsort(1)).equal(values)
-
-
-@pytest.mark.parametrize(
-    ("order", "rows", "sentences", "group"),
-    [
-        ([0, 0, 1, 1], 1, [0, 1], 2),  # expansion to a beam of 2
-        ([1, 0, 3, 3], 2, [0, 1], 2),  # reordering inside each sentence
-        ([3, 2], 2, [1], 2),  # the first sentence is finished
-        ([2, 3, 0, 1], 2, [1, 0], 2),  # sentences change places
-        ([0, 1, 2], 2, [0, 0, 1], 1),  # groups of unequal size: a row each
-    ],
-)
-def test_select_sentences(order: list[int], rows: int, sentences: list[int], group: int) -> None:
-    sentence_order, size = select_sentences(torch.tensor(order), rows)
-    assert (sentence_order.tolist(), size) == (sentences, group)
-    values = torch.arange(2) * 10
-    expanded = keep_sentences(values, 0, sentence_order).repeat_interleave(size)
-    assert expanded.equal(values.repeat_interleave(rows)[torch.tensor(order)])
-
-
-def test_keep_sentences_leaves_alone_what_is_in_order() -> None:
-    values = torch.randn(3, 2)
-    assert keep_sentences(values, 0, torch.arange(3)) is values
-    assert keep_sentences(values, 0, torch.tensor([1, 0, 2])).equal(values[[1, 0, 2]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -141,23 +140,6 @@ def test_a_push_deletes_files_of_the_bundle_before_it(bundled: Path, server: Hub
     unknown = server.commit(REPO, {"bundle.json": b"{}", "former.model": b"x"})
     assert "former.model" in server.commits[REPO][hub.push(bundled, REPO)]
     assert unknown in server.commits[REPO]
-
-
-def test_weights_are_uploaded_apart_from_the_commit_and_once(
-    bundled: Path, server: Hub, monkeypatch: pytest.MonkeyPatch
-):
-    """By Git LFS, where the Hub asks for that and its library has no Xet."""
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    server.lfs = True
-    hub.push(bundled, REPO)
-    weights = (bundled / "model.safetensors").read_bytes()
-    checksum = hashlib.sha256(weights).hexdigest()
-    assert server.large[checksum] == weights
-    assert server.asked.count(f"PUT {checksum}") == 1
-    hub.push(bundled, "some-org/again")
-    assert server.asked.count(f"PUT {checksum}") == 1
-    hub._fetch.cache_clear()
-    assert (hub.fetched(Path(REPO)) / "model.safetensors").resolve().name == checksum
 
 
 def test_a_push_that_is_refused(bundled: Path, server: Hub, tmp_path: Path, monkeypatch):

@@ -23,7 +23,7 @@ from fairseq_ext.muse.convolution import (
     convolve,
     taps_to_the_left,
 )
-from fairseq_ext.muse.projections import fuse, unfuse
+from fairseq_ext.muse.projections import unfuse
 
 HEADS, DIM = 2, 6
 KERNELS = [*((k,) for k in (1, 2, 3, 4, 5, 6, 7, 8, 15, 31)), (3, 15), (15, 3), (4, 3, 2)]
@@ -339,10 +339,9 @@ def test_steps_equal_the_whole_at_each_position(variant: str, fused: bool) -> No
 
 @pytest.mark.parametrize("decoder", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_fused_is_the_same_function_and_comes_apart_exactly(variant: str, decoder: bool) -> None:
+def test_fused_is_the_same_function(variant: str, decoder: bool) -> None:
     block, fused = build(variant, decoder), build(variant, decoder, fused=True)
     state = {f"layers.0.{name}": value for name, value in block.state_dict().items()}
-    original = dict(state)
     fused.upgrade_state_dict_named(state, "layers.0")
     fused.load_state_dict({name.removeprefix("layers.0."): v for name, v in state.items()})
     assert sum(p.numel() for p in fused.parameters()) == sum(p.numel() for p in block.parameters())
@@ -356,14 +355,6 @@ def test_fused_is_the_same_function_and_comes_apart_exactly(variant: str, decode
         gradient, torch.autograd.grad(expected.sum(), inputs), strict=True
     ):
         torch.testing.assert_close(actual_grad, other, rtol=0, atol=1e-12)
-
-    taken_apart = {f"layers.0.{name}": value for name, value in fused.state_dict().items()}
-    block.upgrade_state_dict_named(taken_apart, "layers.0")
-    assert taken_apart.keys() == original.keys()
-    assert all(taken_apart[name].equal(value) for name, value in original.items())
-    prefix = "layers.0.projections."
-    assert fuse(state, prefix) is state
-    assert unfuse(original, prefix) is original
 
 
 @pytest.mark.parametrize("fused", [False, True])

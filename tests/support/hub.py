@@ -1,4 +1,4 @@
-"""A stand-in of the Hugging Face Hub: the part of its HTTP interface that bundles need.
+"""A stand-in of the Hugging Face Hub, without Git LFS and Xet: the HTTP that bundles need.
 
 Every commit is a whole set of files, whose name is the SHA-1 of its content. Repositories can be
 made and written with the token ``secret`` alone.
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "secret"
-KINDS = ("file", "lfsFile", "deletedFile")  # of a commit's lines
+KINDS = ("file", "deletedFile")  # of a commit's lines
 Files = dict[str, bytes]
 
 
@@ -29,8 +29,6 @@ class Hub:
         commits: files of each commit, by repository and name.
         branches: the commit of each branch or tag, by repository.
         asked: every request's method and path.
-        lfs: ask for Git LFS where the Hub does; its newer Xet is not here.
-        large: content by its SHA-256, uploaded by that.
     """
 
     def __init__(self) -> None:
@@ -38,12 +36,6 @@ class Hub:
         self.commits: dict[str, dict[str, Files]] = {}
         self.branches: dict[str, dict[str, str]] = {}
         self.asked: list[str] = []
-        self.lfs = False
-        self.large: Files = {}
-
-    def mode(self, path: str) -> str:
-        """How a file is uploaded: in the commit, or before it."""
-        return "lfs" if self.lfs and path.endswith((".safetensors", ".bin")) else "regular"
 
     def commit(
         self, repo: str, files: Files, branch: str = "main", deleted: Collection[str] = ()
@@ -106,34 +98,15 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 exists = repo in hub.commits
                 hub.commits.setdefault(repo, {})
                 self._answer(409 if exists else 200, {"url": f"{hub.address}/{repo}"})
-            elif path.endswith(".git/info/lfs/objects/batch"):
-                self._offer(json.loads(body)["objects"])
             else:
                 self._write(path, body)
-
-        def _offer(self, objects: list[dict[str, Any]]) -> None:
-            """Where to upload each, unless it is there."""
-            offered = [{"oid": entry["oid"], "size": entry["size"]} for entry in objects]
-            for entry in offered:
-                if entry["oid"] not in hub.large:
-                    href = f"{hub.address}/upload/{entry['oid']}"
-                    entry["actions"] = {"upload": {"href": href}}
-            self._answer(200, {"transfer": "basic", "objects": offered})
-
-        def do_PUT(self) -> None:
-            body, oid = self._body(), urlsplit(self.path).path.rpartition("/")[2]
-            hub.asked.append(f"PUT {oid}")
-            right = hashlib.sha256(body).hexdigest() == oid
-            if right:
-                hub.large[oid] = body
-            self._answer(200 if right else 400)
 
         def _write(self, path: str, body: bytes) -> None:
             repo, action, branch = path.removeprefix("/api/models/").rsplit("/", 2)
             if action == "preupload":
                 names = [entry["path"] for entry in json.loads(body)["files"]]
                 files = [
-                    {"path": entry, "uploadMode": hub.mode(entry), "shouldIgnore": False}
+                    {"path": entry, "uploadMode": "regular", "shouldIgnore": False}
                     for entry in names
                 ]
                 self._answer(200, {"files": files})
@@ -143,7 +116,6 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 kind: [entry["value"] for entry in lines if entry["key"] == kind] for kind in KINDS
             }
             added = {entry["path"]: base64.b64decode(entry["content"]) for entry in kinds["file"]}
-            added |= {entry["path"]: hub.large[entry["oid"]] for entry in kinds["lfsFile"]}
             deleted = [entry["path"] for entry in kinds["deletedFile"]]
             name = hub.commit(repo, added, branch, deleted)
             url = f"{hub.address}/{repo}/commit/{name}"
@@ -168,9 +140,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             else:
                 content = tree[1][name]
                 tag = f'"{hashlib.sha1(content).hexdigest()}"'
-                oid = hashlib.sha256(content).hexdigest()
-                headers = {"X_Linked_ETag": f'"{oid}"'} if oid in hub.large else {}
-                self._answer(200, content, X_Repo_Commit=tree[0], ETag=tag, **headers)
+                self._answer(200, content, X_Repo_Commit=tree[0], ETag=tag)
 
         def _refuse(self, code: str, commit: str = "") -> None:
             headers = {"X_Repo_Commit": commit} if commit else {}
