@@ -16,7 +16,7 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from fairseq_ext.base.configuration import BinaryOptions
-from fairseq_ext.binary import distillation, stages, switches
+from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.binary.schedule import StagedCosine, learning_rate
@@ -312,29 +312,6 @@ class TestSchedule:
     def test_refuses(self, options: dict, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             self.make(**options)
-
-
-class TestDistillation:
-    def test_loss_is_the_cross_entropy_with_the_teachers_probabilities(self) -> None:
-        torch.manual_seed(0)
-        student, teacher = torch.randn(2, 3, 7).double(), torch.randn(2, 3, 7).double()
-        loss = distillation.distillation_loss(student, teacher, 2.0)
-        p, q = (torch.softmax(x / 2, -1) for x in (teacher, student))
-        torch.testing.assert_close(loss, -4 * (p * q.log()).sum(-1))
-
-    @pytest.mark.parametrize("temperature", [1.0, 2.5])
-    def test_a_model_taught_by_itself_has_no_gradient(self, temperature: float) -> None:
-        logits = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
-        distillation.distillation_loss(logits, logits, temperature).sum().backward()
-        assert logits.grad.abs().max() < 1e-15
-
-    def test_equals_the_labels_where_the_teacher_is_sure(self) -> None:
-        logits, labels = torch.randn(5, 9), torch.randint(9, (5,))
-        sure = torch.full((5, 9), -1e4).scatter(1, labels[:, None], 1e4)
-        torch.testing.assert_close(
-            distillation.distillation_loss(logits, sure),
-            torch.nn.functional.cross_entropy(logits, labels, reduction="none"),
-        )
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
