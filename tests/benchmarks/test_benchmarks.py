@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from argparse import Namespace
@@ -69,10 +70,11 @@ MUSE_EXPECTED = {  # candidates, n, and those that ours are compared with
 
 def answers(module: ModuleType, words: list[object], folder: Path) -> Path:
     """Ask a benchmark all its questions in this process; return the folder of the answers."""
-    parsed = module.arguments().parse_args(
-        ["all", *map(str, words), "--json", str(folder / "x.json")]
-    )
-    shared_options.ask(module.QUESTIONS, parsed, module.own, module.draw)
+    command = ["all", *map(str, words), "--json", str(folder / "x.json")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])  # to which a question adds
+        parsed = module.arguments().parse_args(command)
+        shared_options.ask(module.QUESTIONS, parsed, module.own, module.draw)
     return folder
 
 
