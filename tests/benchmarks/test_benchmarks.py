@@ -518,7 +518,7 @@ def test_translation_in_parts_loses_nothing(
     run("fairseq-ext", "bundle", copy_model, "--data", copy_data, "-o", model)
     text = write_lines(tmp_path / "text", ["1 2 3", "", "9 8"])
     words = [model, "--text", text, "--lines", 6, 12, "--speed-lines", 40, "--part-lines", 4]
-    words += ["--kills", 3, "--repeats", 1]
+    words += ["--kills", 1, "--repeats", 1]
     figures = measured(mass_translation, *words, where=tmp_path / "figures.json")
     assert [row["lines"] for row in figures["memory"]] == [6, 12]
     assert [row["workers"] for row in figures["workers"]] == [1, 2]

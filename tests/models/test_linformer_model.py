@@ -286,7 +286,6 @@ def test_commands_depend_on_neither_pads_nor_the_maximum_length(
     together = generate()
     assert len(set(together)) > 10
     for flags in (
-        ("--batch-size", 1),
         ("--task", "translation", "--left-pad-source"),
         ("--task", "translation", "--required-seq-len-multiple", 8),
         ("--model-overrides", "{'linformer_max_len': 50}"),
