@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,70 +34,41 @@ TRAINED = {
 """Files of training speeds: their models, and how the table calls them."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table.
-
-    Attributes:
-        what: the work.
-        per_second: pairs that one core does.
-        source: the file of the figure.
-    """
-
-    what: str
-    per_second: float
-    source: str
-
-    def cells(self) -> list[str]:
-        """Return the core hours of each corpus."""
-        hours = [pairs / self.per_second / 3600 for pairs in CORPORA.values()]
-        return [self.what, *map(_rounded, hours), f"[{self.source}](results/{self.source}.json)"]
+Row = tuple[str, float, str]
+"""The work, the pairs that one core does in a second, and the file of that figure."""
 
 
-def _rounded(hours: float) -> str:
-    """Round to two significant digits; the assumption on tokens allows no more."""
-    return f"{float(f'{hours:.2g}'):,g}"
-
-
-def _figures(name: str) -> dict[str, Any]:
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+def _figures(name: str) -> list[dict[str, Any]]:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["figures"]
 
 
 def rows(tokens: float) -> list[Row]:
-    """List all work whose speed was measured.
-
-    Args:
-        tokens: of a target sentence.
-    """
-    costs = []
-    figures = _figures("preprocessing")["figures"]
-    ours = max(
-        (figure for figure in figures if figure["name"] == "ours"),
-        key=lambda figure: figure["pairs"],
-    )
-    costs.append(Row("Moses tokens, cleaning, subwords", ours["per_core"], "preprocessing"))
+    """List all work whose speed was measured, for targets of this many tokens."""
+    ours = [figure for figure in _figures("preprocessing") if figure["name"] == "ours"]
+    largest = max(ours, key=lambda figure: figure["pairs"])
+    costs: list[Row] = [("Moses tokens, cleaning, subwords", largest["per_core"], "preprocessing")]
     for name, models in TRAINED.items():
         speeds = {
-            figure["what"]: figure["tokens_per_second"]
-            for figure in _figures(name)["figures"]
+            figure["what"]: figure["tokens_per_second"] / tokens
+            for figure in _figures(name)
             if figure["candidate"] == "plugin"
         }
-        for model, work in models.items():
-            costs.append(Row(f"an epoch: {work}", speeds[model] / tokens, name))
+        costs += [(f"an epoch: {work}", speeds[model], name) for model, work in models.items()]
     name = "engine_transformer_512"
-    engine = [
-        figure for figure in _figures(name)["figures"] if figure["candidate"] == "engine int8"
-    ]
+    engine = [figure for figure in _figures(name) if figure["candidate"] == "engine int8"]
     largest = max(engine, key=lambda figure: figure["n"])
     work = f"translating: transformer, 6 + 6 layers of 512, engine, int8, batches of {largest['n']}"
-    costs.append(Row(work, largest["tokens_per_second"] / tokens, name))
-    return costs
+    return [*costs, (work, largest["tokens_per_second"] / tokens, name)]
 
 
 def table(tokens: float) -> str:
-    """Format the rows as Markdown."""
+    """Format the core hours of each corpus, to two significant digits, as Markdown."""
     head = ["", *(f"{name}, {pairs / 1e6:,g} million" for name, pairs in CORPORA.items()), "from"]
-    lines = [head, ["---", *["--:"] * len(CORPORA), "---"], *(row.cells() for row in rows(tokens))]
+    lines = [head, ["---", *["--:"] * len(CORPORA), "---"]]
+    for work, per_second, source in rows(tokens):
+        hours = (pairs / per_second / 3600 for pairs in CORPORA.values())
+        cells = (f"{float(f'{value:.2g}'):,g}" for value in hours)
+        lines.append([work, *cells, f"[{source}](results/{source}.json)"])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
