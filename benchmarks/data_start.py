@@ -32,7 +32,6 @@ PLUGIN, STOCK = "plugin", "stock"
 SIDES = {PLUGIN: ["--user-dir", str(USER_DIR)], STOCK: []}
 LONGEST = 49
 LOOK = 0.005  # seconds
-MIB = 2**20
 TINY = "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16 "
 TINY += "--encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --share-all-embeddings "
 TINY += "--encoder-attention-heads 2 --decoder-attention-heads 2"
@@ -72,21 +71,18 @@ def start(data: Path, side: str, tokens: int) -> dict[str, float]:
     command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAIN.split(), *TINY.split()]
     command += ["--max-tokens", str(tokens), *SIDES[side]]
     with (
-        watching.timed() as time,
         subprocess.Popen(
             command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
+        watching.Watch(process.pid, look=LOOK) as watch,
     ):
-        watch = watching.Watch(process.pid, look=LOOK)
-        watch.start()
         output, _ = process.communicate()
-        watch.end()
     if "done training" not in output:  # stock fairseq may crash afterwards, at its end
         raise SystemExit(output[-2000:])
     return {
-        "cpu_seconds": time["cpu_seconds"],
-        "mebibytes": watch.peak / MIB,
-        "private_mebibytes": watch.private / MIB,
+        "cpu_seconds": watch.cpu_seconds,
+        "mebibytes": watch.peak,
+        "private_mebibytes": watch.private,
     }
 
 
@@ -127,14 +123,7 @@ def main(words: list[str] | None = None) -> None:
         rows.append(row(options.base, base, base))
         for pairs in options.pairs:
             rows.append(row(pairs, measure(options, Path(folder), pairs), base))
-            last = rows[-1]
-            print(f"{pairs:,} pairs, plugin and stock fairseq:")
-            for name in base[PLUGIN]:
-                total, own = (
-                    "{:.1f} and {:.1f}".format(*(last[f"{side}_{part}{name}"] for side in SIDES))
-                    for part in ("", "own_")
-                )
-                print(f"  {name:18} {total}; own {own}", flush=True)
+            print(rows[-1], flush=True)
     if options.json is not None:
         own = shared_options.settings(options, without=("json", "folder"))
         bench.save(options.json, title="Start of a training", settings=own, rows=rows)

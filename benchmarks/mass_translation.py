@@ -15,6 +15,7 @@ The text is repeated until there are as many lines as asked for. Every worker is
 
 from __future__ import annotations
 
+import filecmp
 import itertools
 import os
 import random
@@ -24,15 +25,13 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import bench
 import shared_options
 from watching import Watch
 
-MIB = 2**20
 COMMAND = (sys.executable, "-m", "fairseq_ext", "translate")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
@@ -95,35 +94,24 @@ def ended(process: subprocess.Popen[bytes]) -> None:
         raise SystemExit(f"{process.args} ended with {process.returncode}")
 
 
-@contextmanager
-def timed(texts: Texts, lines: int, workers: int) -> Iterator[dict[str, float]]:
-    """Yield seconds, lines per second and MiB of workers side by side on one text."""
+def timed(texts: Texts, lines: int, workers: int) -> dict[str, float]:
+    """Measure seconds, lines per second and MiB of workers side by side on one text."""
     words, output = texts.in_parts(lines)
-    began = time.perf_counter()
-    processes = [started(words) for _ in range(workers)]
-    watches = [Watch(process.pid) for process in processes]
-    for watch in watches:
-        watch.start()
-    for process in processes:
-        ended(process)
-    seconds = time.perf_counter() - began
-    for watch in watches:
-        watch.end()
-    peak = max(watch.peak for watch in watches) / MIB
-    yield {"seconds": seconds, "lines_per_second": lines / seconds, "peak_mib": peak}
+    with ExitStack() as stack:
+        processes = [started(words) for _ in range(workers)]
+        watches = [stack.enter_context(Watch(process.pid)) for process in processes]
+        for process in processes:
+            ended(process)
     output.unlink()
+    seconds, peak = watches[0].seconds, max(watch.peak for watch in watches)
+    return {"seconds": seconds, "lines_per_second": lines / seconds, "peak_mib": peak}
 
 
 def memory(texts: Texts) -> list[dict[str, float]]:
     rows = []
     for lines in texts.options.lines:
-        with timed(texts, lines, 1) as figures:
-            rows.append({"lines": lines, **figures})
-        print(
-            f"{lines:12,} lines {figures['peak_mib']:8.0f} MiB "
-            f"{figures['lines_per_second']:8.1f} lines/s",
-            flush=True,
-        )
+        rows.append({"lines": lines, **timed(texts, lines, 1)})
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -131,14 +119,13 @@ def workers(texts: Texts) -> list[dict[str, float]]:
     """Time numbers of workers in turn, so that a busy moment of the machine affects all."""
     lines, speeds = texts.options.speed_lines, {}
     for _, count in itertools.product(range(texts.options.repeats), texts.options.workers):
-        with timed(texts, lines, count) as figures:
-            speeds.setdefault(count, []).append(figures["lines_per_second"])
+        speeds.setdefault(count, []).append(timed(texts, lines, count)["lines_per_second"])
     rows = []
     for count, figures in speeds.items():
         middle = statistics.median(figures)
         rows.append({"workers": count, "lines": lines, "lines_per_second": middle})
         rows[-1] |= {"per_worker": middle / count, "rounds": figures}
-        print(f"{count} workers {middle:8.1f} lines/s, {middle / count:8.1f} each", flush=True)
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -162,21 +149,17 @@ def kills(texts: Texts) -> dict[str, object]:
             process.wait()
             killed += 1
     ended(started(words))
-    lost, doubled = difference(expected, output)
-    bytes_equal = subprocess.run(["cmp", "-s", expected, output], check=False).returncode == 0
-    print(
-        f"{killed} kills: {lost} lines lost, {doubled} doubled, bytes equal: {bytes_equal}",
-        flush=True,
-    )
-    figures = {"kills": killed, "lines": options.speed_lines, "lost": lost, "doubled": doubled}
-    return {**figures, "bytes_equal": bytes_equal}
-
-
-def difference(expected: Path, output: Path) -> tuple[int, int]:
-    """Count missing and surplus lines."""
-    with expected.open("rb") as expected_file, output.open("rb") as other:
-        counts = [sum(1 for _ in file) for file in (expected_file, other)]
-    return max(counts[0] - counts[1], 0), max(counts[1] - counts[0], 0)
+    with expected.open("rb") as expected_file, output.open("rb") as output_file:
+        surplus = sum(1 for _ in output_file) - sum(1 for _ in expected_file)
+    figures = {
+        "kills": killed,
+        "lines": options.speed_lines,
+        "lost": max(-surplus, 0),
+        "doubled": max(surplus, 0),
+        "bytes_equal": filecmp.cmp(expected, output, shallow=False),
+    }
+    print(figures, flush=True)
+    return figures
 
 
 def main(words: list[str] | None = None) -> None:

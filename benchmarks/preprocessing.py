@@ -16,6 +16,7 @@ Memory is the largest sum of the resident memory of all processes, looked at ten
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -26,10 +27,10 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import watching
 
@@ -42,43 +43,7 @@ BASE = 20_000  # different pairs, before they are repeated
 SAMPLED = 0.1  # seconds between two looks at the memory
 
 
-@dataclass
-class Figure:
-    """Cost of one way of preparing a corpus.
-
-    Attributes:
-        name: of the way.
-        cores: how many it may use.
-        pairs: sentence pairs read.
-        seconds: wall time of each round.
-        peak_mib: resident memory of all its processes, the largest of all rounds.
-    """
-
-    name: str
-    cores: int
-    pairs: int
-    seconds: list[float] = field(default_factory=list)
-    peak_mib: float = 0.0
-
-    @property
-    def speed(self) -> float:
-        """Pairs per second, by the median of the rounds."""
-        return self.pairs / statistics.median(self.seconds)
-
-    def row(self) -> dict[str, object]:
-        """The figure as plain data."""
-        speeds = {"pairs_per_second": self.speed, "per_core": self.speed / self.cores}
-        return {**vars(self), **speeds}
-
-
 # ---- the corpus ----------------------------------------------------------------------------------
-
-
-def base_pairs(number: int) -> list[tuple[str, str]]:
-    """Return ``number`` of the English and Spanish pairs that come with the package."""
-    from fairseq_ext.corpora.tatoeba import sample
-
-    return sample({"train": number})["train"]
 
 
 def perturbed(base: Sequence[tuple[str, str]], number: int) -> Iterator[tuple[str, str]]:
@@ -123,22 +88,16 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
 
     Returns:
         Seconds, and the peak of their resident memory in MiB.
-
-    Raises:
-        RuntimeError: a command failed.
     """
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUTF8": "1"}
     began = " ".join(f"( {' && '.join(commands)} ) & jobs+=($!);" for commands in jobs)
     script = f'{began} for job in "${{jobs[@]}}"; do wait "$job" || exit 1; done'
-    with watching.timed() as times:
-        process = subprocess.Popen(["bash", "-c", script], env=environment)
-        watch = watching.Watch(process.pid, look=SAMPLED)
-        watch.start()
+    process = subprocess.Popen(["bash", "-c", script], env=environment)
+    with watching.Watch(process.pid, look=SAMPLED) as watch:
         process.wait()
-        watch.end()
     if process.returncode:
-        raise RuntimeError(f"a command of these failed: {jobs}")
-    return times["seconds"], watch.total / 2**20
+        raise SystemExit(f"a command of these failed: {jobs}")
+    return watch.seconds, watch.total
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
@@ -217,111 +176,57 @@ def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
 # ---- what came out -------------------------------------------------------------------------------
 
 
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+def require_equal(work: Path, name: str) -> None:
+    """Compare our pieces with those of the command lines that ran last, but for pairs we drop.
 
-
-def kept(source: str, target: str) -> bool:
-    """Whether cleaning keeps the pair: both sides have 1 to 80 tokens, at most 9 times as many."""
-    counts = sorted((len(source.split()), len(target.split())))
-    return counts[0] > 0 and counts[1] <= LONGEST and counts[1] <= RATIO * counts[0]
-
-
-def difference(work: Path, name: str) -> str:
-    """Say how our pieces differ from those of the command lines that ran last; empty if equal."""
-    tokens = zip(*(lines_of(work / "tokens" / f"{name}.{side}") for side in SIDES), strict=True)
-    stays = [kept(*pair) for pair in tokens]
-    for side in SIDES:
-        theirs = lines_of(work / "pieces" / f"{name}.{side}")
-        expected = [line for line, keep in zip(theirs, stays, strict=True) if keep]
-        pieces = lines_of(work / "ours" / "bpe" / f"train.{side}")
-        if len(pieces) != len(expected):
-            return f"{side}: {len(pieces)} lines instead of {len(expected)}"
-        for number, (ours, other) in enumerate(zip(pieces, expected, strict=True), 1):
-            if ours != other:
-                return f"{side}, kept line {number}: `{ours}` instead of `{other}`"
-    return ""
-
-
-def measure(options: Namespace, work: Path) -> list[Figure]:
-    """Time all methods on the smaller corpus in turn, then ours on the larger one.
-
-    Raises:
-        RuntimeError: a command failed, or ours and theirs differ.
+    Cleaning keeps a pair whose sides have 1 to 80 tokens, at most 9 times as many.
     """
-    figures = {method: Figure(*method, options.peer_pairs) for method in ways(work, "small")}
+
+    def lines(folder: str, side: str, name: str = name) -> list[str]:
+        return (work / folder / f"{name}.{side}").read_text(encoding="utf-8").split("\n")[:-1]
+
+    stays = []
+    for pair in zip(*(lines("tokens", side) for side in SIDES), strict=True):
+        low, high = sorted(len(line.split()) for line in pair)
+        stays.append(low > 0 and high <= min(LONGEST, RATIO * low))
+    for side in SIDES:
+        expected = list(itertools.compress(lines("pieces", side), stays))
+        if lines("ours/bpe", side, "train") != expected:
+            raise SystemExit(f"{side}: our pieces are not those of the command lines")
+
+
+def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
+    """Time all ways on the smaller corpus in turn, then ours on the larger one."""
+    rows = {way: {"name": way[0], "cores": way[1]} for way in ways(work, "small")}
+    trials = {way: [] for way in rows}
     for _ in range(options.rounds):
-        for method, jobs in ways(work, "small").items():
-            _add(figures[method], *watched(jobs))
-            if method[0] != OURS and (wrong := difference(work, "small")):
-                raise RuntimeError(f"ours and `{method[0]}` are not equal: {wrong}")
-    large = Figure(OURS, 2, options.pairs)
-    _add(large, *watched(ways(work, "large")[OURS, 2]))
-    return [large, *figures.values()]
-
-
-def _add(figure: Figure, seconds: float, peak: float) -> None:
-    figure.seconds.append(seconds)
-    figure.peak_mib = max(figure.peak_mib, peak)
-    print(
-        f"{figure.name}, {cores(figure.cores)}, {figure.pairs:,} pairs: {seconds:.1f} s, "
-        f"{peak:,.0f} MiB",
-        file=sys.stderr,
-    )
-
-
-def findings(figures: Sequence[Figure]) -> dict[str, float]:
-    """Compute our speed over the command lines' on the same work, and our largest memory."""
-    large, *small = figures
-    ours = {figure.cores: figure.speed for figure in small if figure.name == OURS}
-    ratios = {
-        f"times as fast as {figure.name}, {cores(figure.cores)}": ours[figure.cores] / figure.speed
-        for figure in small
-        if figure.name != OURS
+        for way, jobs in ways(work, "small").items():
+            trials[way].append(watched(jobs))
+            print(*way, *trials[way][-1], file=sys.stderr)
+            if way[0] != OURS:
+                require_equal(work, "small")
+    large = {
+        "name": OURS,
+        "cores": 2,
+        **figures(options.pairs, 2, [watched(ways(work, "large")[OURS, 2])]),
     }
-    return {**ratios, "peak MiB of ours on all pairs": large.peak_mib}
+    return [
+        large,
+        *(row | figures(options.peer_pairs, way[1], trials[way]) for way, row in rows.items()),
+    ]
 
 
-def table(figures: Sequence[Figure]) -> str:
-    """Format the figures, a line for each."""
-    rows = [f"{'':40} {'cores':>5} {'pairs':>9} {'s':>7} {'pairs/s':>8} {'per core':>8} {'MiB':>6}"]
-    for figure in figures:
-        seconds = statistics.median(figure.seconds)
-        rows.append(
-            f"{figure.name:40} {figure.cores:5} {figure.pairs:9,} {seconds:7.1f} "
-            f"{figure.speed:8,.0f} {figure.speed / figure.cores:8,.0f} {figure.peak_mib:6,.0f}"
-        )
-    return "\n".join(rows)
-
-
-def fates_of(out: Path) -> dict[str, list[int]]:
-    """Return the pairs of the larger corpus, and the tokens of both sides, by fate."""
-    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-    return manifest["fates"]["large"]
-
-
-def save(
-    options: Namespace,
-    figures: Sequence[Figure],
-    summary: dict[str, float],
-    fates: dict[str, list[int]],
-) -> None:
-    """Write the figures as JSON."""
-    import bench
-
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq's import has chosen another
-    bench.save(
-        options.json,
-        title="Preparing a corpus: normalize, tokenize, clean, byte-pair encoding",
-        settings={"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
-        **{"pairs and tokens": fates},
-        figures=[figure.row() for figure in figures],
-        findings=summary,
-    )
-
-
-def cores(number: int) -> str:
-    return "1 core" if number == 1 else f"{number} cores"
+def figures(pairs: int, cores: int, trials: list[tuple[float, float]]) -> dict[str, Any]:
+    """Compute pairs per second by the median of the rounds, and the largest memory."""
+    seconds, peaks = map(list, zip(*trials, strict=True))
+    speed = pairs / statistics.median(seconds)
+    return {
+        "pairs": pairs,
+        "seconds": seconds,
+        "peak_mib": max(peaks),
+        "pairs_per_second": speed,
+        "per_core": speed / cores,
+    }
 
 
 def parse() -> Namespace:
@@ -338,24 +243,39 @@ def parse() -> Namespace:
 
 
 def main() -> None:
+    from fairseq_ext.corpora.tatoeba import sample
+    from fairseq_ext.evaluation import tables
+
     options = parse()
     with tempfile.TemporaryDirectory(prefix="preprocessing-") as temporary:
         work = options.work or Path(temporary)
         for folder in ("raw", "tokens", "pieces"):
             (work / folder).mkdir(parents=True, exist_ok=True)
-        base = base_pairs(min(BASE, options.pairs))
+        base = sample({"train": min(BASE, options.pairs)})["train"]
         for name, number in (("small", options.peer_pairs), ("large", options.pairs)):
             write_pairs(work / "raw", name, perturbed(base, number))
         write_pairs(work / "raw", "held-out", iter(base[:100]))
         learn(base, work / "codes")
-        figures = measure(options, work)
-        fates = fates_of(work / "ours")
+        rows = measure(options, work)
+        manifest = json.loads((work / "ours/manifest.json").read_text(encoding="utf-8"))
         shutil.rmtree(work / "ours")
-    summary = findings(figures)
+    columns = [name for name in rows[0] if name != "seconds"]
+    print(tables.aligned([columns, *([_cell(row[name]) for name in columns] for row in rows)]))
     if options.json:
-        save(options, figures, summary, fates)
-    print(table(figures))
-    print(json.dumps(summary, indent=2))
+        import bench
+
+        logging.getLogger().setLevel(logging.WARNING)  # fairseq's import has chosen another
+        bench.save(
+            options.json,
+            title="Preparing a corpus: normalize, tokenize, clean, byte-pair encoding",
+            settings={"rounds": options.rounds, "merges": MERGES, "longest": LONGEST},
+            **{"pairs and tokens": manifest["fates"]["large"]},
+            figures=rows,
+        )
+
+
+def _cell(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import watching
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-MIB = 2**20
 BLOCK = 10_000  # pairs written at a time; repeated ones are of the same block
 
 
@@ -71,24 +70,23 @@ def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str,
         words += ["--workers", workers, "--part-lines", options.part_lines]
         words = [str(word) for word in (*words, "--valid", held, "--test", held)]
         with (
-            watching.timed() as time,
             subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process,
+            watching.Watch(process.pid, Path(folder)) as watch,
         ):
-            watch = watching.Watch(process.pid, Path(folder))
-            watch.start()
             process.wait()
-            watch.end()
     if process.returncode:
         raise SystemExit(f"{words} ended with {process.returncode}")
-    row = {"pairs": count, "workers": workers, **time, "peak_mib": watch.peak / MIB}
-    row["pairs_per_second"] = count / time["seconds"]
-    row |= {"text_mib": source.stat().st_size / MIB, "disk_mib": watch.disk / MIB}
-    print(
-        f"{count:13,} pairs {workers} workers {time['seconds']:9.1f} s "
-        f"({time['cpu_seconds']:.1f} s of processors) {row['peak_mib']:7.0f} MiB "
-        f"{row['disk_mib']:9.0f} MiB of disk",
-        flush=True,
-    )
+    row = {
+        "pairs": count,
+        "workers": workers,
+        "seconds": watch.seconds,
+        "cpu_seconds": watch.cpu_seconds,
+        "peak_mib": watch.peak,
+        "pairs_per_second": count / watch.seconds,
+        "text_mib": source.stat().st_size / 2**20,
+        "disk_mib": watch.disk,
+    }
+    print({name: round(value, 1) for name, value in row.items()}, flush=True)
     return row
 
 

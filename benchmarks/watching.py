@@ -17,40 +17,49 @@ LOOK = 0.2  # seconds between two looks; less at first, for commands that end so
 
 
 class Watch(threading.Thread):
-    """A thread that watches a process, its descendants, and the size of a folder.
+    """A thread that watches a process, its descendants, and a folder, during a block that waits.
 
     Attributes:
-        peak: largest high-water mark of one of the processes, in bytes.
+        seconds: of the block.
+        cpu_seconds: processor time of the processes that ended in it.
+        peak: largest high-water mark of one of the processes, in MiB.
         total: the most that all of them had resident at a look (pages that processes share count
             for each of them).
         private: the most that one of them had at a look without the files that it maps, which all
             processes share and the system can drop.
-        disk: the most bytes that the folder has held.
+        disk: the most that the folder has held.
     """
 
     def __init__(self, process: int, folder: Path | None = None, look: float = LOOK) -> None:
         super().__init__(daemon=True)
         self._process, self._folder, self._look = process, folder, look
         self._ended = threading.Event()
-        self.peak = self.private = self.total = self.disk = 0
+        self.peak = self.private = self.total = self.disk = 0.0
+        self.seconds = self.cpu_seconds = 0.0
+
+    def __enter__(self) -> Watch:
+        self._began = time.perf_counter(), sum(os.times()[2:4])
+        self.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.seconds = time.perf_counter() - self._began[0]
+        self.cpu_seconds = sum(os.times()[2:4]) - self._began[1]
+        self._ended.set()
+        self.join()
 
     def run(self) -> None:
         wait = self._look / 20
         while not self._ended.wait(wait):
             wait = min(2 * wait, self._look)
-            total = 0
+            total = 0.0
             for process in _family(self._process):
                 total += _status(process, "VmRSS")
                 self.peak = max(self.peak, _status(process, "VmHWM"))
                 self.private = max(self.private, _status(process, "RssAnon"))
             self.total = max(self.total, total)
             if self._folder is not None:
-                self.disk = max(self.disk, sum(_sizes(self._folder)))
-
-    def end(self) -> None:
-        """Stop looking."""
-        self._ended.set()
-        self.join()
+                self.disk = max(self.disk, sum(_sizes(self._folder)) / 2**20)
 
 
 def _family(process: int) -> Iterator[int]:
@@ -60,11 +69,11 @@ def _family(process: int) -> Iterator[int]:
             yield from _family(int(child))
 
 
-def _status(process: int, name: str) -> int:
+def _status(process: int, name: str) -> float:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
+                return int(line.split()[1]) / 1024
     return 0
 
 
@@ -73,14 +82,3 @@ def _sizes(folder: Path) -> Iterator[int]:
         for name in names:
             with contextlib.suppress(OSError):  # the file has just been renamed
                 yield Path(path, name).stat().st_size
-
-
-@contextlib.contextmanager
-def timed() -> Iterator[dict[str, float]]:
-    """Yield a dict that gets the block's ``seconds``, and the processor time of its processes."""
-    figures: dict[str, float] = {}
-    began, before = time.perf_counter(), os.times()
-    yield figures
-    after = os.times()
-    figures["seconds"] = time.perf_counter() - began
-    figures["cpu_seconds"] = sum(after[2:4]) - sum(before[2:4])
