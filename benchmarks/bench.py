@@ -1,24 +1,31 @@
-"""Time candidates against each other in one process, and record the machine."""
+"""Time candidates in turn, and save their figures with the machine they were measured on."""
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import platform
 import re
 import resource
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fairseq_ext.utils import files
+
+NOT_RUN = "not run"
 
 
 def machine() -> dict[str, object]:
@@ -120,29 +127,6 @@ def resident_memory() -> int:
     return pages * resource.getpagesize()
 
 
-def compare(seconds: dict[str, list[float]], ours: str, peer: str) -> dict[str, float]:
-    """Compute medians in milliseconds, and the peer's time over ours with quartiles by round."""
-    low, middle, high = quartiles(
-        [b / a for a, b in zip(seconds[ours], seconds[peer], strict=True)]
-    )
-    return {
-        "ours_ms": 1e3 * statistics.median(seconds[ours]),
-        "peer_ms": 1e3 * statistics.median(seconds[peer]),
-        "ratio": middle,
-        "ratio_low": low,
-        "ratio_high": high,
-    }
-
-
-def report(title: str, rows: list[dict[str, object]], destination: Path | None) -> None:
-    """Print a table of :func:`compare` rows (with ``what`` and ``peer``), and write it as JSON."""
-    import tables  # beside this script; tests/soak imports this module from elsewhere
-
-    print(tables.markdown({"title": title, "rows": rows}))
-    if destination is not None:
-        save(destination, title=title, rows=rows)
-
-
 def save(destination: Path, *, title: str, **content: object) -> None:
     """Write figures as JSON, with the machine they were measured on."""
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +134,170 @@ def save(destination: Path, *, title: str, **content: object) -> None:
     with files.atomic_write(destination) as file:
         file.write(text)
     print(f"written: {destination}")
+
+
+@dataclass
+class Cells:
+    """Measurements as cells over n, in their order; each script decides what n counts.
+
+    Attributes:
+        title: what the figures are about.
+        axis: what n is, in tables.
+        unit: the figure of a candidate that tables show; None leaves it to the tables.
+        figures: milliseconds and time per token of each candidate in each cell.
+        ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
+        notes: facts that hold for all figures (kernels, drawn lengths).
+    """
+
+    title: str
+    axis: str = "n"
+    unit: str | None = None
+    figures: list[dict] = field(default_factory=list)
+    ratios: list[dict] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(
+        self,
+        measurement: str,
+        n: int | None,
+        seconds: dict[str, list[float]],
+        pairs: Iterable[tuple[str, str]],
+        *,
+        tokens: float,
+        peers: Iterable[str] = (),
+        **extra_columns: object,
+    ) -> None:
+        """Add a cell: times of its candidates, and each ``(ours, peer)`` of ``pairs`` that ran."""
+        cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
+        print(f"{measurement}{'' if n is None else f', {self.axis} = {n:,}'}")
+        for name in dict.fromkeys([*seconds, *peers]):
+            if name not in seconds:
+                self.figures.append({**cell, "candidate": name, "ms": None})
+                print(f"  {name:24} {NOT_RUN}", flush=True)
+                continue
+            low, middle, high = quartiles(seconds[name])
+            self.figures.append(
+                {
+                    **cell,
+                    "candidate": name,
+                    "ms": 1e3 * middle,
+                    "ms_low": 1e3 * low,
+                    "ms_high": 1e3 * high,
+                    "us_per_token": 1e6 * middle / tokens,
+                    "tokens_per_second": tokens / middle,
+                    "repeats": len(seconds[name]),
+                }
+            )
+            print(f"  {name:24} {1e3 * middle:10.2f} ms", flush=True)
+        for ours, peer in pairs:
+            if ours in seconds and peer in seconds:
+                rounds = zip(seconds[ours], seconds[peer], strict=True)
+                low, middle, high = quartiles([b / a for a, b in rounds])
+                ratio = {"ratio": middle, "ratio_low": low, "ratio_high": high}
+                self.ratios.append({**cell, "candidate": ours, "peer": peer, **ratio})
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        print(text, flush=True)
+
+    def curve(
+        self, measurement: str, candidate: str, value: str = "us_per_token"
+    ) -> dict[int, float]:
+        """Return a candidate's ``value`` for every n it ran at."""
+        return {
+            row["n"]: row[value]
+            for row in self.figures
+            if (row["what"], row["candidate"]) == (measurement, candidate) and row["ms"] is not None
+        }
+
+    def save(self, destination: Path | None, settings: dict[str, object]) -> None:
+        """Write everything as JSON."""
+        if destination is not None:
+            save(destination, settings=settings, **vars(self))
+
+
+class Stopwatch:
+    """A timer of candidates in turn, by the options, in which ``budget`` may replace the seconds.
+
+    A peer that needed more than ``--limit`` seconds for a pass, or too much memory, is left out of
+    later cells in the same series. Ours is never left out.
+    """
+
+    def __init__(self, options: Namespace, budget: float | None = None) -> None:
+        self.options = options
+        self.budget = options.budget if budget is None else budget
+        self.left_out: set[tuple[str, str]] = set()
+
+    def allows(self, measurement: str, name: str) -> bool:
+        return (measurement, name) not in self.left_out
+
+    def learn(self, measurement: str, name: str, seconds: float) -> None:
+        """Leave a peer out from now on if it took too long."""
+        if seconds > self.options.limit and not name.startswith("k="):
+            self.left_out.add((measurement, name))
+
+    def time(
+        self, measurement: str, candidates: dict[str, Callable[[], object]]
+    ) -> dict[str, list[float]]:
+        """Time each candidate that is not left out, in seconds."""
+        ready = {}
+        for name, run in candidates.items():
+            if not self.allows(measurement, name):
+                continue
+            try:
+                run()  # the first round of the warm-up
+                ready[name] = run
+            except torch.OutOfMemoryError:
+                self.learn(measurement, name, math.inf)
+                torch.cuda.empty_cache()
+        warmup = max(0, self.options.warmup - 1)
+        seconds = paired(ready, repeats=self.options.repeats, warmup=warmup, budget=self.budget)
+        for name, times in seconds.items():
+            self.learn(measurement, name, min(times))
+        return seconds
+
+
+class Worker:
+    """A process that answers each line on its standard input with a line of JSON.
+
+    Args:
+        command: script and its arguments.
+        threads: of its libraries.
+        path: folder of packages that it alone needs.
+        quiet: hide its log, unless it fails.
+    """
+
+    def __init__(
+        self, command: list[str], *, threads: int, path: str = "", quiet: bool = False
+    ) -> None:
+        paths = [path, os.environ.get("PYTHONPATH", "")]
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if quiet else None,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Send a line and wait for the answer."""
+        print(line, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit(
+                f"{self._process.args}: {(self._process.communicate()[1] or '')[-2000:]}"
+            )
+        return json.loads(answer)
+
+    def end(self) -> None:
+        self._process.stdin.close()
+        self._process.wait()
 
 
 if __name__ == "__main__":  # for recipes, which keep the machine beside their figures

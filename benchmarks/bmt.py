@@ -13,13 +13,11 @@ import argparse
 from argparse import Namespace
 
 import shared_options
-from cells import Cells, Stopwatch
+from bench import Cells, Stopwatch
 from muse import LONGEST, pair_batches
 from peers import DTYPES, Side, Size
 
 FLOAT, STOCK = "float", "transformer (pre-norm)"
-# The most that a step may take, as a multiple of the float step's time.
-LIMITS = {"bmt-1": 1.15, "bmt-6": 1.35}
 ROWS = ("bmt-1", "bmt-2", "bmt-3", "bmt-6", "bmt-8", "xnor-base")
 STEP = "training step"
 
@@ -67,9 +65,6 @@ def training(options: Namespace) -> Cells:
     )
     pairs = [(name, FLOAT) for name in sides if name != FLOAT]
     cells.add(STEP, None, seconds, pairs, tokens=tokens)
-    for name in options.rows:
-        limit = LIMITS.get(name)
-        cells.find_ratio(STEP, name, FLOAT, None, limit and 1 / limit)
     return cells
 
 

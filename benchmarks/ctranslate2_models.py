@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from argparse import Namespace
 from pathlib import Path
 
 from ctranslate2.converters.converter import Converter
 from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
 from ctranslate2.specs.transformer_spec import TransformerSpec
 from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel
+from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from peers import Side
 
@@ -19,9 +21,9 @@ from fairseq_ext.checkpoints.layout import before_training
 LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
 
 
-def random_sentences(count: int, words: int, vocabulary: int, seed: int = 1) -> list[list[int]]:
+def random_sentences(count: int, words: int, vocabulary: int) -> list[list[int]]:
     """Draw sentences of ``words`` words each."""
-    draw = random.Random(seed)
+    draw = random.Random(1)
     return [[draw.randrange(vocabulary) for _ in range(words)] for _ in range(count)]
 
 
@@ -31,29 +33,30 @@ def save_checkpoint(side: Side, path: Path) -> None:
     storage.save({**before_training(), "cfg": cfg, "model": side.model.state_dict()}, path)
 
 
-class InMemory(Converter):
-    """CTranslate2's converter of fairseq models, for a model in memory.
+class _InMemory(Converter):
+    """CTranslate2's converter of fairseq models, for a model in memory."""
 
-    Args:
-        side: has ``model`` and ``task``.
-    """
-
-    def __init__(self, side: Side | Namespace) -> None:
-        self.side = side
+    def __init__(self, model: TransformerModel, task: TranslationTask) -> None:
+        self.model, self.task = copy.deepcopy(model), task  # its arrays are written to
 
     def _load(self) -> TransformerSpec:
-        model, words = self.side.model.eval().requires_grad_(False), self.side.task
+        model = self.model.eval().requires_grad_(False)
         layers = (len(model.encoder.layers), len(model.decoder.layers))
         heads = model.encoder.layers[0].self_attn.num_heads
         pre_norm = model.encoder.layer_norm is not None
         spec = TransformerSpec.from_config(layers, heads, pre_norm=pre_norm)
         set_transformer_encoder(spec.encoder, model.encoder)
         set_transformer_decoder(spec.decoder, model.decoder)
-        spec.register_source_vocabulary(_symbols(words.source_dictionary))
-        spec.register_target_vocabulary(_symbols(words.target_dictionary))
+        spec.register_source_vocabulary(_symbols(self.task.source_dictionary))
+        spec.register_target_vocabulary(_symbols(self.task.target_dictionary))
         spec.config.decoder_start_token = spec.config.eos_token
         spec.config.add_source_eos = True
         return spec
+
+
+def convert(model: TransformerModel, task: TranslationTask, folder: Path, kind: str) -> str:
+    """Write CTranslate2's model with weights of this kind; return its folder."""
+    return _InMemory(model, task).convert(str(folder), quantization=kind, force=True)
 
 
 def _symbols(words: Dictionary) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import bench
 import numpy as np
 import shared_options
+from bench import Cells
 from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
@@ -25,6 +26,7 @@ import fairseq_ext
 from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.plugin.repairs import batches
 
+ALONE = "fairseq alone"
 MEAN_LENGTH = 25
 VOCABULARY = 37_000
 
@@ -60,40 +62,33 @@ def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[]
     return run
 
 
-def measure(tokens: int, repeats: int, folder: Path) -> list[dict[str, object]]:
-    """Measure rows for :func:`bench.report`."""
+def measure(tokens: int, repeats: int, folder: Path) -> Cells:
+    """Time all ways to open the data, then the sums."""
+    cells = Cells(f"Opening binarized data of {tokens:,} tokens", unit="ms")
     listed = write(folder / "listed", tokens, listed=True)
     stock = write(folder / "stock", tokens, listed=False)
     ours = data_utils.load_indexed_dataset
-    alone = ours.__wrapped__
     candidates = {
-        "fairseq alone": opening(listed, alone),
+        ALONE: opening(listed, ours.__wrapped__),
         "manifest, first start": opening(listed, ours, first=True),
         "manifest, later starts": opening(listed, ours),
         "no manifest, first start": opening(stock, ours, first=True),
         "no manifest, later starts": opening(stock, ours),
     }
-    # the last but one is also what every start took in every process before notes were kept
     seconds = bench.paired(candidates, repeats=repeats, clock=time.process_time)
-    rows = [
-        {"what": name, "peer": "fairseq alone", **bench.compare(seconds, name, "fairseq alone")}
-        for name in candidates
-        if name != "fairseq alone"
-    ]
+    pairs = [(name, ALONE) for name in candidates if name != ALONE]
+    cells.add("opening", None, seconds, pairs, tokens=tokens)
     index = MMapIndexedDataset.Index(str(listed / "train.idx"))  # its sizes live as long as it
     sizes = list(index.sizes)  # of numpy's int32, as where workers' parts are merged
     writer = MMapIndexedDataset.Index.writer.__func__.__wrapped__
     pointers = writer(MMapIndexedDataset.Index, "/dev/null", np.uint16)._get_pointers
-    seconds = bench.paired(
-        {
-            "ours": lambda: batches.starts(sizes, 2),
-            "fairseq": lambda: np.array(pointers(sizes), dtype=np.int64),
-        },
-        repeats=repeats,
-        clock=time.process_time,
-    )
-    row = bench.compare(seconds, "ours", "fairseq")
-    return [*rows, {"what": f"where {len(sizes):,} sentences start", "peer": "fairseq", **row}]
+    sums = {
+        "starts, plugin": lambda: batches.starts(sizes, 2),
+        "starts, fairseq": lambda: np.array(pointers(sizes), dtype=np.int64),
+    }
+    seconds = bench.paired(sums, repeats=repeats, clock=time.process_time)
+    cells.add(f"where {len(sizes):,} sentences start", None, seconds, [(*sums,)], tokens=tokens)
+    return cells
 
 
 def main() -> None:
@@ -102,8 +97,8 @@ def main() -> None:
     fairseq_ext.register()
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(args.tokens, args.repeats, Path(folder))
-    bench.report(f"Opening binarized data of {args.tokens:,} tokens", rows, args.json)
+        cells = measure(args.tokens, args.repeats, Path(folder))
+    cells.save(args.json, shared_options.settings(args))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import pictures
 import sacrebleu
 import shared_options
 import torch
-from cells import Cells
+from bench import Cells
 from fairseq import checkpoint_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModel
@@ -121,13 +121,11 @@ def ctranslate2_systems(
 ) -> Iterator[tuple[str, Translate]]:
     """Yield CTranslate2 in fp32 and int8; its tokens are words, which are looked up beforehand."""
     import ctranslate2
-    from ctranslate2_models import InMemory
+    from ctranslate2_models import convert
 
     words = task.source_dictionary.symbols
     for numbers, kind in PEERS.items():
-        path = str(folder / numbers)
-        copied = copy.deepcopy(model)  # the converter writes into its arrays
-        InMemory(Namespace(model=copied, task=task)).convert(path, quantization=kind, force=True)
+        path = convert(model, task, folder / numbers, kind)
         translator = ctranslate2.Translator(
             path, compute_type=kind, intra_threads=torch.get_num_threads()
         )
@@ -232,7 +230,7 @@ def compare_bleu(
             translations += systems[label](batch)
         texts = [dictionary.string(torch.tensor(tokens), "@@ ") for tokens in translations]
         bleu = sacrebleu.corpus_bleu(texts, [references], tokenize="none", force=True)
-        cells.find(f"{name}, {label}: BLEU {bleu.score:.2f} of {len(pairs):,} sentences")
+        cells.note(f"{name}, {label}: BLEU {bleu.score:.2f} of {len(pairs):,} sentences")
 
 
 def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pictures
 import shared_options
-from cells import Cells, Stopwatch
+from bench import Cells, Stopwatch
 from engine import FAIRSEQ, PEERS, Translate, ctranslate2_systems, ctranslate2s, engines, fairseqs
 from engine import ours as engine_of
 from peers import Side, Size, linformer, source_batch, transformer

@@ -18,7 +18,6 @@ import bench
 from fairseq_ext.decoding.search import Translates
 
 MIB = 1 << 20
-FLAT = 0.05  # of the memory after the first record
 
 
 def load(options: Namespace) -> Translates:
@@ -46,16 +45,6 @@ def measure(translator: Translates, lines: list[str], options: Namespace) -> lis
     return rows
 
 
-def finding(rows: list[dict[str, float]]) -> str:
-    """Say how much memory grows after the first sentences, which fill the caches."""
-    first, last = rows[1]["resident_mib"], rows[-1]["resident_mib"]
-    verdict = "met" if last <= (1 + FLAT) * first else "missed"
-    return (
-        f"{last - first:+.1f} MiB from {rows[1]['sentences']:,} to {rows[-1]['sentences']:,} "
-        f"sentences, {last / first - 1:+.1%} (target: at most {FLAT:.0%}: {verdict})"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -76,10 +65,9 @@ def main() -> None:
         if line.strip() and length <= translator.limit
     ]
     rows = measure(translator, fit, options)
-    print(finding(rows))
     if options.json is not None:
         title = "Resident memory of a process that translates"
-        bench.save(options.json, title=title, findings=[finding(rows)], figures=rows)
+        bench.save(options.json, title=title, figures=rows)
 
 
 if __name__ == "__main__":

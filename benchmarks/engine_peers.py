@@ -5,19 +5,15 @@
 A stock transformer of random weights, changed so that Marian has it too (marian_models.py), writes
 as many tokens as each sentence has. Each system translates in turn in every round, so that drift
 hits all alike; nothing but its own library is in its memory. Latencies are those of single
-sentences. Further batches go into a JSON that is there; ``--table`` prints it as Markdown.
-It needs ``pip install ctranslate2 pymarian``.
+sentences. It needs ``pip install ctranslate2 pymarian``.
 """
 
 from __future__ import annotations
 
-import copy
-import importlib.util
 import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -101,25 +97,6 @@ def serve(system: str, folder: Path, words: int) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-class Process:
-    """A system that runs beside this process."""
-
-    def __init__(self, system: str, folder: Path, words: int) -> None:
-        command = [sys.executable, __file__, "--serve", system, str(folder), str(words)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(command, env=environment, **pipes)
-
-    def run(self, batches: list[list[str]]) -> dict[str, Any]:
-        """Translate batches, one after another."""
-        print(json.dumps(batches), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
-
-    def end(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-
-
 # ---- the comparison ------------------------------------------------------------------------------
 
 
@@ -150,9 +127,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
     exported = marian_models.export(model, words, folder)
     (folder / MARIAN_OPTIONS).write_text(json.dumps(exported))
     for kind in CTRANSLATE2.values():
-        twin = Namespace(model=copy.deepcopy(model), task=side.task)  # its arrays are written to
-        converter = ctranslate2_models.InMemory(twin)
-        converter.convert(str(folder / f"ct2-{kind}"), quantization=kind, force=True)
+        ctranslate2_models.convert(model, side.task, folder / f"ct2-{kind}", kind)
     return words.symbols[words.nspecial :]
 
 
@@ -168,21 +143,25 @@ def size_on_disk(system: str, folder: Path) -> float:
 
 def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
     """Time all systems in all batch sizes."""
+    import bench
     from ctranslate2_models import random_sentences
 
     words, rows = write(options, folder), []
     names = [name for name in SYSTEMS if name not in options.without]
-    systems = {name: Process(name, folder, options.words) for name in names}
+    words_of = [str(folder), str(options.words)]
+    systems = {
+        name: bench.Worker([__file__, "--serve", name, *words_of], threads=1) for name in names
+    }
     for size in options.batches:
         drawn = random_sentences(SENTENCES.get(size, size), options.words, len(words))
         lines = [" ".join(words[number] for number in sentence) for sentence in drawn]
         batches = [lines[first : first + size] for first in range(0, len(lines), size)]
         answers: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
         for process in systems.values():
-            process.run([batches[0][:4]])
+            process.ask(json.dumps([batches[0][:4]]))
         for number in range(options.repeats):
             for name in names if number % 2 else names[::-1]:
-                answers[name].append(systems[name].run(batches))
+                answers[name].append(systems[name].ask(json.dumps(batches)))
         for name, rounds in answers.items():
             row = summary(rounds, answers[names[0]][0]["outputs"], len(lines) * options.words)
             fixed = {"system": name, "batch": size, "size_mib": size_on_disk(name, folder)}
@@ -214,49 +193,15 @@ def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> 
     }
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """Format the report as Markdown, with a row for each system."""
-    from fairseq_ext.evaluation import tables
-
-    sizes = list(dict.fromkeys(row["batch"] for row in report["figures"]))
-    header = ["", "p50, p99 of a sentence, ms", *(f"tokens/s, batch of {size}" for size in sizes)]
-    table = [[*header, "resident, MiB", "model, MiB"]]
-    for name in dict.fromkeys(row["system"] for row in report["figures"]):
-        cells = {row["batch"]: row for row in report["figures"] if row["system"] == name}
-        alone, last = cells.get(1), cells[max(cells)]
-        latency = f"{alone['p50_ms']:.1f}, {alone['p99_ms']:.1f}" if alone else "–"
-        speeds = [
-            f"{cells[size]['tokens_per_second']:,.0f}" if size in cells else "–" for size in sizes
-        ]
-        memory = [f"{max(row['resident_mib'] for row in cells.values()):,.0f}"]
-        table.append([name, latency, *speeds, *memory, f"{last['size_mib']:,.0f}"])
-    return tables.markdown(table)
-
-
 def draw(rows: list[dict[str, Any]], output: Path) -> None:
-    """Draw tokens a second, a group of bars for each size of a batch."""
-    import matplotlib
+    """Draw tokens a second, a panel for each size of a batch."""
     import pictures
-    from matplotlib.figure import Figure
 
-    from fairseq_ext.evaluation import plots
-
-    sizes = sorted({row["batch"] for row in rows})
-    names = list(dict.fromkeys(row["system"] for row in rows))
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(3.2 * len(sizes), 3.6), layout="constrained")
-        for axes, size in zip(
-            figure.subplots(1, len(sizes), squeeze=False).flat, sizes, strict=True
-        ):
-            speed = {r["system"]: r["tokens_per_second"] for r in rows if r["batch"] == size}
-            shown = [name for name in names if name in speed][::-1]
-            colours = [plots.PALETTE[names.index(name)] for name in shown]
-            bars = axes.barh(shown, [speed[name] for name in shown], color=colours)
-            axes.bar_label(bars, fmt="{:,.0f}", padding=2)
-            axes.set(title=f"batch of {size}", xlabel="tokens a second")
-            axes.margins(x=0.2)
-            axes.tick_params(axis="y", labelleft=size == sizes[0])
-        pictures.save(figure, output)
+    panels: dict[str, dict[str, tuple[float, ...]]] = {}
+    for row in rows:
+        figures = row["tokens_per_second"], row["low"], row["high"]
+        panels.setdefault(f"batch of {row['batch']}", {})[row["system"]] = figures
+    pictures.bars(panels, "tokens a second", output)
 
 
 def main() -> None:
@@ -272,28 +217,16 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="*", default=[], choices=SYSTEMS, help="systems left out"
     )
-    parser.add_argument("--table", action="store_true", help="only print the figures of --json")
     options = parser.parse_args()
     shared_options.begin(options)
-    absent = importlib.util.find_spec("pymarian") is None
-    options.without += [name for name in MARIAN if absent and name not in options.without]
-    if not options.table:
-        with tempfile.TemporaryDirectory() as folder:
-            rows = measure(options, Path(folder))
-    if options.json is None:
-        return
-    if options.json.exists():
-        before = json.loads(options.json.read_text())
-        new = {} if options.table else {(row["system"], row["batch"]) for row in rows}
-        old = [row for row in before["figures"] if (row["system"], row["batch"]) not in new]
-        rows = old if options.table else [*old, *rows]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(options, Path(folder))
     rows.sort(key=lambda row: (SYSTEMS.index(row["system"]), row["batch"]))
-    if not options.table:
+    if options.json is not None:
         title = f"A transformer of random weights, beam {BEAM}, one thread"
-        settings = shared_options.settings(options, ("json", "table", "without", "batches"))
+        settings = shared_options.settings(options, ("json", "without", "batches"))
         bench.save(options.json, title=title, settings=settings, figures=rows)
         draw(rows, options.json)
-    print(markdown({"figures": rows}))
 
 
 if __name__ == "__main__":

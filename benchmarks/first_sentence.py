@@ -23,6 +23,7 @@ from statistics import median
 from typing import NamedTuple
 
 import bench
+import pictures
 
 TEXT = "¿Dónde está la biblioteca?"
 TOKENS = "20 31 44 57 60"
@@ -136,28 +137,6 @@ def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
     return rows
 
 
-def draw(rows: list[dict[str, object]], output: Path) -> None:
-    """Draw a bar of processor time for each command, with its quartiles."""
-    logging.disable()  # fairseq has set it to DEBUG
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from fairseq_ext.evaluation import plots
-
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(6.4, 0.7 * len(rows) + 1.2), layout="constrained")
-        axes = figure.subplots()
-        middles = [row["processor_s"] for row in rows]
-        spread = [
-            [row["processor_s"] - row["processor_s_low"] for row in rows],
-            [row["processor_s_high"] - row["processor_s"] for row in rows],
-        ]
-        axes.barh([row["what"] for row in rows], middles, xerr=spread, height=0.6)
-        axes.invert_yaxis()
-        axes.set(xlabel="processor time from start to first translation (s)")
-        figure.savefig(output, dpi=150)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -180,7 +159,11 @@ def main() -> None:
         rows = figures(rounds(commands, options.rounds))
     if options.json is not None:
         bench.save(options.json, title="The first sentence of a process", figures=rows)
-        draw(rows, options.json.with_suffix(".png"))
+        logging.disable()  # fairseq has set it to DEBUG
+        names = ("processor_s", "processor_s_low", "processor_s_high")
+        seconds = {row["what"]: [row[name] for name in names] for row in rows}
+        xlabel = "processor time from start to first translation (s)"
+        pictures.bars({"": seconds}, xlabel, options.json)
 
 
 if __name__ == "__main__":

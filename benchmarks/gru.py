@@ -13,45 +13,47 @@ third of the work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 
+import bench
 import shared_options
 import torch
-from bench import compare, paired, report
+from bench import Cells
 from linformer import generate
-from peers import Side, sample_of
+from peers import Side, Size, sample_of
 
 OPTIMIZER = ["--lr", "1e-3", "--criterion", "label_smoothed_cross_entropy"]
 
 
-@dataclass(frozen=True)
-class Size:
-    """The sizes of a recurrent model in the paper."""
+GRU, OUTPUTS = "GRU attention", (868, 256)
+LENGTHS = {  # words of each sentence with </s>, by their mean
+    8: [8] * 32,
+    24: sorted([20 + i % 9 for i in range(32)], reverse=True),
+    25: [25] * 32,
+    50: [50] * 32,
+}
 
-    vocabulary: int
+
+class RecurrentSize(Size):
+    """The sizes of a recurrent model in the paper, of which only the vocabulary varies."""
 
     def flags(self) -> list[str]:
         """Return the options of ``fairseq-train``."""
-        return [
-            *("--encoder-embed-dim", "100", "--decoder-embed-dim", "100"),
-            *("--encoder-hidden-size", "256", "--decoder-hidden-size", "256"),
-        ]
+        widths = "--encoder-hidden-size 256 --decoder-hidden-size 256"
+        return f"--encoder-embed-dim 100 --decoder-embed-dim 100 {widths}".split()
 
 
-def build(vocabulary: int, device: str, *flags: str) -> Side:
-    """Build an architecture with the paper's sizes."""
-    return Side([*flags, *OPTIMIZER], Size(vocabulary), positions=1024, device=device)
-
-
-def stock_lstm(out_embed_dim: int) -> list[str]:
-    width = str(out_embed_dim)
-    return ["--arch", "lstm", "--encoder-bidirectional", "--decoder-out-embed-dim", width]
-
-
-def batch(lengths: list[int], vocabulary: int, device: str) -> dict:
-    """Make sources and targets of these lengths (in words, with </s>), longest first."""
-    both = torch.tensor(lengths)
-    return sample_of(both, both, Size(vocabulary), device)
+def build(size: Size, device: str) -> dict[str, Side]:
+    """Build our model, and fairseq's with each size of its output."""
+    lstm = "--arch lstm --encoder-bidirectional --decoder-out-embed-dim"
+    words = {GRU: "--arch gru_attention"}
+    words |= {f"lstm, output from {width}": f"{lstm} {width}" for width in OUTPUTS}
+    return {
+        name: Side([*flags.split(), *OPTIMIZER], size, positions=1024, device=device)
+        for name, flags in words.items()
+    }
 
 
 def recurrence(side: Side, sample: dict, stock: bool):
@@ -75,56 +77,39 @@ def recurrence(side: Side, sample: dict, stock: bool):
     return run
 
 
+def measure(options: Namespace) -> Cells:
+    """Time the recurrence and the training step over words, then generation."""
+    size = RecurrentSize(vocabulary=options.vocabulary)
+    sides = build(size, options.device)
+    peer = next(name for name in sides if name != GRU)
+    cells = Cells("GRU attention against fairseq's lstm", axis="words", unit="ms")
+    cells.note(f"vocabulary {options.vocabulary}; 32 sentences; 24 words are 20 to 28")
+
+    def add(measurement: str, n: int, candidates: dict[str, Callable[[], object]]) -> None:
+        seconds = bench.paired(candidates, repeats=options.repeats)
+        pairs = [(GRU, name) for name in candidates if name != GRU]
+        cells.add(measurement, n, seconds, pairs, tokens=32 * n)
+
+    for n, lengths in LENGTHS.items():
+        both = torch.tensor(lengths)
+        sample = sample_of(both, both, size, options.device)
+        runs = {name: recurrence(sides[name], sample, name != GRU) for name in (GRU, peer)}
+        add("recurrence", n, runs)
+        steps = {name: partial(side.train_step, sample) for name, side in sides.items()}
+        add("training step", n, steps)
+    for count in (32, 1):
+        both = torch.tensor([25] * count)
+        sample = sample_of(both, both, size, options.device)
+        runs = {name: generate(side, sample, 25) for name, side in sides.items()}
+        add(f"beam-5 generation, sentences: {count}", 25, runs)
+    return cells
+
+
 def main() -> None:
     defaults = {"threads": 2, "repeats": 15, "device": "cpu", "vocabulary": 2100}
-    options_ = shared_options.parser_with(__doc__, **defaults).parse_args()
-    torch.set_num_threads(options_.threads)
-    device, vocabulary = options_.device, options_.vocabulary
-    gru = build(vocabulary, device, "--arch", "gru_attention")
-    peers = {
-        f"lstm, output from {width}": build(vocabulary, device, *stock_lstm(width))
-        for width in (868, 256)
-    }
-    first = next(iter(peers.values()))
-    rows = []
-
-    def add(measurement: str, peer: str, candidates: dict) -> None:
-        seconds = paired(candidates, repeats=options_.repeats)
-        rows.append({"what": measurement, "peer": peer, **compare(seconds, "ours", "peer")})
-
-    shapes = {
-        "32 sentences of 8": [8] * 32,
-        "32 sentences of 20 to 28": sorted([20 + i % 9 for i in range(32)], reverse=True),
-        "32 sentences of 25": [25] * 32,
-        "32 sentences of 50": [50] * 32,
-    }
-    for name, lengths in shapes.items():
-        sample = batch(lengths, vocabulary, device)
-        add(
-            f"recurrence, {name}",
-            "lstm",
-            {"ours": recurrence(gru, sample, False), "peer": recurrence(first, sample, True)},
-        )
-    for peer, side in peers.items():
-        for name, lengths in shapes.items():
-            sample = batch(lengths, vocabulary, device)
-            add(
-                f"training step, {name}",
-                peer,
-                {
-                    "ours": lambda sample=sample: gru.train_step(sample),
-                    "peer": lambda side=side, sample=sample: side.train_step(sample),
-                },
-            )
-    for peer, side in peers.items():
-        for size in (32, 1):
-            sample = batch([25] * size, vocabulary, device)
-            add(
-                f"beam-5 generation, {size} x 25 words",
-                peer,
-                {"ours": generate(gru, sample, 25), "peer": generate(side, sample, 25)},
-            )
-    report(f"GRU attention against fairseq's lstm, vocabulary {vocabulary}", rows, options_.json)
+    options = shared_options.parser_with(__doc__, **defaults).parse_args()
+    torch.set_num_threads(options.threads)
+    measure(options).save(options.json, shared_options.settings(options))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Questions:
   encoder     time of the encoder over n, forward and training step (the paper's figure 2)
-  flat        our encoders' time per token at constant tokens, with more rounds than in `encoder`
+  flat        our encoders' time per token with as many tokens at every n
   attention   time of the attention alone over n, without and with its linear layers
   seq2seq     forward of encoder and decoder over n (figure 1), and training steps at the paper's
               mix of lengths (table 4)
@@ -34,12 +34,11 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import bench
 import shared_options
 import torch
-from cells import NOT_RUN, Cells, Stopwatch
+from bench import NOT_RUN, Cells, Stopwatch
 from fairseq.sequence_generator import SequenceGenerator
 from peers import (
     DTYPES,
@@ -52,7 +51,6 @@ from peers import (
     linformer,
     pair_lengths,
     sample_of,
-    sdpa_backend,
     source_batch,
     transformer,
 )
@@ -129,10 +127,6 @@ def encoder(options: Namespace) -> Cells:
         sentences = sentences_of(options.tokens, n)
         unpadded = source_batch(sentences, n, VOCABULARY).to(options.device)
         masked = source_batch(sentences, n, VOCABULARY, padded=True).to(options.device)
-        if n == options.lengths[0]:
-            for name, tokens in ((FUSED, unpadded), (FUSED, masked), (ours[0], unpadded)):
-                kernel = sdpa_backend(forward(encoders[name], tokens))
-                cells.note(f"kernel of {name}{' padded' * (tokens is masked)}: {kernel}")
         for phase, make in (("forward", forward), ("training step", training_step)):
             candidates = {name: make(encoders[name], unpadded) for name in (*ours, STOCK, FUSED)}
             candidates[MASKED] = make(encoders[FUSED], masked)
@@ -150,43 +144,22 @@ def encoder(options: Namespace) -> Cells:
             )
         del encoders, candidates
         gc.collect()
-    series = ["forward", "training step"]
-    if options.tokens < max(options.lengths):
-        constant_tokens(options, cells, options.lengths[::-2])
-        series = [CONSTANT]
-    for phase, name in product(series, ours):
-        cells.find_flat(phase, name, first=512, within=0.15)
-    for phase, name in product(("forward", "training step"), ours):
-        cells.find_crossover(phase, name, STOCK)
-        cells.find_crossover(phase, name, FUSED)
-        cells.find_crossover(phase, padded[name], MASKED)
-    if 32 in options.k:
-        cells.find_ratio("forward", "k=32", FUSED, 4096, 2.0)
     return cells
 
 
-def constant_tokens(options: Namespace, cells: Cells, lengths: list[int]) -> None:
+def flat(options: Namespace) -> Cells:
     """Time only our encoders forward, with as many tokens at every n as the largest n needs: larger
     tensors cost more for each token, and that does not depend on n."""
+    check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
+    cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
     watch = Stopwatch(options)
     tokens = max(options.lengths)
-    for n in sorted(lengths):
-        if n < 512 <= tokens:
-            continue
+    for n in options.lengths:
         source = source_batch(tokens // n, n, VOCABULARY).to(options.device)
         encoders = {f"k={k}": build_encoder(options, f"k={k}", n) for k in options.k}
         candidates = {name: forward(encoder, source) for name, encoder in encoders.items()}
         seconds = watch.time(CONSTANT, candidates)
         cells.add(CONSTANT, n, seconds, (), tokens=source.numel(), sentences=tokens // n)
-
-
-def flat(options: Namespace) -> Cells:
-    """Time our encoders at constant tokens, with more rounds than in `encoder`."""
-    check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
-    cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
-    constant_tokens(options, cells, options.lengths)
-    for k in options.k:
-        cells.find_flat(CONSTANT, f"k={k}", first=512, within=0.15)
     return cells
 
 
@@ -212,18 +185,10 @@ def attention(options: Namespace) -> Cells:
             candidates = {
                 name: attend(module, x, exact=name == FUSED) for name, module in used.items()
             }
-            if n == options.lengths[0] and part == "core":
-                for name, run in candidates.items():
-                    cells.note(f"kernel of {name}: {sdpa_backend(run)}")
             seconds = watch.time(part, candidates)
             pairs = [(name, FUSED) for name in ours]
             tokens = sentences * n
             cells.add(part, n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences)
-    for part, slots in product(("core", "sublayer"), options.k):
-        target = 2 * slots if part == "core" else None
-        cells.find_crossover(part, f"k={slots}", FUSED, target=target)
-    if 32 in options.k:
-        cells.find_ratio("core", "k=32", FUSED, 4096, 20.0)
     return cells
 
 
@@ -288,24 +253,11 @@ def memory(options: Namespace) -> Cells:
             row |= {"ms": 1e3 * seconds, "peak_mib": mib, "kib_per_token": per_token}
             cells.figures.append(row)
             print(f"  {name:24} {mib:10.1f} MiB {per_token:9.1f} KiB/token", flush=True)
-    for phase, name, peer in product(("forward", "training step"), names, (STOCK, FUSED)):
-        find_memory(cells, phase, name, peer)
     return cells
-
-
-def find_memory(cells: Cells, phase: str, name: str, peer: str) -> None:
-    """State the ratio of memories at the largest n that both ran at."""
-    ours, theirs = (cells.curve(phase, candidate, "peak_mib") for candidate in (name, peer))
-    shared_lengths = ours.keys() & theirs.keys()
-    if name.startswith("k=") and shared_lengths and theirs[max(shared_lengths)]:
-        n = max(shared_lengths)
-        cells.find(f"{phase}, {name} at n = {n:,}: {ours[n] / theirs[n]:.2f} of {peer}'s memory")
 
 
 MEAN_SOURCE, MEAN_TARGET, LONGEST = 31, 59, 256  # Pampaloni, section 2
 SIGMA, CORRELATION = 0.65, 0.9  # ours: the paper gives the means alone
-PAPER = {32: 0.93, 64: 0.95}  # its table 4: time over the Transformer's
-TARGET = 0.95
 BEAM = 5
 
 
@@ -348,15 +300,11 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
         lengths = torch.full((sentences,), n)
         sample = sample_of(lengths, lengths, Size.of(options), options.device)
         candidates = {name: teacher_forced(side, sample) for name, side in sides.items()}
-        if n == options.lengths[0]:
-            cells.note(f"kernel of {FUSED}: {sdpa_backend(candidates[FUSED])}")
         seconds = watch.time("forward", candidates)
         tokens = sentences * n
         cells.add(
             "forward", n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences
         )
-    for name, peer in pairs:
-        cells.find_crossover("forward", name, peer)
 
 
 def teacher_forced(side: Side, sample: dict) -> Callable[[], Tensor]:
@@ -393,14 +341,6 @@ def training_steps(options: Namespace, cells: Cells) -> None:
     pairs = [(name, peer) for name in ours for peer in sides if peer not in ours]
     tokens = options.sentences * float(widths.sum())
     cells.add("training step", None, seconds, pairs, tokens=tokens, sentences=options.sentences)
-    for slots, name in zip(options.k, ours, strict=True):
-        ratio = 1 / cells.ratio_curve("training step", name, STOCK)[None]
-        verdict = "met" if ratio <= TARGET else "missed"
-        paper = f"; the paper's, 88 pairs on a GPU: {PAPER[slots]}" if slots in PAPER else ""
-        cells.find(
-            f"training step, {name}: {ratio:.3f} of the time of {STOCK}'s transformer "
-            f"(target {TARGET}: {verdict}{paper})"
-        )
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -447,12 +387,6 @@ def generation(options: Namespace) -> Cells:
             row = cells.figures[-1]
             row_bytes = ", ".join(f"{k} {v / 2**20:.2f} MiB" for k, v in row["cache_bytes"].items())
             print(f"  cache of {BEAM} x {batch} hypotheses: {row_bytes}", flush=True)
-        cells.find_crossover(measurement, ours, STOCK)
-        cells.find_crossover(measurement, f"{ours} decoding", f"{STOCK} decoding")
-        for name in sides:
-            rates = {n: 1e6 / value for n, value in cells.curve(measurement, name).items()}
-            shown = ", ".join(f"{n:,}: {rate:,.0f}" for n, rate in rates.items())
-            cells.find(f"{measurement}, {name}: tokens per second at n = {shown}")
     return cells
 
 
@@ -510,7 +444,6 @@ def powers(first: int, last: int, factor: int = 2) -> list[int]:
     return values
 
 
-# Each question's defaults for options that are not given: for two CPU cores, then for a GPU.
 COMMON = {
     "k": [32, 64, 128],
     "repeats": 11,
@@ -521,30 +454,18 @@ COMMON = {
     "warmup": 1,
     "sentences": 16,
 }
-CPU = {
-    # Two layers, as torch computes the first one's products otherwise: its input is a transpose.
-    "encoder": {
-        "lengths": powers(32, 32_768),
-        "layers": 2,
-        "tokens": 2048,
-        "budget": 10.0,
-        "limit": 3.0,
-    },
-    "flat": {"lengths": powers(512, 32_768, 4), "layers": 2, "budget": 60.0},
-    "attention": {"lengths": powers(16, 8192), "repeats": 21},
-    "seq2seq": {"lengths": powers(32, 1024), "k": [32, 64], "tokens": 1024, "budget": 30.0},
-    "memory": {"lengths": powers(32, 32_768, 4), "layers": 2, "tokens": 8192},
-    "generation": {"lengths": powers(32, 2048), "k": [32], "budget": 15.0, "limit": 30.0},
+# Each question's defaults for options that are not given, for two CPU cores. Two layers, as torch
+# computes the first one's products otherwise: its input is a transpose.
+SHORT = {"layers": 2, "tokens": 2048, "budget": 10.0, "limit": 3.0}
+DEFAULTS = {
+    "encoder": COMMON | SHORT | {"lengths": powers(32, 32_768)},
+    "flat": COMMON | {"lengths": powers(512, 32_768, 4), "layers": 2, "budget": 60.0},
+    "attention": COMMON | {"lengths": powers(16, 8192), "repeats": 21},
+    "seq2seq": COMMON
+    | {"lengths": powers(32, 1024), "k": [32, 64], "tokens": 1024, "budget": 30.0},
+    "memory": COMMON | {"lengths": powers(32, 32_768, 4), "layers": 2, "tokens": 8192},
+    "generation": COMMON | {"lengths": powers(32, 2048), "k": [32], "budget": 15.0, "limit": 30.0},
 }
-CUDA = {
-    "encoder": {"lengths": powers(32, 32_768)},
-    "flat": {"lengths": powers(512, 32_768, 4)},
-    "attention": {"lengths": powers(16, 32_768)},
-    "seq2seq": {"lengths": powers(32, 8192), "k": [32, 64], "sentences": 88},
-    "memory": {"lengths": powers(32, 32_768)},
-    "generation": {"lengths": powers(32, 2048), "k": [32]},
-}
-COMMON_CUDA = {"tokens": 32_768, "repeats": 21, "warmup": 5}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -563,38 +484,24 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def own(question: str, options: Namespace) -> dict[str, Any]:
-    """Return a question's values for options that are not given."""
-    cuda = options.device.startswith("cuda")
-    return COMMON | (COMMON_CUDA | CUDA[question] if cuda else CPU[question])
-
-
-def panels(question: str, slots: list[int]) -> dict[str, tuple[str, list[str]]]:
-    """Return the panels of a question's picture."""
-    ours, largest = [f"k={k}" for k in slots], f"k={max(slots)}"
-    if question == "encoder":
-        return {
+def draw(question: str, cells: Cells, options: Namespace) -> None:
+    """Draw time per token over n."""
+    ours, largest = [f"k={k}" for k in options.k], f"k={max(options.k)}"
+    panels = {
+        "encoder": {
             "Encoder, forward": ("forward", [STOCK, FUSED, largest]),
             "Linformer's k": ("forward", ours),
             "Encoder, training step": ("training step", [STOCK, FUSED, *ours]),
-        }
-    if question == "flat":
-        return {"Encoder, as many tokens at every n": (CONSTANT, ours)}
-    if question == "attention":
-        return {"Attention alone": ("core", [FUSED, *ours])}
-    if question == "seq2seq":
-        return {"Encoder and decoder, forward": ("forward", [STOCK, FUSED, *ours])}
-    return {}
-
-
-def draw(question: str, cells: Cells, options: Namespace) -> None:
-    """Draw time per token over n."""
-    shown = panels(question, options.k)
-    if shown:
+        },
+        "flat": {"Encoder, as many tokens at every n": (CONSTANT, ours)},
+        "attention": {"Attention alone": ("core", [FUSED, *ours])},
+        "seq2seq": {"Encoder and decoder, forward": ("forward", [STOCK, FUSED, *ours])},
+    }
+    if question in panels:
         import pictures
 
-        pictures.draw(cells, shown, options.json)
+        pictures.draw(cells, panels[question], options.json)
 
 
 if __name__ == "__main__":
-    shared_options.ask(QUESTIONS, arguments().parse_args(), own, draw)
+    shared_options.ask(QUESTIONS, arguments().parse_args(), DEFAULTS, draw)

@@ -22,12 +22,11 @@ import argparse
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from itertools import cycle, product
-from typing import Any
 
 import numpy as np
 import shared_options
 import torch
-from cells import Cells, Stopwatch
+from bench import Cells, Stopwatch
 from fairseq.data import data_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
@@ -40,7 +39,6 @@ OURS = "ours"
 PATHS = {"fairseq expanded": False, "fairseq unfolded": True}
 KERNELS: dict[str, tuple[int, ...]] = {"gated 3,15": (3, 15), "3": (3,), "15": (15,)}
 PASSES = ("forward", "forward + backward")
-CONVOLUTION_TARGET = 2.0  # times fairseq's best path, for the gated pair
 
 
 class StockConvolution(nn.Module):
@@ -159,25 +157,7 @@ def convolution(options: Namespace) -> Cells:
                 peers=peers,
                 sentences=sentences,
             )
-    for label, pass_name in product(KERNELS, PASSES):
-        find_best(
-            cells, f"{label}, {pass_name}", CONVOLUTION_TARGET if len(KERNELS[label]) > 1 else None
-        )
     return cells
-
-
-def find_best(cells: Cells, pair_and_pass: str, target: float | None) -> None:
-    """State the ratio to the faster of fairseq's paths at every T, and whether all reach it."""
-    curves = [cells.ratio_curve(pair_and_pass, OURS, peer) for peer in PATHS]
-    lengths = sorted(set().union(*curves))
-    best = {n: min(curve[n] for curve in curves if n in curve) for n in lengths}
-    text = f"{pair_and_pass}, ours against fairseq's best path at T = "
-    text += ", ".join(f"{n:,}: {ratio:.2f}x" for n, ratio in best.items())
-    if target is not None:
-        missed = [n for n, ratio in best.items() if ratio < target]
-        verdict = f"missed at {', '.join(f'{n:,}' for n in missed)}" if missed else "met"
-        text += f" (target {target:g}x: {verdict})"
-    cells.find(text)
 
 
 BEAM = 5
@@ -190,10 +170,8 @@ POOL = 4096  # sentences to make batches of, sorted by length like fairseq's
 TRANSFORMER, PACKED = "transformer", "transformer packed"
 SIMPLE, SIMPLE_FUSED = "MUSE-simple", "MUSE-simple fused"
 MUSE, MUSE_FUSED = "MUSE", "MUSE fused"
-TABLE_4 = 1.31  # MUSE-simple's speed over the transformer's there, on a GPU
 IWSLT, IWSLT_MUSE = "transformer_iwslt_de_en", "muse_iwslt_de_en"
 SIMPLE_BASE, SAME_SHAPE = "muse_simple_base", "MUSE-simple, transformer's shape"
-TRAINING_TARGETS = {IWSLT_MUSE: 0.8, SIMPLE_BASE: 0.8, SAME_SHAPE: 1.15}
 BASE = Size(384, 768, 4, 12, 12)  # of the paper's MUSE-base
 
 
@@ -285,10 +263,6 @@ def generation(options: Namespace) -> Cells:
         seconds = watch.time(measurement, candidates)
         tokens = batch * (options.words + 1)
         cells.add(measurement, batch, seconds, pairs, tokens=tokens, peers=sides)
-    for batch in options.batches:
-        target = TABLE_4 if batch == 1 else None
-        cells.find_ratio(measurement, SIMPLE_FUSED, TRANSFORMER, batch, target)
-        cells.find_ratio(measurement, MUSE_FUSED, TRANSFORMER, batch)
     return cells
 
 
@@ -317,8 +291,6 @@ def training(options: Namespace) -> Cells:
     seconds = Stopwatch(options).time("training step", candidates)
     pairs = [(name, IWSLT) for name in sides if name != IWSLT]
     cells.add("training step", None, seconds, pairs, tokens=tokens)
-    for name, target in TRAINING_TARGETS.items():
-        cells.find_ratio("training step", name, IWSLT, None, target)
     return cells
 
 
@@ -367,13 +339,12 @@ QUESTIONS = {
     "training": training,
     "convolution": convolution,
 }
-# Each question's defaults for options that are not given, and their replacements on a GPU.
+# Each question's defaults for options that are not given.
 DEFAULTS = {
     "generation": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 30.0},
     "training": {"embed_dim": 512, "repeats": 21, "warmup": 1, "budget": 150.0, "tokens": 4000},
     "convolution": {"embed_dim": 384, "repeats": 21, "warmup": 3, "budget": 6.0, "tokens": 3200},
 }
-CUDA = {"repeats": 41, "warmup": 5}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -391,11 +362,6 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def own(question: str, options: Namespace) -> dict[str, Any]:
-    """Return a question's values for options that are not given."""
-    return DEFAULTS[question] | (CUDA if options.device.startswith("cuda") else {})
-
-
 def draw(question: str, cells: Cells, options: Namespace) -> None:
     """Draw time per token of the gated pair over T, ours and fairseq's."""
     if question != "convolution":
@@ -410,4 +376,4 @@ def draw(question: str, cells: Cells, options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    shared_options.ask(QUESTIONS, arguments().parse_args(), own, draw)
+    shared_options.ask(QUESTIONS, arguments().parse_args(), DEFAULTS, draw)

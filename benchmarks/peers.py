@@ -8,7 +8,6 @@ import math
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from fairseq import options
@@ -19,7 +18,6 @@ from fairseq.optim.adam import FairseqAdam
 from fairseq.tasks.translation import TranslationTask
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_ext import register
 from fairseq_ext.base.onednn import OneDnnProduct
@@ -28,17 +26,6 @@ from fairseq_ext.linformer.projection import LengthProjection
 
 PAD, EOS, FIRST_WORD = 1, 2, 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class ModelSize(Protocol):
-    """Sizes of a model of any architecture."""
-
-    @property
-    def vocabulary(self) -> int:
-        """Entries of the dictionary."""
-
-    def flags(self) -> list[str]:
-        """Return the options of ``fairseq-train``."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ class Side:
     def __init__(
         self,
         flags: list[str],
-        size: ModelSize,
+        size: Size,
         *,
         positions: int,
         device: str = "cpu",
@@ -286,7 +273,7 @@ def pair_lengths(
     return lengths[0], lengths[1]
 
 
-def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: ModelSize, device: str) -> dict:
+def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device: str) -> dict:
     """Make a batch of sentence pairs of these lengths (with ``</s>``), collated by fairseq."""
     generator = torch.Generator().manual_seed(int(source_lengths.sum()))
 
@@ -314,27 +301,6 @@ def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: ModelSize, d
         },
         "target": target.to(device),
     }
-
-
-class _Kernels(TorchDispatchMode):
-    """A mode that notes which fused attentions run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        name = op.overloadpacket.__name__
-        if "attention" in name:
-            self.names.add(name.removeprefix("_scaled_dot_product_"))
-        return op(*args, **(kwargs or {}))
-
-
-def sdpa_backend(run) -> str:
-    """Name ``scaled_dot_product_attention``'s kernel in ``run``: flash, efficient, math …"""
-    with _Kernels() as kernels, torch.no_grad():
-        run()
-    return ", ".join(sorted(kernels.names)) or "math (no fused kernel)"
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Draw curves over n from the cells of a benchmark, as PNG."""
+"""Draw curves over n from the cells of a benchmark, and bars, as PNG."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cells import Cells
+import numpy as np
+from bench import Cells
 
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.plot_styles import numbered
@@ -23,17 +24,17 @@ ORDER = ("fairseq", "sdpa", "k=32", "k=64", "k=128")  # the same colours in ever
 
 def draw(
     cells: Cells,
-    panels: dict[str, tuple[str, list[str]]],
+    panels: dict[str, tuple],
     output: Path,
     *,
     order: Sequence[str] = ORDER,
     xlabel: str = "n (tokens in a sentence)",
 ) -> None:
-    """Draw time per token over n.
+    """Draw time per token, or another figure, over n.
 
     Args:
         cells: the figures.
-        panels: for each title the ``what`` to draw and its candidates.
+        panels: for each title the ``what`` to draw and its candidates, and perhaps the figure.
         output: the JSON's path; the pictures lie beside it under the same name.
         order: of the colours, and of the kinds of lines once there are no more.
         xlabel: what n is.
@@ -41,34 +42,58 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    drawn = [name for _, names in panels.values() for name in names]
-    everyone = list(dict.fromkeys([*order, *drawn]))
-    values = [
-        v
-        for measurement, names in panels.values()
-        for n in names
-        for v in cells.curve(measurement, n).values()
-    ]
-    narrow = max(values) < 4 * min(values)
+    everyone = list(
+        dict.fromkeys([*order, *(name for panel in panels.values() for name in panel[1])])
+    )
     with matplotlib.rc_context(plots.STYLE):
-        room = plots.room_for_legend(max(len(names) for _, names in panels.values()))
+        room = plots.room_for_legend(max(len(panel[1]) for panel in panels.values()))
         columns = min(len(panels), IN_A_ROW)
         rows = ceil(len(panels) / columns)
         figure = Figure(figsize=(5.2 * columns, (4.2 + room) * rows), layout="constrained")
-        places = figure.subplots(rows, columns, squeeze=False, sharey=True).flat
-        for (title, (measurement, names)), axes in zip(panels.items(), places, strict=False):
+        places = figure.subplots(rows, columns, squeeze=False).flat
+        for (title, (measurement, names, *figures)), axes in zip(
+            panels.items(), places, strict=False
+        ):
+            value = figures[0] if figures else "us_per_token"
             lengths: set[int] = set()
             for name in names:
-                curve = cells.curve(measurement, name)
+                curve = cells.curve(measurement, name, value)
                 lengths |= curve.keys()
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
                 line = numbered(everyone.index(name)).line | {"marker": "o", "ms": 4, "lw": 1.8}
                 axes.plot(list(curve), list(curve.values()), label=label, **line)
-            _scale(axes, sorted(lengths), narrow)
-            axes.set(title=title, xlabel=xlabel, ylabel="time per token (µs)")
+            _scale(axes, sorted(lengths))
+            axes.set(title=title, xlabel=xlabel)
+            if not figures:
+                axes.set_ylabel("time per token (µs)")
             plots.draw_legend(axes, below=-0.21)  # under the slanted lengths
         for axes in places:
             axes.remove()
+        save(figure, output)
+
+
+def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Path) -> None:
+    """Draw a bar for each figure: its value and perhaps its quartiles, or the value alone.
+
+    Args:
+        panels: for each title the figures by name, as ``(value,)`` or ``(value, low, high)``.
+        xlabel: what the figures are.
+        output: the JSON's path; the picture lies beside it under the same name.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(plots.STYLE):
+        height = 1.4 + 0.4 * max(map(len, panels.values()))
+        figure = Figure(figsize=(2 + 3 * len(panels), height), layout="constrained")
+        places = figure.subplots(1, len(panels), squeeze=False).flat
+        for (title, rows), axes in zip(panels.items(), places, strict=True):
+            values, lows, highs = np.array([[*row, *row, *row][:3] for row in rows.values()]).T
+            drawn = axes.barh(list(rows), values, xerr=[values - lows, highs - values])
+            axes.bar_label(drawn, fmt="{:,.4g}", padding=2)
+            axes.invert_yaxis()
+            axes.margins(x=0.2)
+            axes.set(title=title, xlabel=xlabel)
         save(figure, output)
 
 
@@ -79,17 +104,17 @@ def save(figure: Figure, output: Path) -> None:
     print(f"written: {path}")
 
 
-def _scale(axes: Axes, lengths: list[int], narrow: bool) -> None:
-    """Set logarithmic scales with a mark at each length, and more marks of time if ``narrow``."""
+def _scale(axes: Axes, lengths: list[int]) -> None:
+    """Set logarithmic scales with a mark at each length."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths], rotation=45)
     axes.xaxis.set_minor_locator(NullLocator())
-    if narrow:
+    low, high = axes.get_ylim()
+    if high < 4 * low:
         axes.yaxis.set_major_locator(LogLocator(base=2, subs=(1, 1.25, 1.5, 1.75)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_tick_params(labelleft=True)
     axes.grid(True)

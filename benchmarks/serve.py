@@ -32,13 +32,11 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import pictures
 import serve_systems
 import shared_options
-from cells import Cells
-from pictures import save
+from bench import Cells
 from serve_systems import CTRANSLATE2, ENGINE, NUMBERS, SYSTEMS
-
-from fairseq_ext.evaluation.plots import PALETTE, STYLE
 
 OWN = ("json", "checkpoint", "data", "text")  # paths of this machine
 WHAT = "requests"
@@ -202,33 +200,16 @@ def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: 
             f"p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms",
             flush=True,
         )
-    for ours, peer in pairs:
-        cells.find_ratio(WHAT, ours, peer, clients)
 
 
 def draw(cells: Cells, output: Path) -> None:
     """Requests per second, and both percentiles, over the number of clients."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    colours = dict(zip(SYSTEMS, (PALETTE[0], PALETTE[6], PALETTE[1], PALETTE[4]), strict=True))
     panels = {
-        "requests_per_second": "requests per second",
-        "p50_ms": "median, ms",
-        "p99_ms": "99th percentile, ms",
+        "requests per second": (WHAT, SYSTEMS, "requests_per_second"),
+        "median, ms": (WHAT, SYSTEMS, "p50_ms"),
+        "99th percentile, ms": (WHAT, SYSTEMS, "p99_ms"),
     }
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10.4, 3.4), layout="constrained")
-        for axes, (value, label) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-            for system in SYSTEMS:
-                curve = cells.curve(WHAT, system, value)
-                axes.plot(*zip(*curve.items(), strict=True), "o-", label=system, c=colours[system])
-            axes.set(xlabel="clients", title=label, xscale="log", ylim=(0, None))
-            ticks = sorted({row["n"] for row in cells.figures})
-            axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
-            axes.minorticks_off()
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        save(figure, output)
+    pictures.draw(cells, panels, output, order=SYSTEMS, xlabel="clients")
 
 
 def main(words: list[str] | None = None) -> None:

@@ -7,11 +7,9 @@ the engine's files, so that nothing but the translating differs.
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
         checkpoint: of fairseq's ``transformer``.
         data: folder with its dictionaries.
     """
-    from ctranslate2_models import InMemory
+    from ctranslate2_models import convert
     from fairseq import checkpoint_utils
 
     import fairseq_ext
@@ -43,9 +41,7 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
     for numbers, kind in NUMBERS.items():
         bundle = folder / f"{ENGINE}-{numbers}"
         bundles.write(checkpoint, data, bundle, numbers=numbers)
-        copied = copy.deepcopy(models[0])  # the converter writes into its arrays
-        peer = InMemory(Namespace(model=copied, task=task))
-        peer.convert(str(folder / f"{CTRANSLATE2}-{numbers}"), quantization=kind, force=True)
+        convert(models[0], task, folder / f"{CTRANSLATE2}-{numbers}", kind)
 
 
 class Peer:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import Cells
+from bench import Cells
 from peers import DTYPES
 
 ALL = "all"
@@ -82,7 +82,7 @@ def begin(options: Namespace) -> None:
 def ask(
     questions: dict[str, Callable[[Namespace], Cells]],
     options: Namespace,
-    defaults_of: Callable[[str, Namespace], dict[str, Any]],
+    defaults: dict[str, dict[str, Any]],
     draw: Callable[[str, Cells, Namespace], None],
 ) -> None:
     """Measure, print and write the question that the options name, or all.
@@ -90,12 +90,12 @@ def ask(
     Args:
         questions: functions that measure, by name.
         options: with ``question``, ``device``, ``dtype`` and ``threads``.
-        defaults_of: a question's values for options that were not given.
+        defaults: each question's values for options that were not given.
         draw: makes a question's pictures, beside ``--json`` if given.
     """
     begin(options)
     for question in questions if options.question == ALL else [options.question]:
-        its = filled(options, defaults_of(question, options), question)
+        its = filled(options, defaults[question], question)
         threads = torch.get_num_threads()
         print(f"\n== {question} on {its.device}, {its.dtype}, {threads} threads")
         cells = questions[question](its)

@@ -1,8 +1,7 @@
 """Print benchmark figures as Markdown: ``python benchmarks/tables.py docs/results/x.json …``
 
 One table for each thing measured: a row for each n, the time (or memory) of every candidate, and
-how many times faster ours are than each peer, with the quartiles of paired rounds. A report of
-pairs (``gru.py``, ``data_folder.py``) is a single table.
+how many times faster ours are than each peer, with the quartiles of paired rounds.
 """
 
 from __future__ import annotations
@@ -62,23 +61,12 @@ def ratio(row: dict | None) -> str:
     return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
 
 
-def pair_rows(report: dict) -> list[list[str]]:
-    """Return header and rows of a report that compares pairs, one row per measurement."""
-    table = [["", "peer", "ours, ms", "peer, ms", "ratio"]]
-    for row in report["rows"]:
-        times = number(row["ours_ms"]), number(row["peer_ms"])
-        table.append([row["what"], row["peer"], *times, ratio(row)])
-    return table
-
-
 def markdown(report: dict) -> str:
-    """Format all tables of a report, then its findings."""
+    """Format all tables of a report, then its notes."""
     parts = [f"**{report['title']}**"]
-    if "rows" in report:
-        return "\n\n".join([*parts, tables.markdown(pair_rows(report))])
     for measurement in dict.fromkeys(row["what"] for row in report["figures"]):
         parts += [f"{measurement}:", tables.markdown(rows_of(report, measurement))]
-    parts.append("\n".join(f"- {text}" for text in [*report["notes"], *report["findings"]]))
+    parts.append("\n".join(f"- {text}" for text in report["notes"]))
     return "\n\n".join(parts)
 
 
@@ -91,7 +79,7 @@ def main() -> None:
         try:
             print(markdown(json.loads(path.read_text(encoding="utf-8"))), end="\n\n")
         except (KeyError, TypeError):
-            sys.exit(f"tables: error: `{path}` has neither figures over n nor pairs to print.")
+            sys.exit(f"tables: error: `{path}` has no figures over n.")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ Without ``--data`` the corpus is made up: ``--vocabulary`` words, 25 of them in 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import subprocess
 import sys
@@ -27,11 +25,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import bench
 import pictures
 import shared_options
-from cells import Cells
-
-from fairseq_ext.evaluation.plots import PALETTE, STYLE
+from bench import Cells
 
 WORKER = Path(__file__).with_name("updates_worker.py")
 TOOLKITS = Path(__file__).with_name("updates_toolkits.py")
@@ -94,63 +91,31 @@ RIVALS = {
 WITHOUT_PLUGIN = ("transformer 128", "transformer 512")
 
 
-class Side:
-    """A training process that makes updates when asked.
-
-    Args:
-        name: of the side.
-        command: script and its arguments.
-        options: of this benchmark.
-        path: folder of packages that it alone needs.
-    """
-
-    def __init__(self, name: str, command: list[str], options: Namespace, path: str = "") -> None:
-        paths = [path, os.environ.get("PYTHONPATH", "")]
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if not options.verbose else None,
-            text=True,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": str(options.threads),
-                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            },
-        )
-        self.name = name
-
-    def run(self, updates: int) -> dict[str, Any]:
-        """Make updates; return their seconds, target tokens and losses, and the memory so far."""
-        self.process.stdin.write(f"{updates}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{self.name}: {self.process.communicate()[1][-2000:]}")
-        return json.loads(answer)
-
-    def end(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def started(name: str, options: Namespace, before: Path) -> list[Side]:
+def started(name: str, options: Namespace, before: Path) -> dict[str, bench.Worker]:
     """Start the sides of one model."""
     common = [options.data, *training(options)]
     flags = [*common, *MODELS[name]]
     ours = ["--user-dir", str(USER_DIR)]
-    sides = [Side(OURS, [str(WORKER), *flags, *ours], options)]
+    commands = {OURS: [str(WORKER), *flags, *ours]}
     if not options.toolkits:
-        sides.append(Side(BEFORE, [str(WORKER), *flags, "--user-dir", str(before)], options))
+        commands[BEFORE] = [str(WORKER), *flags, "--user-dir", str(before)]
     if options.more:
-        sides.append(Side(MORE, [str(WORKER), *flags, *ours, *options.more], options))
+        commands[MORE] = [str(WORKER), *flags, *ours, *options.more]
     if name in RIVALS:
-        sides.append(Side(RIVAL, [str(WORKER), *common, *RIVALS[name], *ours], options))
+        commands[RIVAL] = [str(WORKER), *common, *RIVALS[name], *ours]
+    paths = {}
     if name in WITHOUT_PLUGIN:
-        sides.append(Side(STOCK, [str(WORKER), *flags], options))
-        for toolkit, path in (words.split("=", 1) for words in options.toolkits):
-            sides.append(Side(toolkit, [str(TOOLKITS), toolkit, *flags], options, path))
-    return sides
+        commands[STOCK] = [str(WORKER), *flags]
+        paths = dict(words.split("=", 1) for words in options.toolkits)
+        commands |= {toolkit: [str(TOOLKITS), toolkit, *flags] for toolkit in paths}
+    return {
+        side: worker(command, options, paths.get(side, "")) for side, command in commands.items()
+    }
+
+
+def worker(command: list[str], options: Namespace, path: str = "") -> bench.Worker:
+    """Start a process that makes as many updates as asked for, and answers with figures of them."""
+    return bench.Worker(command, threads=options.threads, path=path, quiet=not options.verbose)
 
 
 def training(options: Namespace) -> list[str]:
@@ -169,23 +134,22 @@ def training(options: Namespace) -> list[str]:
 def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
     """Time the updates of one model."""
     sides = started(name, options, before)
-    seconds: dict[str, list[float]] = {side.name: [] for side in sides}
-    losses: dict[str, list[float]] = {side.name: [] for side in sides}
-    tokens = memory = None
-    start = {side.name: side.run(0)["mebibytes"] for side in sides}
-    for side in sides:
-        losses[side.name] += side.run(options.warmup)["losses"]
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    losses = {name: [] for name in sides}
+    start = {name: side.ask("0")["mebibytes"] for name, side in sides.items()}
+    for side_name, side in sides.items():
+        losses[side_name] += side.ask(str(options.warmup))["losses"]
     for number in range(options.repeats):
-        for side in sides if number % 2 else sides[::-1]:
-            answer = side.run(options.updates)
-            seconds[side.name].append(answer["seconds"] / options.updates)
-            losses[side.name] += answer["losses"]
-            tokens = answer["tokens"] / options.updates
-    last = {side.name: side.run(0) for side in sides}
-    memory = {side: answer["mebibytes"] for side, answer in last.items()}
-    for side in sides:
+        for side_name in list(sides) if number % 2 else list(sides)[::-1]:
+            answer = sides[side_name].ask(str(options.updates))
+            seconds[side_name].append(answer["seconds"] / options.updates)
+            losses[side_name] += answer["losses"]
+    tokens = answer["tokens"] / options.updates
+    last = {name: side.ask("0") for name, side in sides.items()}
+    memory = {name: answer["mebibytes"] for name, answer in last.items()}
+    for side in sides.values():
         side.end()
-    peers = [side.name for side in sides[1:]]
+    peers = [name for name in sides if name != OURS]
     differences = {  # with dropout, the sides drop other values
         peer: max(abs(a - b) / abs(b) for a, b in zip(losses[OURS], losses[peer], strict=True))
         for peer in (BEFORE, STOCK)
@@ -224,36 +188,14 @@ def made_up(folder: Path, vocabulary: int) -> str:
     return str(folder / "bin")
 
 
-def draw(title: str, ratios: list[dict[str, Any]], output: Path) -> None:
-    """Draw a dot for each model and peer, with quartiles, beside the file ``output``."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    shown = [row for row in ratios if row["candidate"] == OURS]
-    models = [*dict.fromkeys(row["what"] for row in shown)][::-1]
-    peers = [*dict.fromkeys(row["peer"] for row in shown)]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 1.8 + 0.4 * len(models)), layout="constrained")
-        axes = figure.subplots()
-        for place, peer in enumerate(peers):
-            peer_rows = [row for row in shown if row["peer"] == peer]
-            middles = [row["ratio"] for row in peer_rows]
-            reach = [
-                [row["ratio"] - row["ratio_low"] for row in peer_rows],
-                [row["ratio_high"] - row["ratio"] for row in peer_rows],
-            ]
-            lift = 0.18 * ((len(peers) - 1) / 2 - place)
-            heights = [models.index(row["what"]) + lift for row in peer_rows]
-            name = PEERS.get(peer, peer)
-            how = {"fmt": "o", "ms": 5, "capsize": 3, "color": PALETTE[place]}
-            axes.errorbar(middles, heights, xerr=reach, label=name, **how)
-        axes.axvline(1, color="black", lw=1)
-        axes.set_yticks(range(len(models)), models)
-        axes.set(title=title, xlabel="time over the plugin's: right of 1, the plugin is faster")
-        axes.set_ylim(-0.6, len(models) - 0.4)
-        axes.grid(visible=True, axis="x")
-        figure.legend(fontsize=8.5, loc="outside lower center", ncols=len(peers))
-        pictures.save(figure, output)
+def draw(ratios: list[dict[str, Any]], output: Path) -> None:
+    """Draw the ratio of each model, a panel for each peer."""
+    panels: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for row in ratios:
+        if row["candidate"] == OURS:
+            figures = row["ratio"], row["ratio_low"], row["ratio_high"]
+            panels.setdefault(PEERS.get(row["peer"], row["peer"]), {})[row["what"]] = figures
+    pictures.bars(panels, "time over the plugin's", output)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -284,7 +226,7 @@ def main() -> None:
             compare(name, options, before, cells)
     cells.save(options.json, shared_options.settings(options, ("json", "data")))
     if options.json is not None:
-        draw(cells.title, cells.ratios, options.json)
+        draw(cells.ratios, options.json)
 
 
 if __name__ == "__main__":

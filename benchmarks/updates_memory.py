@@ -42,9 +42,9 @@ def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]
     """Measure the memory of one process, in MiB."""
     options = Namespace(**{**vars(options), "tokens": tokens})
     words = [data, *updates.training(options), *updates.MODELS[model], *flags]
-    side = updates.Side(model, [str(updates.WORKER), *words], options)
-    before = side.run(0)["mebibytes"]
-    answer = side.run(options.updates)
+    side = updates.worker([str(updates.WORKER), *words], options)
+    before = side.ask("0")["mebibytes"]
+    answer = side.ask(str(options.updates))
     side.end()
     return {
         "mebibytes": answer["mebibytes"],

@@ -25,7 +25,7 @@ import shared_options
 import split_pairs
 import tables
 import torch
-from cells import Cells, Stopwatch
+from bench import Cells, Stopwatch
 from linformer import LONGEST, random_lengths
 from peers import EOS, PAD, Side, Size, attentions, core, pair_lengths, sample_of
 
@@ -74,7 +74,7 @@ def answers(module: ModuleType, words: list[object], folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])  # to which a question adds
         parsed = module.arguments().parse_args(command)
-        shared_options.ask(module.QUESTIONS, parsed, module.own, module.draw)
+        shared_options.ask(module.QUESTIONS, parsed, module.DEFAULTS, module.draw)
     return folder
 
 
@@ -120,8 +120,6 @@ def test_every_question_has_finite_figures(results: Path, question: str) -> None
         assert all(row["repeats"] == 3 for row in figures)
     assert answer["machine"]["threads"] == 1
     assert answer["settings"]["embed_dim"] == 16
-    # Too little memory to compare; too short sentences to be called flat.
-    assert answer["findings"] or question in ("memory", "flat")
     if question not in ("memory", "generation"):
         assert (results / f"x_{question}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -174,19 +172,14 @@ def test_every_question_about_muse_has_finite_figures(muse_results: Path, questi
         assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["ms"] * 1000)
     assert all(math.isfinite(row["ratio"]) and row["ratio"] > 0 for row in ratios)
     assert answer["machine"]["threads"] == 1
-    assert answer["findings"]
 
 
-def test_tables_of_pairs_and_of_other_files(monkeypatch, capsys) -> None:
-    pairs, other = (REPO / "docs" / "results" / f"{x}.json" for x in ("data_folder", "quickstart"))
-    monkeypatch.setattr(sys, "argv", ["tables.py", str(pairs), str(other)])
-    with pytest.raises(SystemExit, match=r"`.*quickstart.json` has neither figures") as ended:
+def test_tables_of_other_files_are_refused(monkeypatch) -> None:
+    other = REPO / "docs" / "results" / "quickstart.json"
+    monkeypatch.setattr(sys, "argv", ["tables.py", str(other)])
+    with pytest.raises(SystemExit, match=r"`.*quickstart.json` has no figures over n") as ended:
         tables.main()
     assert "\n" not in str(ended.value)
-    rows = json.loads(pairs.read_text())["rows"]
-    printed = capsys.readouterr().out
-    assert all(f"| {row['what']} | {row['peer']} | " in printed for row in rows)
-    assert f"| {rows[0]['ratio']:.2f}× (" in printed
 
 
 @pytest.mark.system
@@ -202,48 +195,16 @@ def test_tables_of_muse_name_their_axis_and_unit(muse_results: Path) -> None:
     assert (muse_results / "x_convolution.png").read_bytes().startswith(b"\x89PNG")
 
 
-def cells_of(ours: dict[int, float], peer: dict[int, float]) -> Cells:
+def test_cells_have_ratios_of_rounds_and_peers_that_did_not_run(capsys) -> None:
     cells = Cells("made up")
-    for n in ours:
-        seconds = {"k=32": [ours[n]] * 3} | ({"sdpa": [peer[n]] * 3} if n in peer else {})
-        cells.add("core", n, seconds, [("k=32", "sdpa")], tokens=100, peers=["sdpa"])
-    return cells
-
-
-def test_findings_state_what_the_figures_say(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = cells_of({32: 3, 64: 2, 128: 2.2, 256: 2.5}, {32: 1.5, 64: 3, 128: 6.6})
-    cells.find_crossover("core", "k=32", "sdpa", target=64)
-    cells.find_crossover("core", "k=32", "sdpa", target=32)
-    cells.find_ratio("core", "k=32", "sdpa", 128, 3.5)
-    cells.find_flat("core", "k=32", first=64, within=0.15)
-    cells.find_flat("core", "k=32", first=64, within=0.3)
-    crossover, missed, ratio, steep, flat = cells.findings
-    assert "faster from n = 64 on (target: 64 or below: met), slower at 32 (0.50x)" in crossover
-    assert "(target: 32 or below: missed)" in missed
-    assert "3.00x (target 3.5x: missed)" in ratio
-    assert "spreads over 25%" in steep
-    assert "missed" in steep
-    assert "met" in flat
+    cells.add("core", 32, {"k=32": [1, 2, 4], "sdpa": [3, 4, 4]}, [("k=32", "sdpa")], tokens=100)
+    cells.add("core", 64, {"k=32": [2] * 3}, [("k=32", "sdpa")], tokens=100, peers=["sdpa"])
+    (ratio,) = cells.ratios
+    assert (ratio["n"], ratio["ratio_low"], ratio["ratio"], ratio["ratio_high"]) == (32, 1, 2, 3)
+    assert cells.curve("core", "k=32", "ms") == {32: 2000, 64: 2000}
     assert cells.figures[-1]["candidate"] == "sdpa"
     assert cells.figures[-1]["ms"] is None
     assert "not run" in capsys.readouterr().out
-    slower_again = cells_of({32: 1, 64: 1, 128: 1}, {32: 2, 64: 2, 128: 0.5})
-    slower_again.find_crossover("core", "k=32", "sdpa")
-    assert "not faster at the largest n, slower at 128 (0.50x)" in slower_again.findings[0]
-
-
-def test_findings_of_convolutions_take_the_better_peer() -> None:
-    cells = Cells("made up", axis="T")
-    times = {25: (1.0, 3.0, 2.0), 50: (1.0, 1.5, 9.0)}
-    for n, seconds in times.items():
-        names = ("ours", "fairseq expanded", "fairseq unfolded")
-        by_name = {name: [value] * 3 for name, value in zip(names, seconds, strict=True)}
-        cells.add("made", n, by_name, [("ours", name) for name in names[1:]], tokens=10)
-    muse.find_best(cells, "made", 2.0)
-    muse.find_best(cells, "made", 1.5)
-    missed, met = cells.findings
-    assert "25: 2.00x, 50: 1.50x (target 2x: missed at 50)" in missed
-    assert "(target 1.5x: met)" in met
 
 
 def test_stopwatch_leaves_out_peers_that_are_too_slow() -> None:
@@ -375,7 +336,7 @@ def test_servers_are_timed_under_load(tmp_path: Path) -> None:
     for row in answer["figures"]:
         assert row["requests_per_second"] == pytest.approx(6 / row["ms"] * 1e3)
         assert 0 < row["p50_ms"] <= row["p99_ms"]
-    assert len(answer["ratios"]) == len(answer["findings"]) == 4
+    assert len(answer["ratios"]) == 4
     assert re.search(r"^(1?\d\d) of 200 translations", answer["notes"][1])
     assert where.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
@@ -383,16 +344,16 @@ def test_servers_are_timed_under_load(tmp_path: Path) -> None:
 def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
     sizes = ("--tokens", 20_000, "--repeats", 3)
     answer, output = by_script("data_folder", *sizes, where=tmp_path / "x.json")
-    rows = {row["what"]: row for row in answer["rows"]}
+    rows = {row["candidate"]: row for row in answer["figures"]}
     assert list(rows) == [
-        *("manifest, first start", "manifest, later starts"),
+        *("fairseq alone", "manifest, first start", "manifest, later starts"),
         *("no manifest, first start", "no manifest, later starts"),
-        "where 800 sentences start",
+        *("starts, plugin", "starts, fairseq"),
     ]
+    assert len(answer["ratios"]) == 5
     for label, row in rows.items():
         assert label in output
-        assert row["ours_ms"] > 0
-        assert row["peer_ms"] > 0
+        assert row["ms"] > 0
 
 
 def test_the_engine_is_timed_beside_fairseq(
@@ -407,7 +368,7 @@ def test_the_engine_is_timed_beside_fairseq(
     assert {row["candidate"] for row in answer["figures"]} == {
         "fairseq's generator"
     } | ours | listed
-    scored = {finding.partition(":")[0] for finding in answer["findings"]}
+    scored = {note.partition(":")[0] for note in answer["notes"]}
     assert scored == {f"small, {system}" for system in ours | listed}
     assert {row["tokens"] for row in answer["figures"]} == {8 * 5}
     assert min(row["equal"]["engine fp32"] for row in answer["figures"]) > 0.8  # but for ties
@@ -446,7 +407,6 @@ def test_memory_is_recorded_while_an_engine_translates(
     answer = measured(engine_memory, *words, "--sentences", 40, "--every", 20, where=where)
     assert [row["sentences"] for row in answer["figures"]] == [0, 20, 40]
     assert min(row["resident_mib"] for row in answer["figures"]) > 10
-    assert "20 to 40 sentences" in answer["findings"][0]
 
 
 @pytest.mark.system
@@ -456,8 +416,7 @@ def test_peers_translate_the_same_sentences(tmp_path: Path) -> None:
     pytest.importorskip("pymarian")
     where = tmp_path / "peers.json"
     words = (*SMALL, "--repeats", 2, "--words", 5, "--vocabulary", 50)
-    for size in (1, 32):
-        answer, _ = by_script("engine_peers", *words, "--batches", size, where=where)
+    answer, _ = by_script("engine_peers", *words, "--batches", 1, 32, where=where)
     figures = answer["figures"]
     numbers = [f"{name} {kind}" for name in ("engine", "CTranslate2", "Marian")
                for kind in ("fp32", "int8")]  # fmt: skip
