@@ -75,9 +75,9 @@ def test_intervals_cover_the_truth() -> None:
     groups = scaling_table.fit_groups(binary_models, BASE, resamples=lambda _: range(100))
     for kind in ("jacobian", "bootstrap"):
         covered = sum(
-            getattr(LAWS[group.dataset, group.family], name) in getattr(group.fit, kind)[name]
+            low <= getattr(LAWS[group.dataset, group.family], name) <= high
             for group in groups
-            for name in PARAMETERS
+            for name, (low, high) in getattr(group.fit, kind).items()
         )
         assert covered >= 38, kind
     for group in groups:
@@ -104,8 +104,7 @@ def test_estimate_and_errors_agree_with_curve_fit() -> None:
     for name, value, width in zip(PARAMETERS, theta, half, strict=True):
         ends = np.array([value - width, value + width])
         expected = np.exp(ends) if name == "alpha" else ends
-        interval = fit.jacobian[name]
-        assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-4)
+        assert fit.jacobian[name] == pytest.approx(tuple(expected), rel=1e-4)
 
 
 def test_bootstrap_is_about_as_wide_and_repeatable() -> None:
@@ -113,7 +112,7 @@ def test_bootstrap_is_about_as_wide_and_repeatable() -> None:
     fit = fitted(losses, resamples=range(200), seed=4)
     for name in PARAMETERS:
         curvature, resampled = fit.jacobian[name], fit.bootstrap[name]
-        ratio = (resampled.high - resampled.low) / (curvature.high - curvature.low)
+        ratio = (resampled[1] - resampled[0]) / (curvature[1] - curvature[0])
         assert 0.6 < ratio < 1.6, name
     few, repeated, other = (fitted(losses, resamples=range(20), seed=s) for s in (4, 4, 5))
     assert few == repeated
@@ -139,7 +138,7 @@ def test_the_unit_of_parameters_does_not_matter() -> None:
     )
     assert millions.law.theta == pytest.approx(unscaled.law.theta, rel=1e-6)
     for name in PARAMETERS:
-        assert millions.bootstrap[name].low == pytest.approx(unscaled.bootstrap[name].low, rel=1e-5)
+        assert millions.bootstrap[name] == pytest.approx(unscaled.bootstrap[name], rel=1e-5)
 
 
 def test_five_sizes_are_enough_for_an_exact_law_and_say_so_in_their_intervals() -> None:
@@ -147,8 +146,8 @@ def test_five_sizes_are_enough_for_an_exact_law_and_say_so_in_their_intervals() 
     fit = fitted(LAW(*sizes(design)), design)
     assert fit.law.theta == pytest.approx(LAW.theta, abs=1e-4)
     rough = LAW(*sizes(design)) + np.array([1, -1, 1, -1, 1]) * NOISE
-    width = fitted(rough, design).jacobian["p_d"]
-    assert width.high - width.low > 1  # one degree of freedom
+    low, high = fitted(rough, design).jacobian["p_d"]
+    assert high - low > 1  # one degree of freedom
 
 
 def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
@@ -166,9 +165,9 @@ def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
     [
         (DESIGN[:4], "at least 5 different sizes, but `x` has 4"),
         ([*DESIGN[:4], *DESIGN[:4]], "at least 5 different sizes, but `x` has 4"),
-        (DESIGN[:12], "same decoder size.*add decoder-scaling models to the encoder-scaling ones"),
-        (DESIGN[12:], "same encoder size.*add encoder-scaling models to the decoder-scaling ones"),
-        ([(depth, depth) for depth in DEPTHS], "only grow together"),
+        (DESIGN[:12], "`x` do not determine.*models that scale the decoder alone"),
+        (DESIGN[12:], "`x` do not determine.*models that scale the encoder alone"),
+        ([(depth, depth) for depth in DEPTHS], "`x` do not determine"),
     ],
 )
 def test_refuses_designs_that_determine_nothing(design, message) -> None:
@@ -177,7 +176,7 @@ def test_refuses_designs_that_determine_nothing(design, message) -> None:
 
 
 def test_refuses_losses_that_are_no_power_law() -> None:
-    with pytest.raises(DataError, match=r"All losses of `x` are equal \(1.5\)"):
+    with pytest.raises(DataError, match="losses of `x` do not determine"):
         fitted(np.full(len(DESIGN), 1.5), what="`x`")
     growing = 2 - LAW(*sizes())  # larger models are worse
     with pytest.raises(DataError, match="losses of `x` do not determine"):
@@ -350,7 +349,7 @@ def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path)
 def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.csv", models()[:12])
     command = ("scaling-fit", table, "-o", tmp_path / "law.png")
-    assert "error: All models of `Train Subset, float`" in error_line(*command)
+    assert "error: The losses of `Train Subset, float` do not" in error_line(*command)
     message = "`--bootstrap` must be at least 100, but is 5 instead."
     assert message in error_line(*command, "--bootstrap", 5)
     message = "`--json` must be another file"

@@ -26,6 +26,8 @@ from scipy.optimize import OptimizeResult, least_squares
 from fairseq_ext.utils.errors import DataError
 
 Array = NDArray[np.float64]
+Interval = tuple[float, float]
+"""The ends of a 95 % confidence interval."""
 
 PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
 LEVEL = 0.95  # of every interval
@@ -65,17 +67,6 @@ class Law:
         """(log α, pe, pd, L∞), what is optimized."""
         with np.errstate(divide="ignore"):
             return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A 95 % confidence interval."""
-
-    low: float
-    high: float
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
@@ -127,40 +118,53 @@ def fit_law(
     Raises:
         DataError: the sizes do not determine the four constants.
     """
-    x, y = _logs(np.asarray(encoder, float), np.asarray(decoder, float), base)
+    x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)
-    _check_design(x, y, target, what)
-    best = _search(x, y, target, _starts(x, y, target))
+    sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
+    if sizes < FEWEST_SIZES:
+        raise DataError(
+            f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
+            f"{what} has {sizes}."
+        )
+    best = min((_search(x, y, target, start) for start in _starts(x, y, target)), key=_cost)
     jacobian = _jacobian(best.x, x, y)
     if _rank(jacobian) < len(PARAMETERS):
         raise DataError(
-            f"The losses of {what} do not determine the four constants of the law: they hardly "
-            "change with size, or not in the way of a power law. Add models of more sizes, "
-            "small ones above all."
+            f"The losses of {what} do not determine the four constants of the law. They must fall "
+            "with size like a power law, and there must be models that scale the encoder alone "
+            "and models that scale the decoder alone."
         )
     freedom = len(target) - len(PARAMETERS)
     residuals = target - _predict(best.x, x, y)
     squares = float(residuals @ residuals)
     deviation = float(np.sqrt(squares / freedom))
+    inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
+    half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
     refits = _bootstrap(best.x, x, y, residuals, resamples, seed)
+    ends = (best.x, best.x)
+    if len(refits):
+        ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    alpha, *others = best.x.tolist()
     return Fit(
-        law=_law(best.x, base),
+        law=Law(float(np.exp(alpha)), *others, base=base),
         models=len(target),
         r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
         residual_sd=deviation,
-        jacobian=_jacobian_intervals(best.x, jacobian, deviation, freedom),
-        bootstrap=_percentiles(refits),
+        jacobian=_named(best.x - half, best.x + half),
+        bootstrap=_named(*ends),
         at_bound=_bounds_reached(best.x, target),
     )
 
 
 def _logs(
-    encoder: Array | float, decoder: Array | float, base: tuple[float, float]
+    encoder: Sequence[float] | Array | float,
+    decoder: Sequence[float] | Array | float,
+    base: tuple[float, float],
 ) -> tuple[Array, Array]:
     """``log(N̄e / Ne)`` and ``log(N̄d / Nd)``; the unit of the counts cancels."""
-    return np.log(base[0] / np.asarray(encoder, float)), np.log(
-        base[1] / np.asarray(decoder, float)
-    )
+    sides = zip(base, (encoder, decoder), strict=True)
+    x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
+    return x, y
 
 
 def _predict(theta: Array, x: Array, y: Array) -> Array:
@@ -171,35 +175,6 @@ def _jacobian(theta: Array, x: Array, y: Array) -> Array:
     """``[n, 4]``, derivatives of the loss by θ."""
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
-
-
-def _law(theta: Array, base: tuple[float, float]) -> Law:
-    return Law(float(np.exp(theta[0])), *(float(value) for value in theta[1:]), base=base)
-
-
-def _check_design(x: Array, y: Array, target: Array, label: str) -> None:
-    """Raise :class:`DataError` when no losses at these sizes could determine the law."""
-    sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
-    if sizes < FEWEST_SIZES:
-        raise DataError(
-            f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
-            f"{label} has {sizes}."
-        )
-    for name, other, values in (("encoder", "decoder", x), ("decoder", "encoder", y)):
-        if np.ptp(values) == 0:
-            raise DataError(
-                f"All models of {label} have the same {name} size, so nothing tells its exponent "
-                f"from α; add {name}-scaling models to the {other}-scaling ones."
-            )
-    if _rank(np.stack([np.ones_like(x), x, y], axis=1)) < 3:
-        raise DataError(
-            f"Encoder and decoder of {label} only grow together, so that their exponents cannot be "
-            "told apart; add models that scale one of them alone."
-        )
-    if np.ptp(target) == 0:
-        raise DataError(
-            f"All losses of {label} are equal ({target[0]:g}); there is nothing to fit."
-        )
 
 
 def _rank(matrix: Array) -> int:
@@ -221,33 +196,29 @@ def _starts(x: Array, y: Array, target: Array) -> list[Array]:
     return starts
 
 
-def _search(x: Array, y: Array, target: Array, starts: Sequence[Array]) -> OptimizeResult:
-    """Return the best of the bounded least-squares searches from the given starts."""
-    bounds = ([-np.inf, 0, 0, 0], [np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
-    searches = (
-        least_squares(
-            lambda theta: _predict(theta, x, y) - target,
-            start,
-            jac=lambda theta: _jacobian(theta, x, y),
-            bounds=bounds,
-            x_scale="jac",
-            ftol=1e-15,
-            xtol=1e-15,
-            gtol=1e-15,
-            max_nfev=400,
-        )
-        for start in starts
+def _bounds(target: Array) -> tuple[Array, Array]:
+    """Return the least and greatest θ of the search."""
+    upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
+    return np.array([-np.inf, 0.0, 0.0, 0.0]), upper
+
+
+def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
+    """Search for the least squares within bounds."""
+    return least_squares(
+        lambda theta: _predict(theta, x, y) - target,
+        start,
+        jac=lambda theta: _jacobian(theta, x, y),
+        bounds=_bounds(target),
+        x_scale="jac",
+        ftol=1e-15,
+        xtol=1e-15,
+        gtol=1e-15,
+        max_nfev=400,
     )
-    return min(searches, key=lambda search: search.cost)
 
 
-def _jacobian_intervals(
-    theta: Array, jacobian: Array, deviation: float, freedom: int
-) -> dict[str, Interval]:
-    """Return the intervals ``θ ± t s √diag((JᵀJ)⁻¹)``; α's comes from the interval of ``log α``."""
-    inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
-    half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
-    return _named(theta - half, theta + half)
+def _cost(search: OptimizeResult) -> float:
+    return float(search.cost)
 
 
 def _bootstrap(
@@ -270,28 +241,19 @@ def _bootstrap(
         start = theta.copy()
         start[1:3] = np.clip(start[1:3], 1e-3, STEEPEST - 1e-3)
         start[3] = np.clip(start[3], 1e-3 * drawn.min(), 0.999 * drawn.min())
-        refits.append(_search(x, y, drawn, [start]).x)
+        refits.append(_search(x, y, drawn, start).x)
     return np.array(refits).reshape(-1, len(PARAMETERS))
-
-
-def _percentiles(refits: Array) -> dict[str, Interval]:
-    if not len(refits):
-        return {}
-    low, high = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return _named(low, high)
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
     """Turn intervals of θ into intervals of ``PARAMETERS``."""
-    low, high = low.copy(), high.copy()
+    ends = np.stack([low, high])
     with np.errstate(over="ignore"):
-        low[0], high[0] = np.exp(low[0]), np.exp(high[0])
-    pairs = zip(low.tolist(), high.tolist(), strict=True)
-    return {name: Interval(*pair) for name, pair in zip(PARAMETERS, pairs, strict=True)}
+        ends[:, 0] = np.exp(ends[:, 0])
+    return dict(zip(PARAMETERS, map(tuple, ends.T.tolist()), strict=True))
 
 
 def _bounds_reached(theta: Array, target: Array) -> tuple[str, ...]:
-    upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
-    lower = np.array([-np.inf, 0.0, 0.0, 0.0])
+    lower, upper = _bounds(target)
     reached = (theta - lower < _AT_BOUND) | (upper - theta < _AT_BOUND)
     return tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit)

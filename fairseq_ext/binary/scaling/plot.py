@@ -33,30 +33,26 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
     The baseline itself is in both arms.
     """
-    arm_models: dict[str, list[Model]] = {ENCODER: [], DECODER: [], OTHER: []}
+    arm_models: dict[str, list[Model]] = {}
     for model in sorted(models, key=lambda model: model.parameters):
         same_encoder = model.encoder_parameters == base[0]
         same_decoder = model.decoder_parameters == base[1]
         if same_decoder:
-            arm_models[ENCODER].append(model)
+            arm_models.setdefault(ENCODER, []).append(model)
         if same_encoder:
-            arm_models[DECODER].append(model)
+            arm_models.setdefault(DECODER, []).append(model)
         if not (same_encoder or same_decoder):
-            arm_models[OTHER].append(model)
-    return {arm: members for arm, members in arm_models.items() if members}
+            arm_models.setdefault(OTHER, []).append(model)
+    return arm_models
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
     """``[points][parameters, loss]`` of a group's law along one arm, over its models' sizes."""
     members = arms(group.models, base)[arm]
-    if arm == ENCODER:
-        sizes = [model.encoder_parameters for model in members]
-        encoder = np.geomspace(min(sizes), max(sizes), points)
-        decoder = np.full(points, float(base[1]))
-    else:
-        sizes = [model.decoder_parameters for model in members]
-        encoder = np.full(points, float(base[0]))
-        decoder = np.geomspace(min(sizes), max(sizes), points)
+    fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
+    sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
+    scaled = np.geomspace(min(sizes), max(sizes), points)
+    encoder, decoder = (scaled, fixed) if arm == ENCODER else (fixed, scaled)
     losses = group.fit.law(encoder, decoder)
     return np.stack([encoder + decoder, losses], axis=1).tolist()
 
@@ -75,9 +71,8 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
         for dataset, axes in panels.items():
             for group in (group for group in groups if group.dataset == dataset):
                 _draw_group(axes, group, base, colours[group.family])
-            axes.set(xscale="log", ylabel="loss (per token)")
+            axes.set(title=dataset, xscale="log", ylabel="loss (per token)")
             axes.set_xlabel("parameters without embeddings (log scale)")
-            axes.set_title(dataset)
             axes.grid(True, which="both")
             _plain_counts(axes)
             show_names(axes.legend(fontsize=7.5))
@@ -94,29 +89,27 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """
     import matplotlib
 
-    points = {id(group): _pairs(group) for group in groups}
-    shown = [group for group in groups if points[id(group)]]
+    shown = [(group, pairs) for group in groups if (pairs := _pairs(group))]
     if not shown:
         return []
     with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(shown)
+        figure, panels = _panels([group for group, _ in shown])
         colours = _colours(groups)
-        for group in shown:
-            axes, pairs = panels[group.dataset], np.array(points[id(group)])
+        for group, pairs in shown:
+            axes, points = panels[group.dataset], np.array(pairs)
             colour, label = colours[group.family], entry(group.family or _UNNAMED)
-            axes.plot(*pairs.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
-            if len(pairs) > 2:
-                ends = np.array([pairs[:, 0].min(), pairs[:, 0].max()])
-                slope, offset = np.polyfit(*pairs.T, 1)
+            axes.plot(*points.T, "o", ms=4.5, color=colour, alpha=0.8, label=label)
+            if len(points) > 2:
+                ends = np.array([points[:, 0].min(), points[:, 0].max()])
+                slope, offset = np.polyfit(*points.T, 1)
                 axes.plot(ends, slope * ends + offset, color=colour, lw=1.4)
         for dataset, axes in panels.items():
-            axes.set(xlabel="training loss (per token)", ylabel="loss (per token)")
-            axes.set_title(dataset)
+            axes.set(title=dataset, xlabel="training loss (per token)", ylabel="loss (per token)")
             axes.grid(True)
             show_names(axes.legend(fontsize=8.5))
         data = [
-            {"dataset": g.dataset, "family": g.family, "train_and_test": points[id(g)]}
-            for g in shown
+            {"dataset": group.dataset, "family": group.family, "train_and_test": pairs}
+            for group, pairs in shown
         ]
         return save_picture(figure, output, {"groups": data})
 
@@ -160,17 +153,11 @@ def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) ->
 
 
 def _plain_counts(axes: Axes) -> None:
-    """Write 20,000,000 as 20M, at 1, 2 and 5 of each power of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    def short(value: float, _: int) -> str:
-        for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-            if value >= size:
-                return f"{value / size:g}{unit}"
-        return f"{value:g}"
+    """Write 20,000,000 as 20 M, at 1, 2 and 5 of each power of ten."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.xaxis.set_major_formatter(EngFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

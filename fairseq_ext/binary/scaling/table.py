@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
-from fairseq_ext.binary.scaling.law import LEVEL, PARAMETERS, Fit, Interval, fit_law
+from fairseq_ext.binary.scaling.law import LEVEL, PARAMETERS, Fit, fit_law
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.evaluation.tables import aligned
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -81,7 +81,9 @@ def read_table(path: str | Path) -> list[Model]:
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix == ".json":
-        rows = _json_rows(path)
+        rows = read_json(path)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
     elif suffix in _DELIMITERS:
         rows = _text_rows(path, _DELIMITERS[suffix])
     else:
@@ -91,28 +93,18 @@ def read_table(path: str | Path) -> list[Model]:
     return [_model(row, f"`{path}`, model {number}") for number, row in enumerate(rows, start=1)]
 
 
-def _json_rows(path: Path) -> list[dict[str, Any]]:
-    rows = read_json(path)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
-    return rows
-
-
 def _text_rows(path: Path, delimiter: str) -> list[dict[str, Any]]:
-    lines, rows = read_lines(path), []
-    if returns := [number for number, line in enumerate(lines, start=1) if "\r" in line]:
-        raise DataError(
-            f"`{path}`, line {returns[0]}: carriage return inside the line. Remove it: tr -d '\\r'"
-        )
+    lines = read_lines(path)
     lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]  # spreadsheets write it
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
-        for row in reader:
-            if None in row:
-                raise csv.Error(f"the row has more than the {len(reader.fieldnames)} columns")
-            rows.append(row)
+        rows = list(reader)
     except csv.Error as error:
         raise DataError(f"`{path}`, line {reader.line_num}: {error}; correct the line.") from None
+    for number, row in enumerate(rows, start=1):
+        if None in row:
+            columns = len(reader.fieldnames or ())
+            raise DataError(f"`{path}`, model {number} has more than the {columns} columns.")
     return rows
 
 
@@ -121,15 +113,16 @@ def _model(row: dict[str, Any], where: str) -> Model:
     for name in COLUMNS:
         if name not in cells:
             raise DataError(f"{where}: `{name}` is missing.")
-    train_loss = cells.get("train_loss")
+    numbers = (*COLUMNS[1:], *(["train_loss"] if "train_loss" in cells else []))
+    values = {name: _positive(cells[name], name, where) for name in numbers}
     return Model(
         name=str(cells["name"]),
-        encoder_parameters=int(_positive(cells["encoder_parameters"], "encoder_parameters", where)),
-        decoder_parameters=int(_positive(cells["decoder_parameters"], "decoder_parameters", where)),
-        loss=_positive(cells["loss"], "loss", where),
+        encoder_parameters=int(values["encoder_parameters"]),
+        decoder_parameters=int(values["decoder_parameters"]),
+        loss=values["loss"],
         family=str(cells.get("family", "")),
         dataset=str(cells.get("dataset", "")),
-        train_loss=None if train_loss is None else _positive(train_loss, "train_loss", where),
+        train_loss=values.get("train_loss"),
     )
 
 
@@ -155,27 +148,21 @@ def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int
         ConfigError: no model has this name, or two of different sizes do.
     """
     if name is None:
-        return (
-            _most_frequent(model.encoder_parameters for model in models),
-            _most_frequent(model.decoder_parameters for model in models),
+        # Of sizes that are equally frequent, `mode` returns the first.
+        encoder, decoder = (
+            mode(sorted(getattr(model, f"{side}_parameters") for model in models))
+            for side in ("encoder", "decoder")
         )
+        return encoder, decoder
     sizes = {(m.encoder_parameters, m.decoder_parameters) for m in models if m.name == name}
     if len(sizes) != 1:
+        names = list(dict.fromkeys(model.name for model in models))
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
         raise ConfigError(
             f"`--base` must name one of the models, but `{name}` is the name of "
-            f"{len(sizes) or 'none'}; there are {_listed(model.name for model in models)}."
+            f"{len(sizes) or 'none'}; there are {listed}."
         )
     return sizes.pop()
-
-
-def _most_frequent(values: Iterable[int]) -> int:
-    counts = Counter(values)
-    return min(counts, key=lambda value: (-counts[value], value))
-
-
-def _listed(names: Iterable[str], limit: int = 8) -> str:
-    unique = list(dict.fromkeys(names))
-    return ", ".join(unique[:limit]) + (", …" if len(unique) > limit else "")
 
 
 def fit_groups(
@@ -225,32 +212,26 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
         "law": "L = alpha (base_e / Ne)^p_e (base_d / Nd)^p_d + L_inf",
         "base": {"encoder_parameters": base[0], "decoder_parameters": base[1]},
         "confidence": LEVEL,
-        "fits": [_fit_as_dict(group) for group in groups],
-    }
-
-
-def _fit_as_dict(group: Group) -> dict[str, Any]:
-    fit = group.fit
-    return {
-        "dataset": group.dataset,
-        "family": group.family,
-        "models": fit.models,
-        "r_squared": fit.r_squared,
-        "residual_sd": fit.residual_sd,
-        "at_bound": list(fit.at_bound),
-        "parameters": {
-            name: {
-                "estimate": getattr(fit.law, name),
-                "jacobian": _pair(fit.jacobian[name]),
-                "bootstrap": _pair(fit.bootstrap.get(name)),
+        "fits": [
+            {
+                "dataset": group.dataset,
+                "family": group.family,
+                "models": group.fit.models,
+                "r_squared": group.fit.r_squared,
+                "residual_sd": group.fit.residual_sd,
+                "at_bound": list(group.fit.at_bound),
+                "parameters": {
+                    name: {
+                        "estimate": getattr(group.fit.law, name),
+                        "jacobian": list(group.fit.jacobian[name]),
+                        "bootstrap": list(group.fit.bootstrap[name]),
+                    }
+                    for name in PARAMETERS
+                },
             }
-            for name in PARAMETERS
-        },
+            for group in groups
+        ],
     }
-
-
-def _pair(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
 
 
 def as_table(groups: Sequence[Group]) -> str:
@@ -264,8 +245,8 @@ def as_table(groups: Sequence[Group]) -> str:
             (
                 name,
                 f"{getattr(fit.law, name):.4f}",
-                _shown(fit.jacobian[name]),
-                _shown(fit.bootstrap.get(name)),
+                "{:.4f} … {:.4f}".format(*fit.jacobian[name]),
+                "{:.4f} … {:.4f}".format(*fit.bootstrap[name]),
                 "at the bound of the search" if name in fit.at_bound else "",
             )
             for name in PARAMETERS
@@ -273,7 +254,3 @@ def as_table(groups: Sequence[Group]) -> str:
         parts.append(f"{title}{fit.models} models, R² = {100 * fit.r_squared:.2f} %")
         parts.append(aligned([heading, *rows]))
     return "\n".join(parts)
-
-
-def _shown(interval: Interval | None) -> str:
-    return "–" if interval is None else f"{interval.low:.4f} … {interval.high:.4f}"
