@@ -70,20 +70,6 @@ def architecture(checkpoint: Mapping[str, Any]) -> str:
     return str(model.get("arch") or model.get("_name") or "unknown")
 
 
-def with_model(
-    checkpoint: Mapping[str, Any], model: Mapping[str, Any], **changed: Any
-) -> dict[str, Any]:
-    """Return a checkpoint with other weights and other values of some options of the model.
-
-    Args:
-        checkpoint: in the form with ``cfg``.
-        model: the new weights, by name.
-        changed: the options.
-    """
-    settings = {**options(checkpoint, "model"), **changed}
-    return {**checkpoint, "model": model, "cfg": {**checkpoint["cfg"], "model": settings}}
-
-
 def with_options(
     checkpoint: Mapping[str, Any], task: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:

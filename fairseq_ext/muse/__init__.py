@@ -18,6 +18,5 @@ with which the tests compare. ``convolution.py`` has the dynamic and the ordinar
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """
 
-COMMANDS = {"checkpoints": ("fuse",)}
 PICTURES = ("plot_gates",)
 PORTRAIT = "commands.drawing"  # its portrait() draws a model for the demo

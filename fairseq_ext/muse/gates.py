@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairseq_ext.checkpoints import storage
-from fairseq_ext.muse.fusing import muse_settings
+from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.muse.kernel_sizes import kernels_of_layers
 from fairseq_ext.utils.errors import CheckpointError
 
@@ -52,7 +51,12 @@ def read_gates(path: str | Path) -> Gates:
         CheckpointError: it cannot be read, has another model, or no layer has several kernels.
     """
     checkpoint = storage.load(path)
-    settings = muse_settings(checkpoint, path)
+    settings = layout.options(checkpoint, "model")
+    if "muse_kernels" not in settings:
+        name = layout.architecture(checkpoint)
+        raise CheckpointError(
+            f"`{path}` holds the architecture `{name}`; give a checkpoint of a MUSE model."
+        )
     sides = []
     for side in SIDES:
         layers = kernels_of_layers(settings["muse_kernels"], settings[f"{side}_layers"])

@@ -58,7 +58,7 @@ def test_help_imports_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO
     )
     assert "HEAVY set()" in done.stdout
-    for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot", "fuse"):
+    for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot"):
         assert command in done.stdout
 
 
@@ -218,7 +218,6 @@ def test_words_that_people_try(words: list[str], status: int, text: str, capsys)
         (["plot", "alignment", "one.gen", "--index", "0", "-o", "out"], "soft"),
         (["score", "--ref", "text", "--hyp", "text", "--split-compounds"], "--tokenized-ref"),
         (["plot", "gates", "text", "-o", "out"], "text is not a checkpoint"),
-        (["fuse", "text", "-o", "out"], "text is not a checkpoint"),
         (["hypotheses", "one.gen", "-o", "absent/out"], "absent/out"),
         (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "absent/out"),
         (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "mkdir -p "),

@@ -84,7 +84,6 @@ COMMANDS: dict[str, Command] = {
         "translate", "DATA", "--path", "FILE", "--input", "TEXT", "--cpu", "--beam", "1"
     ),
     "fairseq-ext average": _ours("average", "--inputs", "FILE", "FILE", "--output", "OUT"),
-    "fairseq-ext fuse": _ours("fuse", "FILE", "--output", "OUT"),
     "fairseq-ext mbr": _ours("mbr", "FILE", "--num-candidates", "2", "--output", "OUT"),
     "fairseq-ext hypotheses": _ours("hypotheses", "FILE", "--output", "OUT"),
     "demo: load": lambda path, data, out: ["demo", str(path), str(data)],

@@ -202,7 +202,7 @@ def load() -> None:
 
     fairseq_ext.register()
     logging.root.setLevel(logging.WARNING)
-    for name in ("demo.systems", "model.write", "model.export", "muse.fusing"):
+    for name in ("demo.systems", "model.write", "model.export", "muse.gates"):
         importlib.import_module(f"fairseq_ext.{name}")
     gc.collect()
     gc.freeze()  # or collecting would copy all of this memory in each fork

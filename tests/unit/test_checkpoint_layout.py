@@ -37,15 +37,6 @@ def test_architecture(model, name):
     assert layout.architecture({"args": None, "cfg": {"model": model}}) == name
 
 
-def test_changed_options_leave_the_given_checkpoint_alone():
-    options = {"args": None, "cfg": {"model": dict(OPTIONS), "task": {"_name": "t"}}, "model": {}}
-    changed = layout.with_model(options, {"w": 1}, muse_fused=True)
-    assert changed["model"] == {"w": 1}
-    assert changed["cfg"] == {"model": {**OPTIONS, "muse_fused": True}, "task": {"_name": "t"}}
-    assert options["model"] == {}
-    assert options["cfg"]["model"] == OPTIONS
-
-
 def test_a_checkpoint_without_history_is_at_no_update():
     assert layout.num_updates({}) is None
     assert layout.num_updates(layout.before_training()) == 0

@@ -75,7 +75,7 @@ def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
-    """`fairseq-ext fuse` and the averages leave the training state out."""
+    """Averages leave the training state out."""
     record = dictionaries.record(WORDS, WORDS)
     state = {"model": {}, "extra_state": {KEY: record, "ema": {}}, "last_optimizer_state": {}}
     remainder = layout.without_training_state(state)

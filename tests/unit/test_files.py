@@ -565,7 +565,6 @@ OVERWRITING = {
     "bundle": "bundle run.pt --data bin -o run.pt",
     "bundle to a dictionary": "bundle run.pt --data bin -o bin/dict.es.txt",
     "describe": "describe bundle --json bundle/bundle.json",
-    "fuse": "fuse run.pt -o run.pt",
     "average": "average --inputs run.pt other.pt -o other.pt",
     "average of a bundle": "average --inputs bundle -o bundle/model.safetensors",
     "scaling-fit": "scaling-fit law.json -o law.png",
