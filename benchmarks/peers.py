@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fairseq_ext import register
-from fairseq_ext.base.onednn import OneDnnProduct
 from fairseq_ext.linformer.attention import LinformerAttention
 from fairseq_ext.linformer.projection import LengthProjection
+from fairseq_ext.muse.projections import OneDnnProduct
 
 PAD, EOS, FIRST_WORD = 1, 2, 4
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -13,7 +13,7 @@ from typing import Any
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from fairseq_ext.base import configuration, registry, transformer
+from fairseq_ext.base import configuration, models
 from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
@@ -136,7 +136,7 @@ def _require_found(model: nn.Module, missing: set[str]) -> None:
         raise ConfigError(
             "`--binary-weights` and `--binary-activations` must name products of the architecture, "
             f"but {type(model).__name__} has no layer of {','.join(sorted(missing))}. They change "
-            f"{', '.join(registry.models_with('binary_weights'))}."
+            f"{', '.join(models.models_with('binary_weights'))}."
         )
 
 
@@ -169,4 +169,4 @@ def _require_own_products(model: nn.Module) -> None:
         )
 
 
-transformer.after_build.append(binarize_model)
+models.after_build.append(binarize_model)

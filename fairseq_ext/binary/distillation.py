@@ -16,9 +16,9 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.training import chunked_output, loss
+from fairseq_ext.training.loss import OutputLayer
 from fairseq_ext.utils.errors import ConfigError
 
 

@@ -25,7 +25,7 @@ from fairseq.modules.transformer_layer import (
 )
 from torch import nn
 
-from fairseq_ext.base import configuration, embeddings, registry, transformer
+from fairseq_ext.base import configuration, models
 from fairseq_ext.binary import compose, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
@@ -118,7 +118,7 @@ class Layers:
             **compose.layer_options(self.cfg, self.switches, product),
             scale=self.cfg.bmt_scale if after == "scale" else 1.0,
         )
-        embeddings.init_linear_(layer)
+        models.init_linear_(layer)
         return layer
 
     def attention(self, dim: int, heads: int, source_dim: int | None = None) -> BinaryAttention:
@@ -208,8 +208,8 @@ class BmtDecoder(TransformerDecoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
 
-@registry.register_model("bmt", dataclass=BmtConfig)
-class BmtModel(transformer.TranslationTransformer):
+@models.register_model("bmt", dataclass=BmtConfig)
+class BmtModel(models.TranslationTransformer):
     """Pre-norm Transformer whose matrix products can be binarized."""
 
     Config = BmtConfig
@@ -266,24 +266,24 @@ def _sizes(dim: int, ffn_dim: int, heads: int, **extra: Any) -> dict[str, Any]:
     return {f"{side}_{name}": value for side in sides for name, value in sizes.items()}
 
 
-registry.register_architecture(
+models.register_architecture(
     "bmt", "bmt_wmt_de_en", **_sizes(1024, 4096, 16), share_all_embeddings=True
 )
-registry.register_architecture("bmt", "bmt_base", **_sizes(512, 2048, 8))
+models.register_architecture("bmt", "bmt_base", **_sizes(512, 2048, 8))
 # Appendix A.2; give the depths by --encoder-layers and --decoder-layers.
-registry.register_architecture(
+models.register_architecture(
     "bmt", "bmt_scaling", **_sizes(512, 2048, 8), share_all_embeddings=True
 )
-registry.register_architecture("bmt", "bmt_tiny", **_sizes(128, 256, 4, layers=4))
+models.register_architecture("bmt", "bmt_tiny", **_sizes(128, 256, 4, layers=4))
 
 
-@registry.register_model("binary_transformer", dataclass=configuration.TransformerModelConfig)
-class BinaryTransformerModel(transformer.TranslationTransformer):
+@models.register_model("binary_transformer", dataclass=configuration.TransformerModelConfig)
+class BinaryTransformerModel(models.TranslationTransformer):
     """fairseq's own Transformer, whose matrix products can be binarized."""
 
     Config = configuration.TransformerModelConfig
 
 
-registry.register_architecture(
+models.register_architecture(
     "binary_transformer", "binary_transformer_tiny", **_sizes(128, 256, 4, layers=4)
 )

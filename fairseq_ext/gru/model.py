@@ -21,12 +21,12 @@ from fairseq.modules import FairseqDropout
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from fairseq_ext.base import configuration, embeddings, registry
-from fairseq_ext.base.output_layer import OutputLayer
+from fairseq_ext.base import configuration, models
 from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.gru.attention import ATTENTION_TYPES
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
+from fairseq_ext.training.loss import OutputLayer
 
 # The tables of a batch have S · V values for each sentence. They are not built if they would have
 # more values than this (256 MiB in fp32).
@@ -66,7 +66,7 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     )
 
 
-@registry.register_model("gru_attention", dataclass=GRUAttentionConfig)
+@models.register_model("gru_attention", dataclass=GRUAttentionConfig)
 class GRUAttentionModel(FairseqEncoderDecoderModel):
     """Bidirectional GRU encoder and attentive GRU decoder."""
 
@@ -84,7 +84,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
         """
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
-        encoder_embedding, decoder_embedding = embeddings.build_embeddings(cfg, source, target)
+        encoder_embedding, decoder_embedding = models.build_embeddings(cfg, source, target)
         encoder = GRUEncoder(cfg, source, encoder_embedding)
         decoder = GRUAttentionDecoder(cfg, target, decoder_embedding)
         return cls(encoder, decoder)
@@ -103,7 +103,7 @@ class GRUEncoder(FairseqEncoder):
         self.dropout = FairseqDropout(cfg.dropout, module_name=type(self).__name__)
         self.gru = BidirectionalGRU(cfg.encoder_embed_dim, cfg.encoder_hidden_size)
         self.bridge = nn.Linear(2 * cfg.encoder_hidden_size, cfg.decoder_hidden_size)
-        embeddings.init_linear_(self.bridge)
+        models.init_linear_(self.bridge)
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
@@ -167,11 +167,11 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         )
         for module in self.recurrence.modules():
             if isinstance(module, nn.Linear):
-                embeddings.init_linear_(module)
+                models.init_linear_(module)
         xavier_uniform_per_gate_(self.recurrence.gru)
         if self.to_embedding is not None:
-            embeddings.init_linear_(self.to_embedding)
-        embeddings.init_linear_(self.output_projection)
+            models.init_linear_(self.to_embedding)
+        models.init_linear_(self.output_projection)
         if self.tied:
             self.output_projection.weight = embed_tokens.weight
 
@@ -311,14 +311,14 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 
 # Section 5 of the paper. Its count of 43,564,519 parameters implies embeddings of size 100. It does
 # not mention dropout.
-registry.register_architecture(
+models.register_architecture(
     "gru_attention",
     "gru_europarl_es_en",
     encoder_embed_dim=100,
     decoder_embed_dim=100,
     dropout=0.0,
 )
-registry.register_architecture(
+models.register_architecture(
     "gru_attention",
     "gru_tiny",
     encoder_embed_dim=32,

@@ -27,7 +27,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_ext.base import configuration, registry
+from fairseq_ext.base import configuration, models
 from fairseq_ext.linformer.model import (
     EncoderOut,
     LinformerEncoder,
@@ -72,7 +72,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
     """Options of ``linformer_encoder``."""
 
 
-@registry.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
+@models.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
     """fairseq's Transformer encoder with a pooling and the classification heads of tasks.
 
@@ -182,7 +182,7 @@ class TransformerClassifier(FairseqEncoderModel):
             state_dict.update(expected)
 
 
-@registry.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
+@models.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
 class LinformerClassifier(TransformerClassifier):
     """The sentence classifier with Linformer attention."""
 
@@ -227,7 +227,7 @@ def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 
 for model in ("transformer_encoder", "linformer_encoder"):
-    registry.register_architecture(
+    models.register_architecture(
         model,
         f"{model}_tiny",
         encoder_embed_dim=128,

@@ -20,7 +20,7 @@ from fairseq.models.transformer import (
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from fairseq_ext.base import configuration, registry, transformer
+from fairseq_ext.base import configuration, models
 from fairseq_ext.base.padding import (
     gather_columns,
     keep_sentences,
@@ -85,8 +85,8 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
     """Options of ``linformer``; the defaults are the paper's sizes."""
 
 
-@registry.register_model("linformer", dataclass=LinformerConfig)
-class LinformerModel(transformer.TranslationTransformer):
+@models.register_model("linformer", dataclass=LinformerConfig)
+class LinformerModel(models.TranslationTransformer):
     """A Transformer with Linformer attention in the encoder and over the encoder's output."""
 
     Config = LinformerConfig
@@ -304,8 +304,8 @@ class LinformerEncoder(TransformerEncoderBase):
 
 # The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en. The paper's model shares
 # one embedding table for its 50,272 byte-level pieces.
-registry.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
-registry.register_architecture(
+models.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
+models.register_architecture(
     "linformer",
     "linformer_iwslt_de_en",
     encoder_ffn_embed_dim=1024,
@@ -313,7 +313,7 @@ registry.register_architecture(
     decoder_ffn_embed_dim=1024,
     decoder_attention_heads=4,
 )
-registry.register_architecture(
+models.register_architecture(
     "linformer",
     "linformer_tiny",
     encoder_embed_dim=128,

@@ -16,12 +16,12 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import dropout, is_active
-from fairseq_ext.base.onednn import OneDnnProduct
-from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.base.padding import reorder_rows
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import DecoderState
 from fairseq_ext.muse.kernel_sizes import kernels_of_layers
+from fairseq_ext.muse.projections import OneDnnProduct
+from fairseq_ext.training.loss import OutputLayer
 
 EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict[str, dict[str, Any]]

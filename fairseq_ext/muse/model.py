@@ -12,7 +12,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
-from fairseq_ext.base import configuration, registry, transformer
+from fairseq_ext.base import configuration, models
 from fairseq_ext.muse.encoder_decoder import MuseDecoder, MuseEncoder
 
 
@@ -74,8 +74,8 @@ class MuseConfig(configuration.TransformerModelConfig):
     )
 
 
-@registry.register_model("muse", dataclass=MuseConfig)
-class MuseModel(transformer.TranslationTransformer):
+@models.register_model("muse", dataclass=MuseConfig)
+class MuseModel(models.TranslationTransformer):
     """A Transformer with MUSE blocks in encoder and decoder."""
 
     Config = MuseConfig
@@ -95,8 +95,8 @@ class MuseModel(transformer.TranslationTransformer):
         return MuseDecoder(cfg, tgt_dict, embed_tokens)
 
 
-registry.register_architecture("muse", "muse_base")
-registry.register_architecture("muse", "muse_simple_base", muse_kernels="none")
+models.register_architecture("muse", "muse_base")
+models.register_architecture("muse", "muse_simple_base", muse_kernels="none")
 
 LARGE = {
     "encoder_embed_dim": 768,
@@ -106,17 +106,17 @@ LARGE = {
     "decoder_ffn_embed_dim": 3072,
     "decoder_attention_heads": 16,
 }
-registry.register_architecture("muse", "muse_large", **LARGE)
-registry.register_architecture("muse", "muse_simple_large", **LARGE, muse_kernels="none")
+models.register_architecture("muse", "muse_large", **LARGE)
+models.register_architecture("muse", "muse_simple_large", **LARGE, muse_kernels="none")
 
 # The paper's four tasks: dropout of section 3.2.2, the rest from the authors' own commands.
-registry.register_architecture("muse", "muse_iwslt_de_en", dropout=0.4)
-registry.register_architecture("muse", "muse_iwslt_en_vi", dropout=0.3)
+models.register_architecture("muse", "muse_iwslt_de_en", dropout=0.4)
+models.register_architecture("muse", "muse_iwslt_en_vi", dropout=0.3)
 WMT = {**LARGE, "share_all_embeddings": True, "attention_dropout": 0.1, "input_dropout": 0.1}
-registry.register_architecture("muse", "muse_wmt_en_de", **WMT, dropout=0.3)
-registry.register_architecture("muse", "muse_wmt_en_fr", **WMT)
+models.register_architecture("muse", "muse_wmt_en_de", **WMT, dropout=0.3)
+models.register_architecture("muse", "muse_wmt_en_fr", **WMT)
 
-registry.register_architecture(
+models.register_architecture(
     "muse",
     "muse_tiny",
     encoder_embed_dim=128,

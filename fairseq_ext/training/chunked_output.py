@@ -19,7 +19,7 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerModelB
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fairseq_ext.base.output_layer import OutputLayer
+from fairseq_ext.training.loss import OutputLayer
 
 WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
 

@@ -12,16 +12,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.base.output_layer import OutputLayer
-
 CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, a size with fast products
 BLOCK = 2**18  # logits whose loss is computed at a time, which fit into a core's own cache
+
+
+class OutputLayer(NamedTuple):
+    """The last product of a model: logits are ``h W^T + b``.
+
+    Attributes:
+        features: ``h``, ``[..., C]``.
+        weight: ``W``, ``[V, C]``.
+        bias: ``b``, ``[V]``, or None.
+    """
+
+    features: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def of_words(self, words: Tensor | slice) -> OutputLayer:
+        """Return the layer for some of the words, ``[N, C]``."""
+        return self._replace(features=self.features.flatten(0, -2)[words])
+
+    def logits(self) -> Tensor:
+        """Compute the logits ``[..., V]``, at least in fp32."""
+        z = F.linear(*self)
+        return z.to(torch.promote_types(z.dtype, torch.float32))
 
 
 ChunkLoss = Callable[[Tensor, slice, bool], Tensor]

@@ -12,7 +12,6 @@ from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw, dropout, is_active
-from fairseq_ext.base.onednn import OneDnnProduct, can_pack
 from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.caching import ROOM, DecoderState
@@ -23,7 +22,7 @@ from fairseq_ext.muse.convolution import (
     convolve,
     taps_to_the_left,
 )
-from fairseq_ext.muse.projections import unfuse
+from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
 
 HEADS, DIM = 2, 6
 KERNELS = [*((k,) for k in (1, 2, 3, 4, 5, 6, 7, 8, 15, 31)), (3, 15), (15, 3), (4, 3, 2)]

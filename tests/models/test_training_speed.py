@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_ext.base.output_layer import OutputLayer
 from fairseq_ext.binary.distillation import distillation_loss
 from fairseq_ext.plugin.features import speed
 from fairseq_ext.training import adam, chunked_output, loss
+from fairseq_ext.training.loss import OutputLayer
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support import models
 from tests.support.harness import USER_DIR, run

@@ -57,11 +57,11 @@ def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
 
 def _error(parser: ArgumentParser, message: str) -> NoReturn:
     """Print our message; if an option belongs to other architectures, name them."""
-    from fairseq_ext.base import registry
+    from fairseq_ext.base import models
 
     if message.startswith("unrecognized arguments: "):
         options = re.findall(r"--([\w-]+)", message)
-        owners = {name: registry.models_with(name.replace("-", "_")) for name in options}
+        owners = {name: models.models_with(name.replace("-", "_")) for name in options}
         name = next((name for name in options if owners[name]), None)
         if name is not None:
             architectures = ", ".join(owners[name])

@@ -1,0 +1,175 @@
+"""What our architectures share: registration, embedding tables, the base of Transformers."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+    register_model_architecture,
+)
+from fairseq.models import register_model as fairseq_register_model
+from fairseq.models.transformer import TransformerModelBase
+from fairseq.tasks import FairseqTask
+from torch import nn
+
+from fairseq_ext.base.configuration import (
+    TransformerModelConfig,
+    TranslationModelConfig,
+    add_dataclass_args,
+    transformer_config,
+    with_defaults,
+)
+from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
+
+Model = TypeVar("Model", bound=type)
+
+# Functions to call with every new model and its configuration. The wing `binary` adds a function
+# that binarizes the layers named by the options, so that no wing has to import another.
+after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
+
+
+def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
+    """Register a model with fairseq, but refuse a name that is already taken.
+
+    Raises:
+        EnvironmentProblem: another class has the name. fairseq would silently keep that class.
+    """
+
+    def register(cls: Model) -> Model:
+        refuse_taken(name, cls)
+        return fairseq_register_model(name, dataclass=dataclass)(cls)
+
+    return register
+
+
+def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
+    """Register a named architecture: a model with its own defaults.
+
+    Raises:
+        EnvironmentProblem: the name is taken.
+        TypeError: a default is not an option of the model.
+    """
+    unknown = defaults.keys() - MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
+    if unknown:
+        raise TypeError(f"{name}: {sorted(unknown)} are not options of {model_name}")
+    refuse_taken(name, MODEL_REGISTRY[model_name])
+
+    def set_defaults(args: Namespace) -> None:
+        for option, value in defaults.items():
+            if not hasattr(args, option):
+                setattr(args, option, value)
+
+    register_model_architecture(model_name, name)(set_defaults)
+
+
+def refuse_taken(name: str, cls: type) -> None:
+    """Raise :class:`EnvironmentProblem` if a model or architecture already has this name."""
+    registered = MODEL_REGISTRY.get(name) or ARCH_MODEL_REGISTRY.get(name)
+    if registered is not None:
+        raise EnvironmentProblem(
+            f"the model name `{name}` of {cls.__module__} is already taken by "
+            f"{registered.__module__}.{registered.__qualname__}. Load only one of the two plugins "
+            "(look at --user-dir), or rename the other one's model."
+        )
+
+
+def models_with(option: str) -> list[str]:
+    """Return our models that have an option such as ``binary_weights``, in alphabetical order."""
+    return sorted(
+        name
+        for name, config in MODEL_DATACLASS_REGISTRY.items()
+        if MODEL_REGISTRY[name].__module__.startswith("fairseq_ext.")
+        and option in config.__dataclass_fields__
+    )
+
+
+def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
+    """Build an embedding table ``[V, E]``: Xavier-uniform, and 0 for the pad symbol."""
+    embedding = nn.Embedding(len(dictionary), embed_dim, padding_idx=dictionary.pad())
+    nn.init.xavier_uniform_(embedding.weight)
+    with torch.no_grad():
+        embedding.weight[dictionary.pad()].zero_()
+    return embedding
+
+
+def build_embeddings(
+    cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
+) -> tuple[nn.Embedding, nn.Embedding]:
+    """Build the embedding tables of encoder and decoder; one with ``--share-all-embeddings``.
+
+    Raises:
+        ConfigError: one table was asked for, but the dictionaries or the sizes differ.
+    """
+    encoder = build_embedding(source, cfg.encoder_embed_dim)
+    if not cfg.share_all_embeddings:
+        return encoder, build_embedding(target, cfg.decoder_embed_dim)
+    require_shareable(cfg, source, target)
+    return encoder, encoder
+
+
+def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
+    """Raise :class:`ConfigError` where one table cannot serve both languages."""
+    if source != target:
+        raise ConfigError(
+            "`--share-all-embeddings` must have one dictionary for both languages, but "
+            f"{len(source)} source and {len(target)} target symbols differ instead. "
+            "Run fairseq-preprocess with --joined-dictionary."
+        )
+    if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
+        raise ConfigError(
+            "`--decoder-embed-dim` must equal `--encoder-embed-dim` "
+            f"({cfg.encoder_embed_dim}) with `--share-all-embeddings`, but is "
+            f"{cfg.decoder_embed_dim} instead."
+        )
+
+
+def init_linear_(linear: nn.Linear) -> None:
+    """Initialize a layer: Xavier-uniform weight (Glorot & Bengio 2010), bias 0."""
+    nn.init.xavier_uniform_(linear.weight)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+class TranslationTransformer(TransformerModelBase):
+    """Base class of our architectures that are built on fairseq's Transformer."""
+
+    Config: type[TransformerModelConfig]
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """Add the options of the model's configuration."""
+        add_dataclass_args(parser, cls.Config)
+
+    @classmethod
+    def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
+        """Build the model for a task's dictionaries.
+
+        Raises:
+            ConfigError: options that do not fit each other, such as heads that do not divide the
+                embedding dimension, or embeddings that cannot be shared.
+        """
+        cfg = with_defaults(cfg, cls.Config, task)
+        if cfg.share_all_embeddings:
+            require_shareable(cfg, task.source_dictionary, task.target_dictionary)
+        model = super().build_model(transformer_config(cls.prepare(cfg)), task)
+        cls.complete(model, cfg)
+        for change in after_build:
+            change(model, cfg)
+        return model
+
+    @classmethod
+    def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
+        """Hook: change the configuration before fairseq's classes read it."""
+        return cfg
+
+    @classmethod
+    def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
+        """Hook: change the model after fairseq's classes have built it."""
