@@ -11,12 +11,13 @@ D is dropout; MUSE-simple (2) is the same without convolutions.
 
 ``docs/muse.md`` says where each equation is. ``reference.py`` has these equations in plain code,
 with which the tests compare. ``convolution.py`` has the dynamic and the ordinary convolution,
-``attention.py`` the attentions and the branch that self-attention shares with the convolution,
+``attention.py`` the attentions, the branch that self-attention shares with the convolution, and the
+state between decoding steps,
 ``block.py`` the block, ``projections.py`` its matrices, separate or fused (section 3.5),
-``caching.py`` the state between decoding steps, ``encoder_decoder.py`` and ``model.py`` the wiring.
+``encoder_decoder.py`` and ``model.py`` the wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """
 
 PICTURES = ("plot_gates",)
-PORTRAIT = "commands.drawing"  # its portrait() draws a model for the demo
+PORTRAIT = "commands.plot_gates"  # its portrait() draws a model for the demo

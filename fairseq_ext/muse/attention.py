@@ -10,10 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fairseq_ext.base.padding import select_sentences
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, longest_band
 
 # Added to the score of a pad, so that its weight is exactly 0; finite even in fp16.
 MASKED = -3e4
+# How many positions of a decoder to make room for at a time.
+ROOM = 16
 
 
 def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
@@ -192,3 +195,49 @@ class SourceAttention(nn.Module):
         by_sentence = queries.view(sentences, -1, queries.size(-1)).transpose(0, 1)
         contexts, weights = self(by_sentence, source)
         return contexts.transpose(0, 1).reshape(queries.shape), weights
+
+
+class DecoderState:
+    """The keys and values of the hypotheses in all layers, and the sources of their sentences.
+
+    A convolution needs no state of its own, because it reads the last values. Each step calls
+    :meth:`extend` once, and each layer fills in its new column.
+
+    Args:
+        shape: ``(L, P, R, H, D)``: layers, parts for each position (keys, values …), rows, H, D.
+        like: a tensor with the required type and device.
+        sources: keys and values of the source, for each layer.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int, int, int], like: Tensor, sources: list[Source]
+    ) -> None:
+        *outer, dim = shape
+        self.sources, self.length = sources, 0
+        self._past = like.new_empty(*outer, ROOM, dim)
+
+    def extend(self) -> Tensor:
+        """Make room for one more position, which the layers fill in: ``[L, P, R, H, t, D]``."""
+        if self.length == self._past.size(4):
+            room = self._past.new_empty(*self._past.shape[:4], ROOM, self._past.size(5))
+            self._past = torch.cat([self._past, room], dim=4)
+        self.length += 1
+        return self._past[..., : self.length, :]
+
+    def reorder(self, order: Tensor) -> None:
+        """Take rows ``order`` ``[R']``, and the sources of their sentences."""
+        rows, heads = self._past.shape[2:4]
+        sentences = self.sources[0].keys.size(0) // heads
+        if sentences > 1:
+            sentence_order, _ = select_sentences(order, rows // sentences)
+            if not sentence_order.equal(torch.arange(sentences, device=sentence_order.device)):
+                self._select_sources(sentence_order, heads)
+        self._past = self._past.index_select(2, order)
+
+    def _select_sources(self, sentences: Tensor, heads: int) -> None:
+        def select(values: Tensor) -> Tensor:
+            return values.unflatten(0, (-1, heads)).index_select(0, sentences).flatten(0, 1)
+
+        mask = self.sources[0].mask
+        mask = None if mask is None else select(mask)
+        self.sources = [Source(select(s.keys), select(s.values), mask) for s in self.sources]

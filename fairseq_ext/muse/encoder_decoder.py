@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import dropout, is_active
 from fairseq_ext.base.padding import reorder_rows
+from fairseq_ext.muse.attention import DecoderState
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
-from fairseq_ext.muse.caching import DecoderState
-from fairseq_ext.muse.kernel_sizes import kernels_of_layers
+from fairseq_ext.muse.convolution import kernels_of_layers
 from fairseq_ext.muse.projections import OneDnnProduct
 from fairseq_ext.training.loss import OutputLayer
 
@@ -182,7 +182,12 @@ class MuseDecoder(TransformerDecoderBase):
         alignment_layer: int | None,
     ) -> tuple[Tensor, Tensor]:
         """Decode one step: ``[R, 1, C]``, and weights over the source ``[B, H, R / B, S]``."""
-        x = self._embed(prev_output_tokens, incremental_state)
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])  # [R, C]
+        if self.embed_positions is not None:
+            x = x + self.embed_positions(prev_output_tokens, incremental_state)[:, -1]
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        x = self.dropout_module(x)
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
             state = self._first_state(x, encoder_out)
@@ -196,18 +201,6 @@ class MuseDecoder(TransformerDecoderBase):
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return x.unsqueeze(1), weights
-
-    def _embed(self, prev_output_tokens: Tensor, incremental_state: IncrementalState) -> Tensor:
-        """Embed the newest word of each row: ``[R, C]``."""
-        x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])
-        if self.embed_positions is not None:
-            positions = self.embed_positions(
-                prev_output_tokens, incremental_state=incremental_state
-            )
-            x = x + positions[:, -1]
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        return self.dropout_module(x)
 
     def _first_state(self, x: Tensor, encoder_out: EncoderOut) -> DecoderState:
         encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.checkpoints import layout, storage
-from fairseq_ext.muse.kernel_sizes import kernels_of_layers
+from fairseq_ext.muse.convolution import kernels_of_layers
 from fairseq_ext.utils.errors import CheckpointError
 
 SIDES = ("encoder", "decoder")

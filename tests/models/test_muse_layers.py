@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw, dropout, is_active
 from fairseq_ext.muse import attention, convolution, reference
+from fairseq_ext.muse.attention import ROOM, DecoderState
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
-from fairseq_ext.muse.caching import ROOM, DecoderState
 from fairseq_ext.muse.convolution import (
     DynamicConvolution,
     OrdinaryConvolution,

@@ -1,13 +1,24 @@
-"""``fairseq-ext plot gates``: the share of each kernel in each layer of a MUSE model."""
+"""``fairseq-ext plot gates``: the share of each kernel in each layer (Figure 4 of MUSE)."""
 
 from __future__ import annotations
 
 import argparse
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from fairseq_ext.muse.gates import Gates
 
 
 def add(pictures: Subparsers) -> None:
@@ -32,9 +43,66 @@ def _plot_gates(args: argparse.Namespace) -> int:
     extras.need("matplotlib")
     from fairseq_ext.evaluation import tables
     from fairseq_ext.muse import gates
-    from fairseq_ext.muse.commands import drawing
 
     layer_gates = gates.read_gates(args.checkpoint)
-    options.print_paths(drawing.plot_gates(layer_gates, args.output))
+    options.print_paths(draw(layer_gates, args.output))
     print(tables.aligned(layer_gates.rows()))
     return 0
+
+
+def draw(gates: Gates, output: str | Path) -> list[Path]:
+    """Draw the share of each kernel over the layers; return the written files."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from fairseq_ext.evaluation import plots
+
+    with matplotlib.rc_context(plots.STYLE):
+        figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, side in zip(panels, ("encoder", "decoder"), strict=True):
+            _draw_side(axes, getattr(gates, side), gates.sizes())
+            axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
+        panels[0].set_ylabel("share of the kernel (sums to 1)")
+        low, high = panels[0].get_ylim()
+        room = max(0.0, 0.1 - (high - low)) / 2  # do not let noise look like a decision
+        panels[0].set_ylim(low - room, high + room)
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
+        return plots.save_picture(figure, output, asdict(gates))
+
+
+def portrait(path: str | Path) -> dict[str, bytes]:
+    """Return a plot of a checkpoint's gates as ``{title: PNG}``, or ``{}`` if it has no gates.
+
+    Without torch, which reads the gates, the demo shows no picture of them.
+    """
+    from fairseq_ext.checkpoints import bundle
+
+    if bundle.is_bundle(path) and "muse" not in bundle.read(path).architecture:
+        return {}  # before torch is imported
+    try:
+        from fairseq_ext.muse.gates import read_gates
+
+        gates = read_gates(path)
+    except (CheckpointError, ModuleNotFoundError):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        picture = draw(gates, Path(folder, "gates"))[0].read_bytes()
+    return {"Gates (the share of each kernel in each layer)": picture}
+
+
+def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
+    """Draw a line for each kernel size, and a line at equal shares."""
+    from fairseq_ext.evaluation.plot_styles import PALETTE
+
+    numbers = range(1, len(layers) + 1)
+    for size, colour in zip(sizes, cycle(PALETTE), strict=False):
+        line: dict[str, Any] = {"marker": "o", "ms": 5, "lw": 1.8, "color": colour}
+        values = [layer.get(size, float("nan")) for layer in layers]
+        axes.plot(numbers, values, label=f"k = {size}", **line)
+    equal = {1 / len(layer) for layer in layers if len(layer) > 1}
+    if len(equal) == 1:
+        axes.axhline(equal.pop(), color="#777777", lw=1, ls="--", label="equal shares (at first)")
+    axes.set_xticks(numbers)
+    axes.grid(True, axis="y")
