@@ -16,8 +16,8 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
 ``docs/bmt.md`` says where each equation stands. ``reference.py`` has these equations in plain code
 and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
-the layer that stands in for any ``nn.Linear``, ``products.py`` the two products of an attention,
-``attention.py`` and ``feedforward.py`` the layers above, ``switches.py`` which products are
+the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``products.py`` the two
+products of an attention, ``attention.py`` the layer above, ``switches.py`` which products are
 binarized (the rows of the paper's Table 1), ``stages.py`` when, ``schedule.py`` the learning rate,
 ``distillation.py`` the criterion, ``model.py`` the fairseq wiring and ``compose.py`` the same for
 the other architectures.
@@ -27,7 +27,7 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt
 """
 
 REGISTERS = ("distillation", "schedule")
-BITS = "bits"
+BITS = "engine"
 COMMANDS = {
     "evaluation": ("scaling_fit",),
 }

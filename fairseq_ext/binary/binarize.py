@@ -19,10 +19,8 @@ import torch
 from torch import Tensor
 
 from fairseq_ext.base.dropout import draw
-from fairseq_ext.utils.errors import ConfigError
 
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
-MASKS = ("code", "paper")
 KINDS = ("bmt", "xnor")
 TERNARY = "ternary"
 
@@ -125,20 +123,11 @@ class Binarizer:
         mask: where the gradient is 1; elsewhere it is 0. ``code``: for ``|x| <= (1 - ε) B``, as in
             the paper's code, where the largest number gets none. ``paper``: for ``|x| <= B``.
         bound: a fixed ``B``; None for the largest ``|x|``.
-
-    Raises:
-        ConfigError: an unknown kind or mask, or a bound that is not above 0.
     """
 
     kind: str = "bmt"
     mask: str = "code"
     bound: float | None = None
-
-    def __post_init__(self) -> None:
-        require_choice("kind", self.kind, (*KINDS, TERNARY))
-        require_choice("mask", self.mask, MASKS)
-        if self.bound is not None and not self.bound > 0:
-            raise ConfigError(f"`bound` must be above 0, but is {self.bound} instead.")
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
         """``x_b``, shaped like ``x``. Numbers along ``dim`` share a bound."""
@@ -205,9 +194,3 @@ def _inverse(level: Tensor) -> Tensor:
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)
-
-
-def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise :class:`ConfigError` if ``value`` is not one of ``choices``."""
-    if value not in choices:
-        raise ConfigError(f"`{name}` must be one of {', '.join(choices)}, but is {value} instead.")

@@ -1,13 +1,15 @@
-"""Binary layers as operations of the engine."""
+"""Binary layers as operations of the engine, and their weights as bits of a bundle."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
-from fairseq_ext.binary.feedforward import FeedForwardOutput
-from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput
 from fairseq_ext.engine.compilers import (
     ATTENTIONS,
     PRODUCTS,
@@ -16,8 +18,10 @@ from fairseq_ext.engine.compilers import (
     norm,
     require,
 )
-from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs
+from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs, pack_bits
+from fairseq_ext.engine.tensors import BITS, LEVELS, TRITS, pack_trits
 from fairseq_ext.engine.writer import Writer
+from fairseq_ext.utils.errors import CheckpointError
 
 
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
@@ -76,6 +80,42 @@ def attention(
     if layer.shortcut:
         y = program.add(y, context)
     return program.add(y, added)
+
+
+@torch.no_grad()
+def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """Return the weights that are binary or ternary in a model's current stage.
+
+    Returns:
+        What their readers must know: ``binarizer``, ``granularity`` and the ``inputs`` K of each;
+        and by the name of each weight the tensors that keep it, by the ending of their names.
+
+    Raises:
+        CheckpointError: there are none. The message is the end of a sentence.
+    """
+    layers = {
+        f"{name}.weight": layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, BinaryLinear) and layer.binary_weights
+    }
+    if not layers:
+        stage, reason = getattr(model, "binary_stage", None), "has no binary weights."
+        if stage is not None and stage.index == 0 and stage.stages:
+            reason = (
+                "is in the float stage of its training (`--stage-updates`); train on until its "
+                "weights are binary."
+            )
+        raise CheckpointError(f"{reason} Only binary weights can be stored in bits.")
+    ways = {(layer.weight_binarizer.kind, layer.granularity) for layer in layers.values()}
+    ((kind, granularity),) = ways  # options of the whole model
+    ending, pack = (TRITS, pack_trits) if kind == TERNARY else (BITS, pack_bits)
+    weights = {}
+    for name, layer in layers.items():
+        signs, levels = layer.signs()
+        packed = torch.from_numpy(pack(signs.cpu().numpy()))
+        weights[name] = {ending: packed, LEVELS: levels.contiguous()}
+    inputs = {name: layer.in_features for name, layer in layers.items()}
+    return {"binarizer": kind, "granularity": granularity, "inputs": inputs}, weights
 
 
 PRODUCTS[BinaryLinear] = binary_linear

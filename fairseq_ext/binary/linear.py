@@ -1,4 +1,4 @@
-"""A linear layer with binary or ternary weights and, optionally, binary inputs (torch only)."""
+"""Linear layers with binary or ternary weights and, optionally, binary inputs (torch only)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fairseq_ext.base.dropout import is_active
-from fairseq_ext.binary.binarize import TERNARY, Binarizer, Bits, Levels, require_choice, signs_of
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.binary.binarize import TERNARY, Binarizer, Bits, Levels, signs_of
 
 BINARIZER = Binarizer()
 GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
@@ -121,9 +120,6 @@ class BinaryLinear(nn.Linear):
         scale: ``s``; the product is divided by it while its inputs are binary.
         granularity: ``channel`` for a bound for each row, ``tensor`` for one bound for all weights.
         weight_binarizer, input_binarizer: how weights and inputs are binarized.
-
-    Raises:
-        ConfigError: the granularity is unknown, or the scale is not above 0.
     """
 
     def __init__(
@@ -140,9 +136,6 @@ class BinaryLinear(nn.Linear):
         input_binarizer: Binarizer = BINARIZER,
     ) -> None:
         super().__init__(in_features, out_features, bias)
-        require_choice("granularity", granularity, tuple(GRANULARITIES))
-        if not scale > 0:
-            raise ConfigError(f"`scale` must be above 0, but is {scale} instead.")
         self.weights, self.inputs, self.scale = weights, inputs, scale
         self.granularity = granularity
         self.weight_binarizer, self.input_binarizer = weight_binarizer, input_binarizer
@@ -252,3 +245,36 @@ class BinaryLinear(nn.Linear):
         size = ("1.58" if ternary else "1") if self.binary_weights else "32"
         bits = f"weight_bits={size}"
         return f"{super().extra_repr()}, {bits}, input_bits={1 if self.binary_inputs else 32}"
+
+
+class FeedForwardOutput(nn.Module):
+    """``LN(LN(h)_b W_2b + b_2)`` (3.4) of the hidden layer ``h = max(0, A_b W_1b + b_1)``.
+
+    ``h`` is never negative. The inner norm centres it, so that both signs occur.
+
+    Args:
+        linear: ``W_2`` and ``b_2``.
+        dropout: applied to the hidden layer.
+        norms: use the two layer norms.
+        dropout_first: apply dropout before binarization, as the paper's code does, so that a
+            dropped number becomes ``+B/2``. Otherwise it counts as 0.
+    """
+
+    def __init__(
+        self,
+        linear: BinaryLinear,
+        dropout: nn.Module,
+        norms: bool = True,
+        dropout_first: bool = False,
+    ) -> None:
+        super().__init__()
+        self.linear, self.dropout, self.dropout_first = linear, dropout, dropout_first
+        self.input_norm = nn.LayerNorm(linear.in_features) if norms else nn.Identity()
+        self.output_norm = nn.LayerNorm(linear.out_features) if norms else nn.Identity()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[..., F]`` to ``[..., C]``."""
+        x, dropout = self.input_norm(hidden), self.dropout
+        if self.dropout_first:
+            x, dropout = dropout(x), None
+        return self.output_norm(self.linear(x, dropout))

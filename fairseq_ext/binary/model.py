@@ -10,27 +10,15 @@ from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerEncoderBase,
-)
-from fairseq.modules import FairseqDropout
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from fairseq.modules.transformer_layer import (
-    TransformerDecoderLayerBase,
-    TransformerEncoderLayerBase,
-)
+from fairseq.modules import FairseqDropout, MultiheadAttention
 from torch import nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.binary import compose, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
-from fairseq_ext.binary.feedforward import FeedForwardOutput
-from fairseq_ext.binary.linear import BinaryLinear
+from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput
 from fairseq_ext.utils.errors import ConfigError
 
 NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 1e-5
@@ -82,7 +70,7 @@ class BmtConfig(configuration.TransformerModelConfig):
     )
 
 
-def switches_of(cfg: BmtConfig | TransformerConfig) -> switches.Switches:
+def switches_of(cfg: BmtConfig) -> switches.Switches:
     """Return the preset's switches after command-line overrides.
 
     Raises:
@@ -99,14 +87,24 @@ def switches_of(cfg: BmtConfig | TransformerConfig) -> switches.Switches:
 
 
 class Layers:
-    """Builds the parts of a layer for a configuration.
+    """Builds the parts of a layer for a configuration."""
 
-    Args:
-        cfg: fairseq's configuration, which also has the flat options of :class:`BmtConfig`.
-    """
-
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, cfg: BmtConfig) -> None:
         self.cfg, self.switches = cfg, switches_of(cfg)
+
+    def exchange(self, layer: nn.Module) -> None:
+        """Replace the attentions and the feed-forward network of a layer of fairseq's."""
+        layer.self_attn = self.attention(layer.self_attn)
+        if getattr(layer, "encoder_attn", None) is not None:
+            layer.encoder_attn = self.attention(layer.encoder_attn)
+        fc1, fc2 = layer.fc1, layer.fc2
+        layer.fc1 = self.linear("ffn", fc1.in_features, fc1.out_features)
+        layer.fc2 = FeedForwardOutput(
+            self.linear("ffn", fc2.in_features, fc2.out_features),
+            FairseqDropout(self.cfg.activation_dropout, module_name=type(layer).__name__),
+            norms=self.switches.ffn == "layer",
+            dropout_first=self.cfg.dropout_before_binarization,
+        )
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
         """Build the layer of a product in ``switches.LAYERS``, initialized with Xavier-uniform."""
@@ -121,91 +119,27 @@ class Layers:
         models.init_linear_(layer)
         return layer
 
-    def attention(self, dim: int, heads: int, source_dim: int | None = None) -> BinaryAttention:
-        """Self-attention, or attention over a source of ``source_dim`` channels."""
-        selection = self.switches
+    def attention(self, stock: MultiheadAttention) -> BinaryAttention:
+        """Build an attention with the sizes of fairseq's."""
         attention = BinaryAttention(
-            dim,
-            heads,
-            kdim=source_dim,
-            vdim=source_dim,
+            stock.embed_dim,
+            stock.num_heads,
+            kdim=stock.kdim,
+            vdim=stock.vdim,
             dropout=self.cfg.attention_dropout,
-            self_attention=source_dim is None,
-            encoder_decoder_attention=source_dim is not None,
+            self_attention=stock.self_attention,
+            encoder_decoder_attention=stock.encoder_decoder_attention,
             bias=False,
-            norm_heads=selection.heads_norm,
-            norm_output=selection.output in ("shortcut", "layer"),
-            shortcut=selection.output == "shortcut",
-            **compose.attention_options(self.cfg, selection),
+            norm_heads=self.switches.heads_norm,
+            norm_output=self.switches.output in ("shortcut", "layer"),
+            shortcut=self.switches.output == "shortcut",
+            **compose.attention_options(self.cfg, self.switches),
         )
-        for name in ("q_proj", "k_proj", "v_proj"):
-            size = dim if name == "q_proj" else source_dim or dim
+        dim = stock.embed_dim
+        for name, size in (("q_proj", dim), ("k_proj", stock.kdim), ("v_proj", stock.vdim)):
             setattr(attention, name, self.linear("qkv", size, dim, bias=False))
         attention.out_proj = self.linear("out", dim, dim, bias=False)
         return attention
-
-    def feed_forward_output(self, inputs: int, outputs: int, layer: str) -> FeedForwardOutput:
-        """``W_2`` with its norms and dropout; ``--retain-dropout-modules`` calls it ``layer``."""
-        return FeedForwardOutput(
-            self.linear("ffn", inputs, outputs),
-            FairseqDropout(self.cfg.bmt_activation_dropout, module_name=layer),
-            norms=self.switches.ffn == "layer",
-            dropout_first=self.cfg.dropout_before_binarization,
-        )
-
-
-class BmtEncoderLayer(TransformerEncoderLayerBase):
-    """fairseq's layer with binary parts."""
-
-    def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
-        """fairseq's hook."""
-        self._layers = Layers(cfg)
-        return self._layers.attention(embed_dim, cfg.encoder.attention_heads)
-
-    def build_fc1(self, input_dim: int, output_dim: int, *unused: Any) -> nn.Module:
-        """fairseq's hook."""
-        return self._layers.linear("ffn", input_dim, output_dim)
-
-    def build_fc2(self, input_dim: int, output_dim: int, *unused: Any) -> nn.Module:
-        """fairseq's hook."""
-        return self._layers.feed_forward_output(input_dim, output_dim, type(self).__name__)
-
-
-class BmtDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's layer with binary parts."""
-
-    build_fc1, build_fc2 = BmtEncoderLayer.build_fc1, BmtEncoderLayer.build_fc2
-
-    def build_self_attention(
-        self, embed_dim: int, cfg: TransformerConfig, **unused: bool
-    ) -> nn.Module:
-        """fairseq's hook."""
-        self._layers = Layers(cfg)
-        return self._layers.attention(embed_dim, cfg.decoder.attention_heads)
-
-    def build_encoder_attention(self, embed_dim: int, cfg: TransformerConfig) -> nn.Module:
-        """fairseq's hook."""
-        return self._layers.attention(embed_dim, cfg.decoder.attention_heads, cfg.encoder.embed_dim)
-
-
-class BmtEncoder(TransformerEncoderBase):
-    """fairseq's encoder with :class:`BmtEncoderLayer`."""
-
-    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
-        """fairseq's hook for the next layer."""
-        layer = BmtEncoderLayer(cfg)
-        return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
-
-
-class BmtDecoder(TransformerDecoderBase):
-    """fairseq's decoder with :class:`BmtDecoderLayer`."""
-
-    def build_decoder_layer(
-        self, cfg: TransformerConfig, no_encoder_attn: bool = False
-    ) -> nn.Module:
-        """fairseq's hook for the next layer."""
-        layer = BmtDecoderLayer(cfg, no_encoder_attn)
-        return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
 
 @models.register_model("bmt", dataclass=BmtConfig)
@@ -216,7 +150,7 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Set pre-norm, and take over the dropout of hidden units: it comes after the inner norm.
+        """Set pre-norm, and leave the dropout of hidden units to :class:`FeedForwardOutput`.
 
         Raises:
             ConfigError: the scale is not above 0.
@@ -227,37 +161,25 @@ class BmtModel(models.TranslationTransformer):
             cfg,
             encoder_normalize_before=True,
             decoder_normalize_before=True,
-            bmt_activation_dropout=cfg.activation_dropout,
             activation_dropout=0.0,
         )
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Set ε of the layer norms, and add the stage.
+        """Replace the layers' parts, set ε of the layer norms, and add the stage.
 
         Raises:
             ConfigError: ``--stage-updates`` lacks the stage that binarizes the chosen parts.
         """
+        layers = Layers(cfg)
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layers.exchange(layer)
         for module in model.modules():
             if hasattr(module, "normalized_shape"):  # apex's layer norm is none of torch's
                 module.eps = NORM_EPS
         model.binary_stage = stages.Stage(
-            compose.staged_layers(model), compose.stages_of(cfg, switches_of(cfg))
+            compose.staged_layers(model), compose.stages_of(cfg, layers.switches)
         )
-
-    @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> BmtEncoder:
-        """fairseq's hook for the encoder."""
-        return BmtEncoder(cfg, src_dict, embed_tokens)
-
-    @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> BmtDecoder:
-        """fairseq's hook for the decoder."""
-        return BmtDecoder(cfg, tgt_dict, embed_tokens)
 
 
 def _sizes(dim: int, ffn_dim: int, heads: int, **extra: Any) -> dict[str, Any]:
