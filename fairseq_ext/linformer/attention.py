@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from fairseq_ext.base.dropout import is_active
 from fairseq_ext.linformer.projection import LengthProjection
-from fairseq_ext.utils.errors import ConfigError
 
 SCALES = ("head-dim", "model-dim")
 # Up to this many slots, two plain products beat the fused kernel in inference on a CPU.
@@ -37,9 +36,6 @@ class LinformerAttention(nn.Module):
         compress_first: whether to mix the tokens before ``W_k`` and ``W_v``, which then multiply
             ``K`` instead of ``S`` rows with equal results; None chooses the cheaper order. It must
             be False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
-
-    Raises:
-        ConfigError: ``num_heads`` does not divide ``embed_dim``, or the scale is unknown.
     """
 
     def __init__(
@@ -52,14 +48,6 @@ class LinformerAttention(nn.Module):
         compress_first: bool | None = None,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or embed_dim % num_heads:
-            raise ConfigError(
-                f"`num_heads` must divide `embed_dim` ({embed_dim}), but is {num_heads} instead."
-            )
-        if scale not in SCALES:
-            raise ConfigError(
-                f"`scale` must be one of {', '.join(SCALES)}, but is {scale} instead."
-            )
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)

@@ -161,25 +161,19 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Drop, with a warning, the heads of a checkpoint to be loaded that do not fit this model.
+        """Keep this model's heads, with a warning, where those of a checkpoint do not fit.
 
         So a trained encoder can be fine-tuned for other classes (``--finetune-from-model``).
         """
         super().upgrade_state_dict_named(state_dict, name)
         prefix = f"{name}.classification_heads." if name else "classification_heads."
-        head_states = self.classification_heads.state_dict(prefix=prefix)
+        heads = self.classification_heads.state_dict(prefix=prefix)
         saved = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
-        for head in sorted(
-            {key.removeprefix(prefix).split(".")[0] for key in (*head_states, *saved)}
-        ):
-            expected, stored = (of_head(state, prefix + head) for state in (head_states, saved))
-            if shapes(expected) == shapes(stored):
-                continue
-            fate = "starts anew" if expected else "is left out"
-            logger.warning(f"the checkpoint has no such classification head: `{head}` {fate}")
-            for key in stored:
+        if {k: v.shape for k, v in heads.items()} != {k: v.shape for k, v in saved.items()}:
+            logger.warning("the checkpoint has other classification heads: they start anew")
+            for key in saved:
                 del state_dict[key]
-            state_dict.update(expected)
+            state_dict.update(heads)
 
 
 @models.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
@@ -214,16 +208,6 @@ def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
     exact = torch.promote_types(features.dtype, torch.float32)  # the sum could overflow fp16
     total = features.masked_fill(padding_mask.unsqueeze(-1), 0).sum(1, dtype=exact)
     return (total / (~padding_mask).sum(1, keepdim=True).clamp(min=1)).to(features.dtype)
-
-
-def of_head(state: dict[str, Tensor], head: str) -> dict[str, Tensor]:
-    """Return the parameters of one classification head."""
-    return {key: tensor for key, tensor in state.items() if key.startswith(f"{head}.")}
-
-
-def shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
-    """Return the shape of each tensor."""
-    return {name: tensor.shape for name, tensor in state.items()}
 
 
 for model in ("transformer_encoder", "linformer_encoder"):

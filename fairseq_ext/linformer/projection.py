@@ -49,7 +49,7 @@ class LengthProjection(nn.Module):
         init: one of :data:`INITS`, for ``learned``.
 
     Raises:
-        ConfigError: ``K`` below 1 or above ``N``, or an unknown kind or initialization.
+        ConfigError: ``K`` below 1 or above ``N``.
     """
 
     def __init__(
@@ -67,23 +67,16 @@ class LengthProjection(nn.Module):
                 f"`linformer_k` must be from 1 to `linformer_max_len` ({max_len}), "
                 f"but is {slots} instead."
             )
-        for name, value, choices in (("projection", kind, KINDS), ("init", init, INITS)):
-            if value not in choices:
-                raise ConfigError(
-                    f"`{name}` must be one of {', '.join(choices)}, but is `{value}` instead."
-                )
         self.slots, self.max_len = slots, max_len
         self.kind, self.init = kind, init
         self.matrices = 1 if shared else 2
         self.window = ceil(max_len / slots)
-        if kind == "learned":
-            self.weight = nn.Parameter(torch.empty(self.matrices, slots, max_len))  # E, F
-        elif kind == "convolution":
-            self.weight = nn.Parameter(torch.empty(self.matrices, self.window))
+        shape = (slots, max_len) if kind == "learned" else (self.window,)
+        weight = torch.empty(self.matrices, *shape)  # E, F, or their windows
+        if kind == "mean-pool":
+            self.register_buffer("weight", weight, persistent=False)
         else:
-            self.register_buffer(
-                "weight", torch.empty(self.matrices, self.window), persistent=False
-            )
+            self.weight = nn.Parameter(weight)
         self.register_load_state_dict_pre_hook(fit_checkpoint)
         self.reset_parameters()
 

@@ -13,12 +13,17 @@ import contextlib
 import functools
 import inspect
 import os
+import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+ROWS = 512
+"""Tokens in the products that are timed."""
 
 LEAST = 1_500_000
 """Fewest multiplications for which oneDNN is faster, despite the Python code around it."""
@@ -94,3 +99,47 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     if not (weight.is_contiguous() or b.is_contiguous()):
         weight = weight.contiguous()  # other strides use oneDNN's slow reference
     return torch.ops.mkldnn._linear_pointwise(a, weight, bias, "none", [], "")
+
+
+def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
+    """Divide the time of a product in bf16 by its time in fp32, as in training on the CPU.
+
+    Args:
+        model: has the matrices; the shape of most of its weights, without embeddings, is timed.
+        repeats: number of trials, of which the fastest counts.
+
+    Returns:
+        The ratio; None for a model without matrices.
+    """
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+    }
+    matrices = [
+        weight
+        for weight in model.parameters()
+        if weight.dim() == 2 and id(weight) not in embeddings
+    ]
+    if not matrices:
+        return None
+    shapes: Counter[tuple[int, ...]] = Counter()
+    for matrix in matrices:
+        shapes[tuple(matrix.shape)] += matrix.numel()
+    ((rows, columns), _) = shapes.most_common(1)[0]
+    x, weight = torch.ones(ROWS, columns), torch.ones(rows, columns)
+    with (
+        torch.no_grad(),
+        by_onednn() if is_slow() else contextlib.nullcontext(),
+    ):
+        fp32 = _seconds(x, weight, repeats)
+        half = _seconds(x.bfloat16(), weight.bfloat16(), repeats)
+    return half / fp32
+
+
+def _seconds(x: Tensor, weight: Tensor, repeats: int) -> float:
+    torch.mm(x, weight.t())  # the first product includes compiling
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        torch.mm(x, weight.t())
+        times.append(time.perf_counter() - began)
+    return min(times)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fairseq_ext.plugin.features import speed
-from fairseq_ext.training import bf16
+from fairseq_ext.training import onednn_matmul
 
 
 def test_the_shape_that_most_weights_have_is_timed(monkeypatch):
@@ -21,15 +21,15 @@ def test_the_shape_that_most_weights_have_is_timed(monkeypatch):
         timed.append((*x.shape, *weight.shape))
         return {torch.float32: 2.0, torch.bfloat16: 5.0}[x.dtype]
 
-    monkeypatch.setattr(bf16, "_seconds", seconds)
+    monkeypatch.setattr(onednn_matmul, "_seconds", seconds)
     layers = [nn.Linear(8, 24), nn.Linear(8, 24), nn.Linear(16, 16), nn.Embedding(100, 8)]
-    assert bf16.times_as_long(nn.ModuleList(layers)) == 2.5
-    assert timed == [(bf16.ROWS, 8, 24, 8)] * 2
-    assert bf16.times_as_long(nn.LayerNorm(8)) is None
+    assert onednn_matmul.times_as_long(nn.ModuleList(layers)) == 2.5
+    assert timed == [(onednn_matmul.ROWS, 8, 24, 8)] * 2
+    assert onednn_matmul.times_as_long(nn.LayerNorm(8)) is None
 
 
 def test_it_is_measured_here():
-    ratio = bf16.times_as_long(nn.Linear(64, 32), repeats=1)
+    ratio = onednn_matmul.times_as_long(nn.Linear(64, 32), repeats=1)
     assert ratio is not None
     assert ratio > 0
 
@@ -46,7 +46,7 @@ def test_it_is_measured_here():
     ],
 )
 def test_the_warning(ratio, requested, device, master, warning, monkeypatch, caplog):
-    monkeypatch.setattr(bf16, "times_as_long", lambda model: ratio)
+    monkeypatch.setattr(onednn_matmul, "times_as_long", lambda model: ratio)
     trainer = SimpleNamespace(device=torch.device(device), is_data_parallel_master=master)
     cfg = SimpleNamespace(common=SimpleNamespace(bf16=requested))
     with caplog.at_level(logging.WARNING):

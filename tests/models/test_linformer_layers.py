@@ -230,10 +230,6 @@ def test_sources_longer_than_the_projection_are_refused_with_both_numbers() -> N
     [
         (lambda: LengthProjection(0, 8), r"from 1 to .* \(8\), but is 0"),
         (lambda: LengthProjection(9, 8), r"from 1 to .* \(8\), but is 9"),
-        (lambda: LengthProjection(2, 8, kind="max"), r"`projection` must .* is `max`"),
-        (lambda: LengthProjection(2, 8, init="zeros"), "`init` must be one of identity, normal"),
-        (lambda: attention(heads=5), r"divide `embed_dim` \(12\), but is 5"),
-        (lambda: attention(scale="none"), "`scale` must be one of head-dim, model-dim"),
     ],
 )
 def test_bad_options_are_refused(build, message: str) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
 from fairseq_ext.plugin.table import Layer, Patch, around
-from fairseq_ext.training import adam, bf16, loss, onednn_matmul
+from fairseq_ext.training import adam, loss, onednn_matmul
 from fairseq_ext.utils import memory
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def warn_of_slow_bf16(
     original(self, cfg, task, model, *args, **kwargs)
     if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
         return
-    ratio = bf16.times_as_long(model)
+    ratio = onednn_matmul.times_as_long(model)
     if ratio is not None and ratio > 1:
         logger.warning(
             f"--bf16: on this processor products of this model's matrices take {ratio:.1f} "
