@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.padding import keep_sentences
 from fairseq_ext.binary import products
-from fairseq_ext.binary.binarize import Bits
-from fairseq_ext.binary.linear import BinaryLinear
 
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
@@ -93,11 +91,8 @@ class BinaryAttention(MultiheadAttention):
         ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The returned weights are
         those before binarization and dropout, or None if nobody asks for them.
         """
-        bits = read(query, self.q_proj)
-        queries = self._heads(project(self.q_proj, query, bits), "q")
-        keys, values, pads = self._keys_values(
-            key, key_padding_mask, incremental_state, static_kv, bits if key is query else None
-        )
+        queries = self._heads(self.q_proj(query), "q")
+        keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)
         hidden = None if pads is None else pads[:, None, None, :]
         if attn_mask is not None:
             future = attn_mask < 0
@@ -127,15 +122,13 @@ class BinaryAttention(MultiheadAttention):
         pads: Tensor | None,
         incremental_state: IncrementalState | None,
         static: bool,
-        bits: Bits | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values ``[R, H, S, D]`` and pads ``[R, S]``, those of earlier steps included."""
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
             return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
-        bits = read(source, self.k_proj) if bits is None else bits
-        keys = self._heads(project(self.k_proj, source, bits), "k")
-        values = self._heads(project(self.v_proj, source, bits), "v")
+        keys = self._heads(self.k_proj(source), "k")
+        values = self._heads(self.v_proj(source), "v")
         if incremental_state is None:
             return keys, values, pads
         if "prev_key" in saved:
@@ -164,13 +157,3 @@ class BinaryAttention(MultiheadAttention):
 
     def extra_repr(self) -> str:
         return f"heads={self.num_heads}, shortcut={self.shortcut}, {self.options}"
-
-
-def read(x: Tensor, layer: nn.Module) -> Bits | None:
-    """Return the bits of ``x`` for a binary layer, shared by q, k and v; None for a float layer."""
-    return layer.bits(x) if isinstance(layer, BinaryLinear) else None
-
-
-def project(layer: nn.Module, x: Tensor, bits: Bits | None) -> Tensor:
-    """``layer(x)``; ``bits`` are those of ``x`` if they are known already."""
-    return layer(x) if bits is None else layer(x, bits=bits)

@@ -48,8 +48,7 @@ class _BinaryProduct(torch.autograd.Function):
     Signs of ternary weights may be 0.
 
     The sum is an exact integer, rounded once in half precision. The gradients are those of
-    ``A_b W_b / s + b``. The bits of the inputs are an argument, so that several products can share
-    them. ``scale`` is ``s``.
+    ``A_b W_b / s + b``. ``scale`` is ``s``.
     """
 
     @staticmethod
@@ -158,18 +157,12 @@ class BinaryLinear(nn.Linear):
             self.binary_weights = self.weights and stage >= 1
             self.binary_inputs = self.inputs and stage >= 2
 
-    def forward(
-        self,
-        x: Tensor,
-        dropout: nn.Module | None = None,
-        bits: Bits | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
         """Map ``x``, ``[..., K]``, to ``[..., N]``.
 
         Args:
             x: the input.
             dropout: applied to the input after its binarization, if it is binarized.
-            bits: the result of :meth:`bits` for ``x``, of any layer with the same options.
         """
         if not self.binary_weights:
             x = self._read(x, dropout)
@@ -179,7 +172,7 @@ class BinaryLinear(nn.Linear):
             if self.frozen_level is not None:
                 return F.linear(x, self.weight, self.bias)
             return _WeightProduct.apply(x, self.weight, self.bias, self._levels())
-        bits, scale = self.bits(x) if bits is None else bits, self.scale
+        bits, scale = self.input_binarizer.bits(x, grad=x.requires_grad), self.scale
         if dropout is not None and is_active(dropout):
             bits, scale_up = bits.drop(dropout.p)
             scale = scale / scale_up if scale_up else math.inf  # everything is dropped
@@ -194,12 +187,6 @@ class BinaryLinear(nn.Linear):
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale
         return x if dropout is None else dropout(x)
-
-    def bits(self, x: Tensor) -> Bits | None:
-        """The bits of ``x``, if the layer multiplies bits; else None."""
-        if not (self.binary_inputs and self.binary_weights):
-            return None
-        return self.input_binarizer.bits(x, grad=x.requires_grad)
 
     def binarized_weight(self) -> Tensor:
         """``W_b`` ``[N, K]``; the latent weights in stage 0."""
