@@ -29,32 +29,25 @@ PAPER = (
 VALID = re.compile(r"\| loss (\S+) \|(?:.* \|)? ppl (\S+)")
 
 
-def read_perplexity(log: str) -> tuple[float, float]:
-    """Parse (loss in bits per token, perplexity) from the output of ``fairseq-validate``.
+def write_perplexity(log: Path, out: Path) -> None:
+    """Write the perplexity in the output of ``fairseq-validate`` in the form of ``scores.json``.
 
     Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
 
     Raises:
         ValueError: the log has no such line, or several.
     """
-    matches = VALID.findall(log)
+    matches = VALID.findall(log.read_text(encoding="utf-8"))
     if len(matches) != 1:
         raise ValueError(
-            f"the log must have one line with `loss` and `ppl`, but has {len(matches)}; "
-            "give the output of fairseq-validate on one subset."
+            f"`{log}` must have one line with `loss` and `ppl`, but has {len(matches)}."
         )
-    loss, perplexity = map(float, matches[0])
-    return loss, perplexity
-
-
-def write_perplexity(log: Path, out: Path) -> None:
-    """Write the perplexity in ``log`` in the form of ``scores.json``."""
-    loss, perplexity = read_perplexity(log.read_text(encoding="utf-8"))
+    loss, perplexity = matches[0]
     score = {
         "name": "PPL",
-        "value": perplexity,
+        "value": float(perplexity),
         "signature": "fairseq-validate, per BPE token with </s>",
-        "detail": f"loss {loss} bits per token",
+        "detail": f"loss {float(loss)} bits per token",
     }
     write(out, json.dumps({"scores": [score]}, indent=2))
 

@@ -153,7 +153,7 @@ make_text() {
 
 # The schedule goes into a file, so that a run that goes on has the same.
 plan_schedule() {
-    into schedule.txt python "$REPO/recipes/updates.py" --bin bin --src "$src" --tgt "$tgt" \
+    into schedule.txt python "$REPO/recipes/updates.py" --text "bpe/train.$src" \
         --batch-size "$batch_size" --epochs "$epochs" --warmup "$warmup" \
         --init-lr "$init_lr" --lr "$lr" --min-lr "$min_lr"
 }

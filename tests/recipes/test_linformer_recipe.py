@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import table3
-from updates import schedule, sentences, updates
+from updates import schedule, updates
 
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.text import pipeline
@@ -46,25 +46,11 @@ def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: 
         required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
     )
     update_count = sum(len(batches.next_epoch_itr()) for _ in range(3))
-    assert sentences(copy_data, "src", "tgt") == 500
     assert updates(500, batch_size, epochs=3) == update_count
 
 
 def test_the_papers_number_of_updates() -> None:
     assert updates(PAPER_PAIRS, 88, 10) == 253_620
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "does not exist"), (b"", "is damaged"), (b"x" * 40, "is damaged")],
-)
-def test_data_that_cannot_be_counted_is_named(tmp_path: Path, content, message) -> None:
-    path = tmp_path / "train.en-de.en.idx"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
-        sentences(tmp_path, "en", "de")
-    assert str(path) in str(caught.value)
 
 
 # ---- the schedule --------------------------------------------------------------------------------
@@ -106,15 +92,11 @@ def test_a_warm_up_as_long_as_the_run_is_refused(warmup: int) -> None:
         schedule(28, warmup, *RATES)
 
 
-@pytest.mark.parametrize("rates", [(1e-3, 1e-4, 1e-6), (1e-7, 1e-4, 1e-3), (1e-7, 1e-4, 0.0)])
-def test_rates_in_disorder_are_refused(rates) -> None:
-    with pytest.raises(ValueError, match="must not be above `--lr`"):
-        schedule(100, 10, *rates)
-
-
-def test_the_command_prints_the_flags(copy_data: Path) -> None:
-    command = (sys.executable, RECIPES / "updates.py", "--bin", copy_data, "--src", "src")
-    command += ("--tgt", "tgt", "--batch-size", 88, "--epochs", 10)
+def test_the_command_prints_the_flags(tmp_path: Path) -> None:
+    text = tmp_path / "train.en"
+    text.write_text("a\n" * 500)
+    command = (sys.executable, RECIPES / "updates.py", "--text", text)
+    command += ("--batch-size", 88, "--epochs", 10)
     done = run(*command, "--warmup", 7)
     assert done.stdout.split() == schedule(60, 7, *RATES)
     assert done.stderr == "60 updates in 10 epochs\n"
@@ -130,12 +112,17 @@ LOG = """\
 """
 
 
-def test_perplexity_is_read_from_one_line() -> None:
-    assert table3.read_perplexity(LOG) == (1.986, 3.96)
-    assert table3.read_perplexity(LOG.replace("| ppl", "| nll_loss 1 | ppl")) == (1.986, 3.96)
-    for log in ("", LOG + LOG):
+def test_perplexity_is_read_from_one_line(tmp_path: Path) -> None:
+    log, out = tmp_path / "validate.log", tmp_path / "perplexity.json"
+    for text in (LOG, LOG.replace("| ppl", "| nll_loss 1 | ppl")):
+        log.write_text(text)
+        table3.write_perplexity(log, out)
+        (score,) = json.loads(out.read_text())["scores"]
+        assert (score["value"], score["detail"]) == (3.96, "loss 1.986 bits per token")
+    for text in ("", LOG + LOG):
+        log.write_text(text)
         with pytest.raises(ValueError, match="one line with `loss` and `ppl`"):
-            table3.read_perplexity(log)
+            table3.write_perplexity(log, out)
 
 
 def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
