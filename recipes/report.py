@@ -43,11 +43,12 @@ def summary(
         ("parameters", f"{training.parameters:,}", ""),
         ("updates", f"{training.updates:,}", ""),
         ("training speed", f"{speed:,.0f}" if speed else "–", "target tokens per second"),
-        ("wall time", f"{sum(seconds.values()):,} s", _times(seconds)),
+        ("wall time", f"{sum(seconds.values()):,} s", times(seconds)),
     ]
 
 
-def _times(seconds: dict[str, int]) -> str:
+def times(seconds: dict[str, int]) -> str:
+    """List the seconds of each stage."""
     return ", ".join(f"{name} {value} s" for name, value in seconds.items())
 
 

@@ -136,13 +136,6 @@ train_model() {
         --seed 1 --num-workers 0 --log-interval 100 ${extra[@]+"${extra[@]}"}
 }
 
-# fairseq's own figure; the report compares it with that of the predictions.
-validate_model() {
-    quietly validate.log fairseq-validate bin --user-dir "$USER_DIR" "${task[@]}" \
-        --path checkpoints/checkpoint_best.pt --valid-subset test --batch-size "$batch_size" \
-        --no-progress-bar
-}
-
 predict_test() {
     quietly predict.log python "$REPO/recipes/linformer/classify_scores.py" predict --bin bin \
         --checkpoint checkpoints/checkpoint_best.pt --batch-size "$batch_size" \
@@ -166,13 +159,12 @@ SETTINGS
 
 main() {
     read_options "$@"
-    use_environment subword_nmt
+    use_environment subword_nmt scipy
     open_run "$out" "$(settings)"
     stage text make_text
     stage input make_input
     stage binarize make_binary
     stage train train_model
-    stage validate validate_model
     stage predict predict_test
     dry && exit
     python "$REPO/recipes/linformer/classify_scores.py" report --dir . \
