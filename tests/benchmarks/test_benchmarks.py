@@ -15,7 +15,6 @@ from typing import Any
 import bench
 import engine
 import engine_long
-import engine_memory
 import linformer
 import mass_translation
 import muse
@@ -394,19 +393,6 @@ def test_long_sources_are_timed_in_every_system(tmp_path: Path) -> None:
     assert {row["tokens"] for row in answer["figures"]} == {5}
     assert 2 * (2 * 3 + 1) <= len(answer["ratios"]) <= 2 * 2 * (2 * 3 + 1)
     assert where.with_suffix(".png").exists()
-
-
-@pytest.mark.system
-@pytest.mark.slow
-def test_memory_is_recorded_while_an_engine_translates(
-    tmp_path: Path, copy_data: Path, copy_model: Path
-) -> None:
-    where, lines = tmp_path / "memory.json", tmp_path / "lines"
-    lines.write_text("1 2 3\n\n4 5\n")
-    words = ("--model", copy_model, "--data", copy_data, "--input", lines)
-    answer = measured(engine_memory, *words, "--sentences", 40, "--every", 20, where=where)
-    assert [row["sentences"] for row in answer["figures"]] == [0, 20, 40]
-    assert min(row["resident_mib"] for row in answer["figures"]) > 10
 
 
 @pytest.mark.system

@@ -44,7 +44,7 @@ def models(noise: float = 0.0) -> list[Model]:
 
 
 def fitted(losses: np.ndarray, design: Sequence[tuple[int, int]] = DESIGN, **options) -> Fit:
-    options = {"resamples": range(0), **options}
+    options = {"resamples": 0, **options}
     return fit_law(*sizes(design), losses, BASE, **options)
 
 
@@ -58,7 +58,7 @@ def test_the_law_is_the_papers_equation() -> None:
 
 
 def test_every_law_of_table_3_is_found_again() -> None:
-    groups = scaling_table.fit_groups(models(), BASE, resamples=lambda _: range(0))
+    groups = scaling_table.fit_groups(models(), BASE, resamples=0)
     assert [(group.dataset, group.family) for group in groups] == list(LAWS)
     for group in groups:
         planted = LAWS[group.dataset, group.family]
@@ -72,7 +72,7 @@ def test_every_law_of_table_3_is_found_again() -> None:
 def test_intervals_cover_the_truth() -> None:
     """Of 44 constants with noise 0.003, 95 % intervals should miss two or three."""
     binary_models = [model for model in models(NOISE) if model.family == "binary"]
-    groups = scaling_table.fit_groups(binary_models, BASE, resamples=lambda _: range(100))
+    groups = scaling_table.fit_groups(binary_models, BASE, resamples=100)
     for kind in ("jacobian", "bootstrap"):
         covered = sum(
             low <= getattr(LAWS[group.dataset, group.family], name) <= high
@@ -109,12 +109,12 @@ def test_estimate_and_errors_agree_with_curve_fit() -> None:
 
 def test_bootstrap_is_about_as_wide_and_repeatable() -> None:
     losses = noisy()
-    fit = fitted(losses, resamples=range(200), seed=4)
+    fit = fitted(losses, resamples=200, seed=4)
     for name in PARAMETERS:
         curvature, resampled = fit.jacobian[name], fit.bootstrap[name]
         ratio = (resampled[1] - resampled[0]) / (curvature[1] - curvature[0])
         assert 0.6 < ratio < 1.6, name
-    few, repeated, other = (fitted(losses, resamples=range(20), seed=s) for s in (4, 4, 5))
+    few, repeated, other = (fitted(losses, resamples=20, seed=s) for s in (4, 4, 5))
     assert few == repeated
     assert few.bootstrap != other.bootstrap
 
@@ -128,13 +128,13 @@ def test_jacobian_against_finite_differences() -> None:
 def test_the_unit_of_parameters_does_not_matter() -> None:
     encoder, decoder = sizes()
     losses = noisy()
-    unscaled = fit_law(encoder, decoder, losses, BASE, resamples=range(20))
+    unscaled = fit_law(encoder, decoder, losses, BASE, resamples=20)
     millions = fit_law(
         encoder / 1e6,
         decoder / 1e6,
         losses,
         (BASE[0] / 1e6, BASE[1] / 1e6),
-        resamples=range(20),
+        resamples=20,
     )
     assert millions.law.theta == pytest.approx(unscaled.law.theta, rel=1e-6)
     for name in PARAMETERS:
@@ -270,7 +270,7 @@ def test_arms_share_the_baseline() -> None:
 
 
 def test_curves_go_through_the_losses() -> None:
-    (group,) = scaling_table.fit_groups(models()[:24], BASE, resamples=lambda _: range(0))
+    (group,) = scaling_table.fit_groups(models()[:24], BASE, resamples=0)
     for arm, members in scaling_plot.arms(group.models, BASE).items():
         line = np.array(scaling_plot.curve(group, arm, BASE, points=200))
         losses = np.interp([model.parameters for model in members], *line.T)
@@ -326,7 +326,7 @@ def test_families_of_any_name_are_in_the_legends(monkeypatch: pytest.MonkeyPatch
     trained_models = [
         Model(**{**vars(model), "family": "_x"}) for model in with_train_losses(models()[:24])
     ]
-    groups = scaling_table.fit_groups(trained_models, BASE, resamples=lambda _: range(100))
+    groups = scaling_table.fit_groups(trained_models, BASE, resamples=100)
     scaling_plot.plot_scaling(groups, BASE, "law")
     scaling_plot.plot_training(groups, "law-training")
     shown = [

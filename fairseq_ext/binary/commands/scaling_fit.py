@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 
 from fairseq_ext.commands import options
@@ -64,18 +63,12 @@ def _run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise ConfigError(f"`--seed` must be 0 or more, but is {args.seed} instead.")
     extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
-    from tqdm import tqdm
-
     from fairseq_ext.binary.scaling import plot, table
     from fairseq_ext.evaluation import plots
 
-    def resamples(label: str) -> Iterable[int]:
-        name = f"bootstrap {label}".strip()
-        return tqdm(range(args.bootstrap), desc=name, unit="fit", leave=False, disable=None)
-
     models = table.read_table(args.table)
     base = table.baseline(models, args.base)
-    groups = table.fit_groups(models, base, resamples=resamples, seed=args.seed)
+    groups = table.fit_groups(models, base, resamples=args.bootstrap, seed=args.seed)
     fits = table.as_dict(groups, base)
     options.write_json(args.json, {**fits, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:

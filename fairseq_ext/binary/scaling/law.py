@@ -15,13 +15,14 @@ has two intervals: one from the curvature at the optimum, one from refits to res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import OptimizeResult, least_squares
+from tqdm import tqdm
 
 from fairseq_ext.utils.errors import DataError
 
@@ -100,7 +101,7 @@ def fit_law(
     base: tuple[float, float],
     *,
     what: str = "the table",
-    resamples: Iterable[int] = range(500),
+    resamples: int = 500,
     seed: int = 1,
 ) -> Fit:
     """Fit the law to all models at once by least squares, from several starts.
@@ -112,7 +113,7 @@ def fit_law(
             and the decoder-scaling models) counts twice.
         base: (N̄e, N̄d).
         what: the name of these models in messages.
-        resamples: one bootstrap refit for each item; a progress bar over a range goes here.
+        resamples: bootstrap refits, with a progress bar.
         seed: of the bootstrap.
 
     Raises:
@@ -222,7 +223,7 @@ def _cost(search: OptimizeResult) -> float:
 
 
 def _bootstrap(
-    theta: Array, x: Array, y: Array, residuals: Array, resamples: Iterable[int], seed: int
+    theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
 ) -> Array:
     """``[resamples, 4]``, refits to the fitted losses plus residuals drawn with replacement.
 
@@ -236,7 +237,7 @@ def _bootstrap(
     scaled -= scaled.mean()
     generator = np.random.default_rng(seed)
     refits = []
-    for _ in resamples:
+    for _ in tqdm(range(resamples), desc="bootstrap", unit="fit", leave=False, disable=None):
         drawn = fitted + generator.choice(scaled, len(scaled))
         start = theta.copy()
         start[1:3] = np.clip(start[1:3], 1e-3, STEEPEST - 1e-3)

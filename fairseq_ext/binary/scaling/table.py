@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mode
@@ -169,7 +169,7 @@ def fit_groups(
     models: Sequence[Model],
     base: tuple[int, int],
     *,
-    resamples: Callable[[str], Iterable[int]] = lambda _: range(500),
+    resamples: int = 500,
     seed: int = 1,
 ) -> list[Group]:
     """Fit one law for each family on each dataset, in the order of the table.
@@ -177,7 +177,7 @@ def fit_groups(
     Args:
         models: from :func:`read_table`.
         base: from :func:`baseline`; the same for all, so that their α are comparable.
-        resamples: gives the bootstrap's items for a group's label.
+        resamples: bootstrap refits of each group.
         seed: of the bootstrap.
 
     Raises:
@@ -195,7 +195,7 @@ def fit_groups(
             [model.loss for model in group_models],
             base,
             what=f"`{label}`" if label else "the table",
-            resamples=resamples(label),
+            resamples=resamples,
             seed=seed,
         )
         groups.append(Group(family, dataset, tuple(group_models), fit))
