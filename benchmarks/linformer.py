@@ -32,6 +32,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -86,14 +87,8 @@ def build_encoders(options: Namespace, n: int) -> dict[str, nn.Module]:
     return encoders
 
 
-def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], Tensor]:
-    encoder.eval()
-
-    def run() -> Tensor:
-        with torch.no_grad():
-            return encoder(tokens)["encoder_out"][0]
-
-    return run
+def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], dict]:
+    return torch.no_grad()(partial(encoder.eval(), tokens))
 
 
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
@@ -183,21 +178,14 @@ def attention(options: Namespace) -> Cells:
                 for name, module in modules.items()
             }
             candidates = {
-                name: attend(module, x, exact=name == FUSED) for name, module in used.items()
+                name: torch.no_grad()(partial(module, x, *[x] * (2 if name == FUSED else 1)))
+                for name, module in used.items()
             }
             seconds = watch.time(part, candidates)
             pairs = [(name, FUSED) for name in ours]
             tokens = sentences * n
             cells.add(part, n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences)
     return cells
-
-
-def attend(module: nn.Module, x: Tensor, *, exact: bool) -> Callable[[], object]:
-    def run() -> object:
-        with torch.no_grad():
-            return module(x, x, x) if exact else module(x, x)
-
-    return run
 
 
 def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int, float]:
@@ -307,14 +295,8 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
         )
 
 
-def teacher_forced(side: Side, sample: dict) -> Callable[[], Tensor]:
-    model = side.model.eval()
-
-    def run() -> Tensor:
-        with torch.no_grad():
-            return model(**sample["net_input"])[0]
-
-    return run
+def teacher_forced(side: Side, sample: dict) -> Callable[[], tuple]:
+    return torch.no_grad()(partial(side.model.eval(), **sample["net_input"]))
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
@@ -398,14 +380,10 @@ def generate(side: Side, sample: dict, words: int) -> Callable[[], object]:
     return lambda: generator.generate([model], {**sample})
 
 
-def encode(side: Side, sample: dict) -> Callable[[], object]:
-    encoder, inputs = side.model.eval().encoder, sample["net_input"]
-
-    def run() -> object:
-        with torch.no_grad():
-            return encoder(inputs["src_tokens"], src_lengths=inputs["src_lengths"])
-
-    return run
+def encode(side: Side, sample: dict) -> Callable[[], dict]:
+    inputs = sample["net_input"]
+    encoder = side.model.eval().encoder
+    return torch.no_grad()(partial(encoder, inputs["src_tokens"], inputs["src_lengths"]))
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle, product
 
 import numpy as np
@@ -87,11 +88,7 @@ def build(options: Namespace, sizes: tuple[int, ...]) -> dict[str, nn.Module]:
 
 
 def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
-    def run() -> Tensor:
-        with torch.no_grad():
-            return module(values)
-
-    return run
+    return torch.no_grad()(partial(module, values))
 
 
 def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
