@@ -93,19 +93,10 @@ class MLPAttention(nn.Module):
         """Compute ``W_h h_j + b``: ``[B, S, C]`` to ``[B, S, A]``."""
         return F.linear(annotations, self.hidden.weight[:, self.query_dim :], self.hidden.bias)
 
-    def forward(
-        self, query: Tensor, keys: Tensor, keys_exponentials: Tensor | None = None
-    ) -> Tensor:
-        """Score queries ``[B, G, H]`` against keys ``[B, S, A]``: ``[B, G, S]``.
-
-        ``keys_exponentials`` (see :func:`exponentials`) make it faster, but without gradient.
-        """
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Score queries ``[B, G, H]`` against keys ``[B, S, A]``: ``[B, G, S]``."""
         queries = F.linear(query, self.query_weight).unsqueeze(2)  # [B, G, 1, A]
-        if keys_exponentials is None:
-            layer = torch.tanh(queries + keys.unsqueeze(1))
-        else:
-            layer = tanh_of_sum(keys.unsqueeze(1), keys_exponentials.unsqueeze(1), queries)
-        return self.score(layer).squeeze(-1)
+        return self.score(torch.tanh(queries + keys.unsqueeze(1))).squeeze(-1)
 
 
 class GeneralAttention(nn.Module):
@@ -122,9 +113,7 @@ class GeneralAttention(nn.Module):
         """Compute ``W h_j``: ``[B, S, C]`` to ``[B, S, H]``."""
         return self.hidden(annotations)
 
-    def forward(
-        self, query: Tensor, keys: Tensor, keys_exponentials: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Score queries ``[B, G, H]`` against keys ``[B, S, H]``: ``[B, G, S]``."""
         return torch.bmm(query, keys.transpose(1, 2))
 

@@ -12,12 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_ext.gru.attention import (
-    ATTENTION_TYPES,
-    MLPAttention,
-    exponentials,
-    masked_softmax,
-)
+from fairseq_ext.gru.attention import ATTENTION_TYPES, MLPAttention, masked_softmax
 from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
@@ -28,17 +23,11 @@ class Source(NamedTuple):
         annotations: ``[B, S, C]``, ``h_j``.
         keys: ``[B, S, A]``, of the attention.
         padding_mask: ``[B, S]``, true on pads.
-        exponentials: ``e^{2·keys}`` ``[B, S, A]``, or None (:func:`attention.exponentials`).
-        gate_table, output_table: ``[B, S, 3H]``, ``[B, S, O']``, or None
-            (:meth:`AttentiveGRU.tabulate`).
     """
 
     annotations: Tensor
     keys: Tensor
     padding_mask: Tensor
-    exponentials: Tensor | None = None
-    gate_table: Tensor | None = None
-    output_table: Tensor | None = None
 
 
 class State(NamedTuple):
@@ -116,51 +105,9 @@ class AttentiveGRU(nn.Module):
 
     def attend(self, query: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Compute contexts ``[B, G, C]`` and weights ``[B, G, S]`` of queries ``[B, G, H]``."""
-        weights = self._weights(query, source)
+        scores = self.attention(query, source.keys)
+        weights = masked_softmax(scores, source.padding_mask.unsqueeze(1))
         return torch.bmm(weights, source.annotations), weights
-
-    def tabulate(self, source: Source, output: nn.Linear | None) -> Source:
-        """Precompute tables for :meth:`decode`, without gradient.
-
-        A context is a weighted sum of annotations, and both the GRU and the output layer read it
-        through a matrix: ``W c = W Σ_j α_j h_j = Σ_j α_j (W h_j)``. The products ``W h_j`` are
-        computed once, so that a step needs S multiplications for each output instead of C.
-        """
-        if isinstance(self.attention, MLPAttention):
-            source = source._replace(exponentials=exponentials(source.keys))
-        if output is None or self.luong or not self.input_feeding:
-            return source
-        hidden, annotations = self.gru.hidden_size, source.annotations
-        columns = slice(hidden, hidden + annotations.size(-1))
-        return source._replace(
-            gate_table=self._gate_table(source),
-            output_table=F.linear(annotations, output.weight[:, columns]),
-        )
-
-    def decode(
-        self, embedded: Tensor, state: State, source: Source, output: nn.Linear
-    ) -> tuple[Tensor, Tensor, State]:
-        """Run :meth:`step` and the output layer without gradient, with the tables if there are any.
-
-        Args: as for :meth:`step`, and the layer that reads the features.
-
-        Returns:
-            outputs ``[B·G, O']``, attention weights ``[B·G, S]`` and the new state.
-        """
-        if source.gate_table is None:
-            features, weights, state = self.step(embedded, state, source)
-            return output(features), weights, state
-        batch, hidden = source.annotations.size(0), state.hidden.size(-1)
-        weights = self._weights(state.hidden.view(batch, -1, hidden), source)  # [B, G, S]
-        read = torch.bmm(weights, source.gate_table)  # W_c c: [B, G, 3H]
-        gates = self._embedding_gates(embedded) + read.flatten(0, 1)
-        hidden_state = self._advance(gates, None, state.hidden)
-        outputs = torch.addmm(output.bias, hidden_state, output.weight[:, :hidden].t())
-        outputs.addmm_(embedded, output.weight[:, -self.embed_dim :].t())
-        outputs = torch.baddbmm(
-            outputs.view(batch, -1, outputs.size(-1)), weights, source.output_table
-        )
-        return outputs.flatten(0, 1), weights.flatten(0, 1), State(hidden_state, None)
 
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
         """Advance every row by one target word.
@@ -196,7 +143,7 @@ class AttentiveGRU(nn.Module):
                 gates,
                 hidden,
                 source.keys,
-                self._gate_table(source),
+                F.linear(source.annotations, self.gru.weight_ih_l0[:, self.embed_dim :]),  # W_c h_j
                 source.padding_mask,
                 self.attention.query_weight,
                 self.attention.score.weight,
@@ -207,10 +154,6 @@ class AttentiveGRU(nn.Module):
             contexts = torch.bmm(weights.transpose(0, 1), source.annotations).transpose(0, 1)
             return self._features(states, contexts, embedded), weights, State(states[-1], None)
         return self._loop(gates, embedded, hidden, source)
-
-    def _weights(self, query: Tensor, source: Source) -> Tensor:
-        scores = self.attention(query, source.keys, source.exponentials)
-        return masked_softmax(scores, source.padding_mask.unsqueeze(1))
 
     def _loop(
         self, gates: Tensor, embedded: Tensor, hidden: Tensor, source: Source
@@ -246,10 +189,6 @@ class AttentiveGRU(nn.Module):
     def _embedding_gates(self, embedded: Tensor) -> Tensor:
         weight = self.gru.weight_ih_l0[:, : self.embed_dim]
         return F.linear(embedded, weight, self.gru.bias_ih_l0)
-
-    def _gate_table(self, source: Source) -> Tensor:
-        """Compute ``W_c h_j``: ``[B, S, 3H]``."""
-        return F.linear(source.annotations, self.gru.weight_ih_l0[:, self.embed_dim :])
 
     def _advance(self, gates: Tensor, fed: Tensor | None, hidden: Tensor) -> Tensor:
         if fed is not None:

@@ -28,10 +28,6 @@ from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
 from fairseq_ext.training.loss import OutputLayer
 
-# The tables of a batch have S · V values for each sentence. They are not built if they would have
-# more values than this (256 MiB in fp32).
-LARGEST_TABLE = 2**26
-
 IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
@@ -188,9 +184,6 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         The second part has ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None if
         generation does not need it.
         """
-        plain = torch.is_grad_enabled() or self.training or self.dropout.apply_during_inference
-        if incremental_state is not None and not (features_only or plain):
-            return self._decode(prev_output_tokens, encoder_out, incremental_state)
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (features if features_only else self.output_layer(features)), extra
 
@@ -208,31 +201,25 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             features, weights, _ = self.recurrence(embedded, hidden, source)
         else:
             embedded = self._embed(prev_output_tokens[:, -1])  # [R, E]
-            state, source = self._load(incremental_state, encoder_out, tables=False)
+            saved = self.get_incremental_state(incremental_state, "state")
+            if saved is None:
+                source = self._source(encoder_out)
+                state = self.recurrence.initial(encoder_out["hidden"][0])
+            else:  # the encoder's output still has all of the source but the keys
+                annotations = encoder_out["encoder_out"][0].transpose(0, 1)
+                source = Source(annotations, saved["keys"], encoder_out["encoder_padding_mask"][0])
+                state = State(saved["hidden"], saved.get("fed"))
             features, weights, state = self.recurrence.step(embedded, state, source)
-            self._store(incremental_state, state, source)
+            fed = {} if state.fed is None else {"fed": state.fed}
+            saved = {"hidden": state.hidden, **fed, "keys": source.keys}
+            self.set_incremental_state(incremental_state, "state", saved)
             features, weights = features.unsqueeze(0), weights.unsqueeze(0)
-        return self.dropout(features.transpose(0, 1)), self._extra(weights.transpose(0, 1))
-
-    def _decode(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: dict[str, list[Tensor]],
-        incremental_state: IncrementalState,
-    ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
-        state, source = self._load(incremental_state, encoder_out, tables=True)
-        outputs, weights, state = self.recurrence.decode(
-            self._embed(prev_output_tokens[:, -1]), state, source, self.reads_features
-        )
-        self._store(incremental_state, state, source)
-        if self.tied:
-            outputs = self.output_projection(outputs)
-        return outputs.unsqueeze(1), self._extra(weights.unsqueeze(1))
+        attention = weights.transpose(0, 1).contiguous() if self.need_attn else None
+        return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Compute ``W_o [s_t; c_t; E y_{t-1}] + b_o``: ``[B, T, O]`` to logits ``[B, T, V]``."""
-        outputs = self.reads_features(features)
-        return self.output_projection(outputs) if self.tied else outputs
+        return self.output_projection(self.last_product(features).features)
 
     def last_product(self, features: Tensor) -> OutputLayer:
         """Return the last product of :meth:`output_layer`, which the loss computes in chunks."""
@@ -267,46 +254,9 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.dropout(self.embed_tokens(tokens))
 
-    @property
-    def reads_features(self) -> nn.Linear:
-        """The layer that reads the features: ``W_o``, or the projection before a tied ``W_o``."""
-        return self.to_embedding if self.tied else self.output_projection
-
-    def _extra(self, weights: Tensor) -> dict[str, list[Tensor | None]]:
-        return {"attn": [weights.contiguous() if self.need_attn else None]}
-
     def _source(self, encoder_out: dict[str, list[Tensor]]) -> Source:
         annotations = encoder_out["encoder_out"][0].transpose(0, 1)
         return self.recurrence.source(annotations, encoder_out["encoder_padding_mask"][0])
-
-    def _load(
-        self,
-        incremental_state: IncrementalState,
-        encoder_out: dict[str, list[Tensor]],
-        tables: bool,
-    ) -> tuple[State, Source]:
-        """Load state and source from the previous step or, at the first step, from the encoder."""
-        saved = self.get_incremental_state(incremental_state, "state")
-        if saved is None:
-            source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
-            sentences, length = source.padding_mask.shape
-            entries = sentences * length * self.reads_features.out_features
-            pays = hidden.size(0) > sentences and entries <= LARGEST_TABLE
-            if tables:
-                source = self.recurrence.tabulate(source, self.reads_features if pays else None)
-            return self.recurrence.initial(hidden), source
-        annotations = encoder_out["encoder_out"][0].transpose(0, 1)
-        of_source = {name: saved[name] for name in saved if name in Source._fields}
-        padding_mask = encoder_out["encoder_padding_mask"][0]
-        source = Source(annotations, padding_mask=padding_mask, **of_source)
-        return State(saved["hidden"], saved.get("fed")), source
-
-    def _store(self, incremental_state: IncrementalState, state: State, source: Source) -> None:
-        """Save state and source for the next step, but not the encoder's annotations and mask."""
-        saved = {**state._asdict(), **source._asdict()}
-        del saved["annotations"], saved["padding_mask"]
-        saved = {name: value for name, value in saved.items() if value is not None}
-        self.set_incremental_state(incremental_state, "state", saved)
 
 
 # Section 5 of the paper. Its count of 43,564,519 parameters implies embeddings of size 100. It does

@@ -134,26 +134,6 @@ def test_tanh_of_sum_is_a_tanh(scale: float) -> None:
     assert exponentials(keys.half()) is None
 
 
-@pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
-def test_decoding_from_tables_equals_steps(kind: str, order: str, feeding: bool) -> None:
-    model = build(kind, order, feeding)
-    _, state, annotations, mask = inputs(model, 1, 5)
-    beam, output = 4, nn.Linear(model.output_dim, 11).double()
-    words = torch.randn(6, 3 * beam, model.embed_dim, dtype=torch.double)
-    with torch.no_grad():
-        source = model.source(annotations, mask)
-        tables = model.tabulate(source, output)
-        assert (tables.gate_table is not None) == (order == "bahdanau" and feeding)
-        assert (tables.exponentials is not None) == (kind == "mlp")
-        plain_state = table_state = model.initial(state.repeat_interleave(beam, dim=0))
-        for word in words:
-            feature, weight, plain_state = model.step(word, plain_state, source)
-            actual, found_weight, table_state = model.decode(word, table_state, tables, output)
-            torch.testing.assert_close(actual, output(feature), rtol=0, atol=1e-12)
-            torch.testing.assert_close(found_weight, weight, rtol=0, atol=1e-12)
-            torch.testing.assert_close(table_state.hidden, plain_state.hidden, rtol=0, atol=1e-12)
-
-
 def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
     """The parameter count of the paper decides between the two GRUs (docs/gru.md)."""
     torch.manual_seed(0)
