@@ -104,22 +104,18 @@ class Side:
 
     def on_fused_attention(self) -> Side:
         """Copy the model, with ``scaled_dot_product_attention`` in all attentions."""
-        twin = copy.copy(self)
-        twin.model = copy.deepcopy(self.model)
-        for name, module in list(twin.model.named_modules()):
-            if isinstance(module, MultiheadAttention):
-                twin.model.set_submodule(name, FusedAttention(module))
-        twin.optimizer = None
-        return twin
+        return self._exchanged(MultiheadAttention, FusedAttention)
 
     def on_packed_weights(self) -> Side:
         """Copy the model, with weights packed by oneDNN in linear layers that are called so."""
+        return self._exchanged(nn.Linear, PackedLayer)
+
+    def _exchanged(self, kind: type[nn.Module], replacement: Callable[..., nn.Module]) -> Side:
         twin = copy.copy(self)
-        twin.model = copy.deepcopy(self.model)
+        twin.model, twin.optimizer = copy.deepcopy(self.model), None
         for name, module in list(twin.model.named_modules()):
-            if isinstance(module, nn.Linear):
-                twin.model.set_submodule(name, PackedLayer(module))
-        twin.optimizer = None
+            if isinstance(module, kind):
+                twin.model.set_submodule(name, replacement(module))
         return twin
 
     def train_step(self, sample: dict) -> None:
