@@ -44,7 +44,7 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
     return values.gather(1, index)
 
 
-def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int]:
+def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
     """Find the sentences that remain when beam search reorders its rows.
 
     Beam search reorders the rows at every step, but nearly always within each sentence. Tensors
@@ -56,15 +56,12 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> tuple[Tensor, int
         rows_per_sentence: rows of each sentence now.
 
     Returns:
-        the sentences ``[B']`` to keep, one for each group of new rows, and the size of the groups.
-        The size is 1 where the sentences have different numbers of rows.
+        the sentences ``[B']`` to keep: one for each group of new rows, or one for each row where
+        sentences have different numbers of rows.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
     sentence_order, counts = torch.unique_consecutive(sentences, return_counts=True)
-    group = int(counts[0])
-    if bool((counts == group).all()):
-        return sentence_order, group
-    return sentences, 1
+    return sentence_order if bool((counts == counts[0]).all()) else sentences
 
 
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
@@ -91,7 +88,7 @@ def reorder_rows(
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}
     if count == 1:
         return reordered
-    sentences, _ = select_sentences(order, rows.size(0) // count)
+    sentences = select_sentences(order, rows.size(0) // count)
     for name in (AXES.keys() & encoder_out.keys()) - {by_row}:
         reordered[name] = [keep_sentences(v, AXES[name], sentences) for v in encoder_out[name]]
     return reordered

@@ -234,7 +234,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         if saved is None:
             return
         hidden = saved["hidden"]
-        sentences, _ = select_sentences(new_order, hidden.size(0) // saved["keys"].size(0))
+        sentences = select_sentences(new_order, hidden.size(0) // saved["keys"].size(0))
         reordered = {
             name: value.index_select(0, new_order)
             if name in State._fields

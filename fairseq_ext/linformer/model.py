@@ -243,7 +243,7 @@ class SourceAttention(attention.LinformerAttention):
         if saved is None:
             return
         keys = saved["keys"]
-        sentences, _ = select_sentences(new_order, saved["rows"].size(0) // keys.size(0))
+        sentences = select_sentences(new_order, saved["rows"].size(0) // keys.size(0))
         reordered = {
             "keys": keep_sentences(keys, 0, sentences),
             "values": keep_sentences(saved["values"], 0, sentences),

@@ -229,7 +229,7 @@ class DecoderState:
         rows, heads = self._past.shape[2:4]
         sentences = self.sources[0].keys.size(0) // heads
         if sentences > 1:
-            sentence_order, _ = select_sentences(order, rows // sentences)
+            sentence_order = select_sentences(order, rows // sentences)
             if not sentence_order.equal(torch.arange(sentences, device=sentence_order.device)):
                 self._select_sources(sentence_order, heads)
         self._past = self._past.index_select(2, order)
