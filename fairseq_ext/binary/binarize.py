@@ -149,17 +149,14 @@ class Binarizer:
     @torch.no_grad()
     def bits(self, x: Tensor, grad: bool = True) -> Bits:
         """Signs and level for a product with its own backward pass; ``grad``: prepare for it."""
-        magnitudes = x.abs()
-        levels = self._levels(magnitudes, -1)
-        passes = magnitudes.le_(levels.limit).to(torch.int8) if grad else None
+        levels = self.levels(x)
+        passes = levels.passes(x).to(torch.int8) if grad else None
         return Bits(levels.signs(x).to(torch.int8), levels.level, passes, levels.slope)
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
         """The levels of ``x``, of which numbers along ``dim`` share a bound."""
-        return self._levels(x.abs(), dim)
-
-    def _levels(self, magnitudes: Tensor, dim: int | tuple[int, ...]) -> Levels:
+        magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)
             return Levels(mean, torch.ones_like(mean), mean)

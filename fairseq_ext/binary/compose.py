@@ -90,7 +90,7 @@ def stages_of(cfg: Any, selection: switches.Switches) -> list[int]:
     return stages.lengths(cfg.stage_updates, fewest)
 
 
-def staged_layers(model: nn.Module) -> Iterator[stages.StagedLayer]:
+def staged_layers(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the layers of a model that are binary in some stage."""
     for module in model.modules():
         layer = isinstance(module, BinaryLinear) and (module.weights or module.inputs)

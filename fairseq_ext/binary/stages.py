@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,6 @@ from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 NAMES = ("float", "binary weights", "binary weights and activations")
-
-
-class StagedLayer(Protocol):
-    """A layer that is binarized by stage."""
-
-    def set_stage(self, stage: int) -> None:
-        """Compute as in this stage from now on."""
 
 
 def lengths(text: str, fewest: int = 1) -> list[int]:
@@ -73,12 +66,12 @@ class Stage(nn.Module):
     not with ``--reset-optimizer``, and not for fine-tuning.
 
     Args:
-        layers: the layers to keep in the stage.
+        layers: the layers to keep in the stage, by their ``set_stage``.
         stages: the number of updates of each stage (:func:`lengths`); if it is empty, everything is
             binary from the start.
     """
 
-    def __init__(self, layers: Iterable[StagedLayer], stages: list[int]) -> None:
+    def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:
         super().__init__()
         self._layers, self.stages = tuple(layers), stages
         self._warned = False
