@@ -91,15 +91,13 @@ def measure(options: Namespace) -> Cells:
         cells.add(measurement, n, seconds, pairs, tokens=32 * n)
 
     for n, lengths in LENGTHS.items():
-        both = torch.tensor(lengths)
-        sample = sample_of(both, both, size, options.device)
+        sample = sample_of(*[torch.tensor(lengths)] * 2, size, options.device)
         runs = {name: recurrence(sides[name], sample, name != GRU) for name in (GRU, peer)}
         add("recurrence", n, runs)
         steps = {name: partial(side.train_step, sample) for name, side in sides.items()}
         add("training step", n, steps)
     for count in (32, 1):
-        both = torch.tensor([25] * count)
-        sample = sample_of(both, both, size, options.device)
+        sample = sample_of(*[torch.tensor([25] * count)] * 2, size, options.device)
         runs = {name: generate(side, sample, 25) for name, side in sides.items()}
         add(f"beam-5 generation, sentences: {count}", 25, runs)
     return cells

@@ -197,13 +197,13 @@ def require_equal(work: Path, name: str) -> None:
 
 def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
     """Time all ways on the smaller corpus in turn, then ours on the larger one."""
-    rows = {way: {"name": way[0], "cores": way[1]} for way in ways(work, "small")}
-    trials = {way: [] for way in rows}
+    rows = {method: {"name": method[0], "cores": method[1]} for method in ways(work, "small")}
+    trials = {method: [] for method in rows}
     for _ in range(options.rounds):
-        for way, jobs in ways(work, "small").items():
-            trials[way].append(watched(jobs))
-            print(*way, *trials[way][-1], file=sys.stderr)
-            if way[0] != OURS:
+        for method, jobs in ways(work, "small").items():
+            trials[method].append(watched(jobs))
+            print(*method, *trials[method][-1], file=sys.stderr)
+            if method[0] != OURS:
                 require_equal(work, "small")
     large = {
         "name": OURS,
@@ -212,7 +212,10 @@ def measure(options: Namespace, work: Path) -> list[dict[str, Any]]:
     }
     return [
         large,
-        *(row | figures(options.peer_pairs, way[1], trials[way]) for way, row in rows.items()),
+        *(
+            row | figures(options.peer_pairs, method[1], trials[method])
+            for method, row in rows.items()
+        ),
     ]
 
 

@@ -145,9 +145,9 @@ def fit_law(
     ends = (best.x, best.x)
     if len(refits):
         ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    alpha, *others = best.x.tolist()
+    alpha, *rest = best.x.tolist()
     return Fit(
-        law=Law(float(np.exp(alpha)), *others, base=base),
+        law=Law(float(np.exp(alpha)), *rest, base=base),
         models=len(target),
         r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
         residual_sd=deviation,
