@@ -156,13 +156,14 @@ class TranslationTransformer(TransformerModelBase):
             ConfigError: options that do not fit each other, such as heads that do not divide the
                 embedding dimension, or embeddings that cannot be shared.
         """
-        cfg = with_defaults(cfg, cls.Config, task)
-        if cfg.share_all_embeddings:
-            require_shareable(cfg, task.source_dictionary, task.target_dictionary)
-        model = super().build_model(transformer_config(cls.prepare(cfg)), task)
-        cls.complete(model, cfg)
+        options: Any = with_defaults(cfg, cls.Config, task)
+        if options.share_all_embeddings:
+            require_shareable(options, task.source_dictionary, task.target_dictionary)
+        prepared: Any = cls.prepare(options)
+        model = super().build_model(transformer_config(prepared), task)
+        cls.complete(model, options)
         for change in after_build:
-            change(model, cfg)
+            change(model, options)
         return model
 
     @classmethod
