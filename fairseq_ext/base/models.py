@@ -1,4 +1,4 @@
-"""What our architectures share: registration, embedding tables, the base of Transformers."""
+"""Registration of architectures, embedding tables, and the base of those like Transformers."""
 
 from __future__ import annotations
 
