@@ -50,7 +50,8 @@ def draw(
         columns = min(len(panels), IN_A_ROW)
         rows = ceil(len(panels) / columns)
         figure = Figure(figsize=(5.2 * columns, (4.2 + room) * rows), layout="constrained")
-        places = figure.subplots(rows, columns, squeeze=False).flat
+        same = all(len(panel) == 2 for panel in panels.values())
+        places = figure.subplots(rows, columns, squeeze=False, sharey=same).flat
         for (title, (measurement, names, *figures)), axes in zip(
             panels.items(), places, strict=False
         ):
@@ -117,4 +118,5 @@ def _scale(axes: Axes, lengths: list[int]) -> None:
         axes.yaxis.set_major_locator(LogLocator(base=2, subs=(1, 1.25, 1.5, 1.75)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_tick_params(labelleft=True)
     axes.grid(True)
