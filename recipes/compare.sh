@@ -24,13 +24,12 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
   --from NAME    start from the last checkpoint of model NAME in --out, as the next stage of a
                  schedule
   --tokenize     tokenize as Moses does, and detokenize before sacrebleu
-  --no-table     write results.md and results.json without showing them, for a recipe with a
-                 table of its own
+  --no-table     make no table, for a recipe with one of its own
   --out DIR      shared data, and a folder for each model     (runs/compare-DATA_DIR-SRC-TGT)
   --help         this text
 
 All models share the binarized data. Two calls with the same --out may run at the same time, each
-with its own architectures; the table always shows every model finished so far. Finished steps
+with its own architectures; the table (compare.*) always shows every model finished so far. Finished steps
 are not repeated. OMP_NUM_THREADS is the number of CPU threads (1). DRY_RUN=1 only prints the
 commands.
 HELP
@@ -133,6 +132,18 @@ model=${flags[*]}"
     stage "evaluate" evaluate_one "models/$name"
 )
 
+compare_finished() {
+    local folder systems=() undo=(--detokenize "$tgt")
+    [[ -n "$tokenize" ]] || undo=(--keep-tokens)
+    cd "$out"
+    for folder in models/*; do
+        [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run
+        systems+=(--system "${folder#models/}=$folder/generated.txt,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+    done
+    run fairseq-ext compare "${systems[@]}" --ref "$data/test.$tgt" \
+        "${undo[@]}" --tokenized-ref "text/test.$tgt" -o compare
+}
+
 # What makes it the same data: one setting per line.
 settings() {
     cat <<SETTINGS
@@ -157,12 +168,9 @@ main() {
         compare_one "$model"
     done
     if dry || joining; then exit; fi
-    if ((table == 0)); then
-        python "$REPO/recipes/report.py" compare --dir "$out" >/dev/null
-        exit
-    fi
-    python "$REPO/recipes/report.py" compare --dir "$out"
-    printf '\nEverything is in %s: results.md, results.json and the models\n' "$out"
+    ((table)) || exit 0
+    compare_finished
+    printf '\nEverything is in %s: compare.md, its numbers and picture, and the models\n' "$out"
 }
 
 # On one line: bash reads a script while it runs, and this one may be edited meanwhile.

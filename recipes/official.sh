@@ -277,7 +277,7 @@ main() {
     stage draw draw
     [[ -z "$against" ]] || draw_lengths "$against"
     dry && exit
-    python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" --title \
+    python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" --title \
         "$src → $tgt, $arch, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
     printf '\nEverything is in %s:\n' "$out"
     for file in results.md curves.png lengths.png gates.png checkpoints/average.pt; do

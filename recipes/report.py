@@ -1,8 +1,7 @@
 #!/usr/bin/env python
-"""Write the recipes' final tables: scores, speed, size and times, and sample translations.
+"""Write a recipe's final table: scores, speed, size and times, and sample translations.
 
-    python recipes/report.py run --dir runs/… --src en --tgt de --title TEXT
-    python recipes/report.py compare --dir runs/…
+    python recipes/report.py --dir runs/… --src en --tgt de --title TEXT
 
 It reads what the stages have left in the folder: ``scores.json``, ``train.log``, ``hyp.LANG``
 and the stage times; and writes ``results.json`` and ``results.md`` there.
@@ -17,13 +16,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fairseq_ext.evaluation.score import TOKENIZED_BLEU
 from fairseq_ext.evaluation.tables import aligned, markdown, verbatim
 from fairseq_ext.evaluation.training_log import Training, read_training
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import EnvironmentProblem
-
-TOKENIZED = TOKENIZED_BLEU.partition(" ")[0]
 
 
 def stage_seconds(folder: Path) -> dict[str, int]:
@@ -97,46 +93,6 @@ def report_run(folder: Path, decoded: Path, src: str, tgt: str, title: str, coun
     return f"Sample translations\n\n{listed}{title}\n\n{aligned(rows)}"
 
 
-def report_comparison(folder: Path) -> str:
-    """Return the table of finished models in ``folder``; writes it as JSON and Markdown, too.
-
-    Raises:
-        ValueError: no model has been scored yet.
-    """
-    folders = (path.parent for path in folder.glob("models/*/scores.json"))
-    models = sorted(model for model in folders if ".old-" not in model.name)  # see open_run
-    if not models:
-        raise ValueError(f"`{folder}` holds no finished model.")
-    rows, figures, signatures = [], {}, {}
-    for model in models:
-        scores = json.loads((model / "scores.json").read_text(encoding="utf-8"))["scores"]
-        training = read_training((model / "train.log").read_text(encoding="utf-8"))
-        settings = (model / "settings.txt").read_text(encoding="utf-8").strip().split("\n")
-        figures[model.name] = {"settings": settings, "scores": scores, **asdict(training)}
-        signatures |= {_short(score["name"]): score["signature"] for score in scores}
-        speed = training.tokens_per_second
-        rows.append(
-            (
-                model.name,
-                *(f"{score['value']:.2f}" for score in scores),
-                f"{training.parameters:,}",
-                f"{training.updates:,}",
-                f"{speed:,.0f}" if speed else "–",
-                f"{training.seconds / 60:.1f}",
-            )
-        )
-    columns = ("parameters", "updates", "tokens/s", "minutes in updates")
-    table = [("model", *signatures, *columns), *rows]
-    notes = "\n".join(f"- {name}: `{signature}`" for name, signature in signatures.items())
-    write(folder / "results.json", json.dumps(figures, ensure_ascii=False, indent=2))
-    write(folder / "results.md", f"{markdown(table)}\n\n{notes}")
-    return f"{aligned(table)}\n\n{notes}"
-
-
-def _short(name: str) -> str:
-    return TOKENIZED if name.startswith(TOKENIZED) else name
-
-
 def write(path: Path, text: str) -> None:
     """Write lines to a file: all of them, or none."""
     with files.atomic_write(path) as file:
@@ -146,23 +102,16 @@ def write(path: Path, text: str) -> None:
 def main() -> None:
     """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    commands = parser.add_subparsers(required=True, dest="command")
-    run_parser = commands.add_parser("run", help="one run")
-    run_parser.add_argument("--src", required=True)
-    run_parser.add_argument("--tgt", required=True)
-    run_parser.add_argument("--title", required=True, help="the table's heading")
-    run_parser.add_argument("--samples", type=int, default=10, help="how many translations to show")
-    run_parser.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
-    comparison_parser = commands.add_parser("compare", help="the finished models of a comparison")
-    for command in (run_parser, comparison_parser):
-        command.add_argument("--dir", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--dir", type=Path, required=True, help="the run's folder")
+    parser.add_argument("--src", required=True)
+    parser.add_argument("--tgt", required=True)
+    parser.add_argument("--title", required=True, help="the table's heading")
+    parser.add_argument("--samples", type=int, default=10, help="how many translations to show")
+    parser.add_argument("--decoded", default=".", help="subfolder with hyp.TGT and scores.json")
     args = parser.parse_args()
     try:
-        if args.command == "run":
-            decoded = args.dir / args.decoded
-            print(report_run(args.dir, decoded, args.src, args.tgt, args.title, args.samples))
-        else:
-            print(report_comparison(args.dir))
+        decoded = args.dir / args.decoded
+        print(report_run(args.dir, decoded, args.src, args.tgt, args.title, args.samples))
     except (OSError, ValueError, EnvironmentProblem) as error:
         sys.exit(f"report: error: {error}")
 

@@ -218,7 +218,7 @@ main() {
     stage score score
     stage draw draw
     dry && exit
-    python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" --title \
+    python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" --title \
         "$src → $tgt, $preset, beam $beam, $(wc -l <"reference/test.$tgt") test sentences"
     printf '\nEverything is in %s:\n' "$out"
     for file in results.md curves.png lengths.png checkpoints/checkpoint_last.pt; do

@@ -155,7 +155,7 @@ main() {
     stage beam decode 5
     dry && exit
     for beam in 1 5; do
-        python "$REPO/recipes/report.py" run --dir . --decoded "beam$beam" --src es --tgt en \
+        python "$REPO/recipes/report.py" --dir . --decoded "beam$beam" --src es --tgt en \
             --title "es → en, $arch, beam $beam, $(wc -l <text/test.en) unseen sentences"
     done
     printf '\nEverything is in %s\n' "$out"

@@ -243,7 +243,7 @@ main() {
     stage draw draw
     dry && exit
     printf '%s\n' "$model" >model.txt
-    python "$REPO/recipes/report.py" run --dir . --src "$src" --tgt "$tgt" \
+    python "$REPO/recipes/report.py" --dir . --src "$src" --tgt "$tgt" \
         --title "$src → $tgt, $model, greedy, $(wc -l <"text/test.$tgt") test sentences"
     printf '\nEverything is in %s:\n' "$out"
     for file in results.md table3.md curves.png checkpoints/checkpoint_best.pt; do
