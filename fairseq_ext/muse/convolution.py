@@ -43,37 +43,11 @@ def band(weights: Tensor, left: int) -> Tensor:
     Returns:
         ``[N, T, T]``.
     """
-    return _Band.apply(weights, left)
-
-
-class _Band(torch.autograd.Function):
-    """The function :func:`band` with its gradient.
-
-    It writes rows of length ``T + K`` and reads rows of length ``T + K - 1``, so that each row is
-    one column further to the right than the row above it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, left: int) -> Tensor:
-        ctx.left, ctx.taps = left, weights.size(-1)
-        written, read = _skewed(weights, ctx.taps)
-        written.copy_(weights)
-        return read[..., left : left + weights.size(1)]  # [N, T, T]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        written, read = _skewed(grad, ctx.taps)
-        read[..., ctx.left : ctx.left + grad.size(1)] = grad  # [N, T, T]
-        return written, None  # [N, T, K]
-
-
-def _skewed(like: Tensor, taps: int) -> tuple[Tensor, Tensor]:
-    """Make two views of the same zeros: taps ``[N, T, K]`` and their band ``[N, T, T + K - 1]``."""
-    count, length, _ = like.shape
-    cells = like.new_zeros(count, length * (length + taps))  # [N, T (T + K)]
-    written = cells.view(count, length, -1)[..., :taps]  # [N, T, K]
-    return written, cells[:, : length * (length + taps - 1)].view(count, length, -1)
+    count, length, taps = weights.shape
+    # Rows of length T + K, read as rows of length T + K - 1, are each one column further right.
+    cells = F.pad(weights, (0, length)).flatten(1)  # [N, T (T + K)]
+    rows = cells[:, : length * (length + taps - 1)].view(count, length, -1)
+    return rows[..., left : left + length]
 
 
 def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
