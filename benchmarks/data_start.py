@@ -40,13 +40,13 @@ TRAIN += "--max-update 1 --no-save --disable-validation --num-workers 0 --no-pro
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
-def arguments(words: list[str] | None) -> Namespace:
+def arguments() -> Namespace:
     parser = shared_options.parser_with(__doc__, repeats=5, tokens=4_000, vocabulary=1_000)
     add = parser.add_argument
     add("--pairs", type=int, nargs="+", default=[1_000_000, 4_000_000, 16_000_000])
     add("--base", type=int, default=1_000, help="pairs whose start is taken off")
     add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
-    return parser.parse_args(words)
+    return parser.parse_args()
 
 
 def write(folder: Path, pairs: int, vocabulary: int) -> Path:
@@ -115,8 +115,8 @@ def row(
     return figures
 
 
-def main(words: list[str] | None = None) -> None:
-    options = arguments(words)
+def main() -> None:
+    options = arguments()
     rows = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         base = measure(options, Path(folder), options.base)

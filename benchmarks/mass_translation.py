@@ -36,7 +36,7 @@ COMMAND = (sys.executable, "-m", "fairseq_ext", "translate")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
-def arguments(words: list[str] | None) -> Namespace:
+def arguments() -> Namespace:
     parser = shared_options.parser_with(__doc__, repeats=3)
     add = parser.add_argument
     add("model", type=Path, help="a bundle, or a checkpoint with --data")
@@ -49,7 +49,7 @@ def arguments(words: list[str] | None) -> Namespace:
     add("--part-lines", type=int, default=2_000)
     add("--beam", type=int, default=5)
     add("--seed", type=int, default=1, help="of the moments of kills")
-    return parser.parse_args(words)
+    return parser.parse_args()
 
 
 class Texts:
@@ -162,8 +162,8 @@ def kills(texts: Texts) -> dict[str, object]:
     return figures
 
 
-def main(words: list[str] | None = None) -> None:
-    options = arguments(words)
+def main() -> None:
+    options = arguments()
     with tempfile.TemporaryDirectory() as temporary:
         texts = Texts(options, Path(temporary))
         results = {"memory": memory(texts), "workers": workers(texts), "kills": kills(texts)}

@@ -212,8 +212,8 @@ def draw(cells: Cells, output: Path) -> None:
     pictures.draw(cells, panels, output, order=SYSTEMS, xlabel="clients")
 
 
-def main(words: list[str] | None = None) -> None:
-    options = arguments().parse_args(words)
+def main() -> None:
+    options = arguments().parse_args()
     cells = Cells("Serving over HTTP", axis="clients", unit="requests_per_second")
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)

@@ -30,7 +30,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 BLOCK = 10_000  # pairs written at a time; repeated ones are of the same block
 
 
-def arguments(words: list[str] | None) -> Namespace:
+def arguments() -> Namespace:
     parser = shared_options.parser_with(__doc__, vocabulary=100_000)
     add = parser.add_argument
     add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
@@ -39,7 +39,7 @@ def arguments(words: list[str] | None) -> Namespace:
     add("--part-lines", type=int, default=200_000)
     add("--seed", type=int, default=1)
     add("--folder", type=Path, help="on the disk to use (the system's temporary folder)")
-    return parser.parse_args(words)
+    return parser.parse_args()
 
 
 def made_up(options: Namespace, count: int) -> Iterator[list[str]]:
@@ -90,8 +90,8 @@ def one(options: Namespace, source: Path, count: int, workers: int) -> dict[str,
     return row
 
 
-def main(words: list[str] | None = None) -> None:
-    options = arguments(words)
+def main() -> None:
+    options = arguments()
     logging.getLogger().setLevel(logging.WARNING)
     rows = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

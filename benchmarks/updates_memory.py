@@ -28,14 +28,16 @@ SIDES = {
 }
 
 
-def arguments(words: list[str] | None) -> Namespace:
-    parser = shared_options.parser_with(__doc__, threads=1, dropout=0.1, tokens=[1_000, 4_000])
+def arguments() -> Namespace:
+    parser = shared_options.parser_with(
+        __doc__, threads=1, device="cpu", dropout=0.1, tokens=[1_000, 4_000]
+    )
     add = parser.add_argument
     add("--models", nargs="+", default=list(updates.WITHOUT_PLUGIN), choices=updates.MODELS)
     add("--vocabularies", type=int, nargs="+", default=[8_000, 32_000])
     add("--updates", type=int, default=2)
     add("--verbose", action="store_true", help="show what the sides log")
-    return parser.parse_args(words)
+    return parser.parse_args()
 
 
 def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]) -> dict[str, Any]:
@@ -54,8 +56,8 @@ def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]
     }
 
 
-def main(words: list[str] | None = None) -> None:
-    options = arguments(words)
+def main() -> None:
+    options = arguments()
     shared_options.begin(options)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
