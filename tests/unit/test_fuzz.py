@@ -105,7 +105,7 @@ def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) 
     ]
     base = scaling_table.baseline(models)
     with suppress(DataError):
-        (group,) = scaling_table.fit_groups(models, base, resamples=lambda _: range(3))
+        (group,) = scaling_table.fit_groups(models, base, resamples=3)
         assert group.fit.models == 6
 
 
