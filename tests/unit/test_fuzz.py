@@ -76,7 +76,7 @@ def test_a_damaged_sentence_number_costs_no_memory(tmp_path: Path) -> None:
     assert "lacks 29999999 of 30000001 sentences: number 1, 2, 3, 4, 5, …" in str(caught.value)
     assert peak < 1 << 20
     path = write_lines(tmp_path / "out", ["H-" + "9" * 400 + "\t-1\tb"])
-    with pytest.raises(DataError, match=r"line 1: the sentence number 9{20}… is out of range"):
+    with pytest.raises(DataError, match="holds no hypotheses"):
         outputs.read_generated(path)
 
 
