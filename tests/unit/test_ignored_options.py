@@ -55,8 +55,11 @@ OTHERWISE = {
         *("task", "tokenizer", "bpe", "num_shards"),
         *("encoder_xformers_att_config", "decoder_xformers_att_config", "pad", "eos", "unk"),
     },  # saved, or refused
-    "generate": {"engine", "shortlist", "num_shards", "shard_id", "no_progress_bar"},
-    "interactive": {"engine", "shortlist", "num_shards", "shard_id"},
+    "generate": {
+        *("engine", "shortlist", "num_shards", "shard_id", "no_progress_bar"),
+        "memory_efficient_fp16",  # sets fp16
+    },
+    "interactive": {"engine", "shortlist", "num_shards", "memory_efficient_fp16"},
     "preprocess": set(),
 }
 """Options that the plugin makes work or refuses, or that are stored with the model."""
@@ -102,6 +105,7 @@ def test_what_is_named_is_not_read(command: str) -> None:
     """But for names that something else has too."""
     shared = {"criterion", "optimizer", "lr_scheduler", "amp", "bf16", "scoring", "print_step"}
     shared |= {"data_buffer_size", "sacrebleu", "quiet", "num_workers", "profile"}
+    shared |= {"no_seed_provided"}  # set again, whatever the option says
     own = (Path(fairseq_cli.__file__).parent / f"{command}.py").read_text("utf-8")
     for name in set(IGNORED[command]) - shared:
         assert not re.search(rf"cfg\.\w+\.{name}\b", own), name

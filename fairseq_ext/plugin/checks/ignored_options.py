@@ -21,7 +21,7 @@ from fairseq_ext.utils.errors import ConfigError
 PRECISION = (
     *("fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "min_loss_scale"),
     *("threshold_loss_scale", "fp16_no_flatten_grads", "on_cpu_convert_precision"),
-    *("memory_efficient_bf16", "memory_efficient_fp16", "amp_batch_retries", "amp_init_scale"),
+    *("memory_efficient_bf16", "amp_batch_retries", "amp_init_scale"),
     *("amp_scale_window", "bf16", "amp"),
 )
 LOGS = (
@@ -60,30 +60,34 @@ TRAINING = (
 IGNORED: dict[str, tuple[str, ...]] = {
     "train": (
         *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
-        *("checkpoint_shard_count", "shard_id", "char_inputs", "pad", "eos", "unk"),
+        *("checkpoint_shard_count", "shard_id", "char_inputs"),
     ),
     "generate": (
         *TRAINING,
-        *("no_early_stop", "no_beamable_mm", "sacrebleu", "tensorboard_logdir"),
+        *("no_early_stop", "no_beamable_mm", "no_seed_provided", "sacrebleu", "tensorboard_logdir"),
     ),
     "interactive": (
         *TRAINING,
-        *(
-            "no_early_stop",
-            "no_beamable_mm",
-            "no_progress_bar",
-            "log_interval",
-            "log_format",
-            "tensorboard_logdir",
-        ),
+        *("no_early_stop", "no_beamable_mm", "no_seed_provided", "no_progress_bar"),
+        *("log_interval", "log_format", "tensorboard_logdir"),
         *("scoring", "num_workers", "required_batch_size_multiple", "gen_subset", "quiet"),
         *("results_path", "sacrebleu", "print_step", "lm_path", "data_buffer_size"),
+        *("dataset_impl", "shard_id", "prefix_size", "truncate_source", "num_batch_buckets"),
+        "max_target_positions",
     ),
     "preprocess": (
         *PRECISION,
         *LOGS,
         *("no_progress_bar", "log_interval", "log_format", "tensorboard_logdir", "seed", "cpu"),
-        *("tpu", "fp16", "model_parallel_size", "use_plasma_view", "plasma_path", "criterion"),
+        *(
+            "tpu",
+            "fp16",
+            "memory_efficient_fp16",
+            "model_parallel_size",
+            "use_plasma_view",
+            "plasma_path",
+            "criterion",
+        ),
         *("tokenizer", "bpe", "optimizer", "lr_scheduler", "scoring"),
     ),
 }
@@ -154,7 +158,7 @@ ONLY_TASKS: dict[str, str] = {
         ),
         "translation_lev",
     ),
-    "plasma_path": "language_modeling",
+    **dict.fromkeys(("use_plasma_view", "plasma_path"), "language_modeling"),
     "adaptive_input": "language_modeling",
 }
 """Options that a task of translation never reads, and a task that reads each."""

@@ -1,0 +1,281 @@
+"""Each option of fairseq's four commands changes what the command does, or is named as ignored.
+
+Each option that should have an effect is added to a small run of its command, with another value
+than its default; what the run prints, writes and learns must differ from a run without it. All
+options that are named as ignored, and all of :data:`UNSEEN`, are added to one run, which must not
+differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import options
+
+import fairseq_ext
+from fairseq_ext.plugin.checks.ignored_options import IGNORED, ONLY_TASKS, ONLY_WITH, REFUSED
+from tests.support import forking
+from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus
+from tests.support.trainings import ARCHITECTURES, TRAINING, training_state
+
+pytestmark = [pytest.mark.system, pytest.mark.long]
+
+TRAIN = (
+    *ARCHITECTURES["transformer"],
+    *TRAINING,
+    *("--lr-scheduler", "inverse_sqrt", "--warmup-updates", 1, "--max-epoch", 2),
+)
+PARSERS = {
+    "train": (options.get_training_parser, ["bin", *map(str, TRAIN)]),
+    "generate": (options.get_generation_parser, ["bin", "--path", "model.pt"]),
+    "interactive": (
+        functools.partial(options.get_generation_parser, interactive=True),
+        ["bin", "--path", "model.pt"],
+    ),
+    "preprocess": (options.get_preprocessing_parser, None),
+}
+UNSEEN = {
+    # of several processes
+    *("distributed_num_procs", "distributed_rank", "distributed_backend", "distributed_port"),
+    *("device_id", "distributed_no_spawn", "ddp_backend", "ddp_comm_hook", "bucket_cap_mb"),
+    *("fix_batches_to_gpus", "find_unused_parameters", "gradient_as_bucket_view"),
+    *("heartbeat_timeout", "broadcast_buffers", "slowmo_momentum", "slowmo_base_algorithm"),
+    *("localsgd_frequency", "nprocs_per_node", "zero_sharding", "no_reshard_after_forward"),
+    *("fp32_reduce_scatter", "use_sharded_state", "not_fsdp_flatten_parameters", "cpu_offload"),
+    *("load_checkpoint_on_all_dp_ranks", "all_gather_list_size", "model_parallel_size"),
+    *("min_params_to_wrap", "distributed_init_method"),
+    # of a GPU
+    "pipeline_model_parallel",
+    *("cpu", "empty_cache_freq", "fp16_no_flatten_grads", "on_cpu_convert_precision"),
+    *("use_old_adam", "fp16_adam_stats", "offload_activations", "checkpoint_activations"),
+    *("num_workers", "data_buffer_size", "workers"),  # the batches are loaded sooner
+    *("required_seq_len_multiple", "left_pad_source", "left_pad_target"),  # only padding changes
+    *("no_progress_bar", "log_format", "log_interval"),  # generation shows a bar on a terminal
+    *("tokenizer", "bpe"),  # stored with a model; in generation they need files
+    *("stop_time_hours", "debug_param_names", "export"),
+}
+"""Options whose effect a short run on one CPU, without a terminal, does not show."""
+UNSEEN_IN = {
+    "generate": {"max_tokens"},
+    "interactive": {"max_tokens", "batch_size", "buffer_size"},
+    "preprocess": {"task"},
+    "train": set(),
+}
+"""Further ones of each command."""
+NOT_TOGETHER = {
+    *("log_file", "aim_repo", "wandb_project", "tokenizer", "bpe"),  # need files or libraries
+    *("tpu", "pipeline_model_parallel", "distributed_init_method", "cpu_offload"),
+    *("print_step", "distributed_rank", "model_parallel_size"),
+}
+"""Options that change nothing or are refused, but not beside each other."""
+OTHER_VALUES: dict[str, tuple[object, ...]] = {
+    "activation_fn": ("tanh",),
+    "encoder_layers": (2,),
+    "decoder_layers": (2,),
+    "arch": ("transformer_iwslt_de_en",),
+    "thresholdsrc": (30,),
+    "thresholdtgt": (30,),
+    "max_tokens": (30,),
+    "max_len_b": (2,),
+    "min_len": (12,),
+    "max_source_positions": (4,),
+    "max_target_positions": (4,),
+    "unkpen": (-1000,),
+    "log_interval": (2,),
+    "log_format": ("json",),
+    "update_freq": (2,),
+    "eval_bleu_args": ('{"beam": 2}',),
+    "eval_bleu_detok": ("moses",),
+    "eval_bleu_detok_args": ("{}",),
+    "quant_noise_pq": (0.5,),
+    "adam_betas": ("(0.5, 0.5)",),
+    "optimizer_overrides": ("{'lr': [0.5]}",),
+    "retain_dropout_modules": ("TransformerEncoderLayer",),
+    "max_valid_steps": (1,),
+}
+"""Values by which an option's effect shows, where that of :func:`another_value` would not."""
+BESIDE: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        ("seed", "sampling_topk", "sampling_topp"),
+        ("--sampling", "--beam", 3, "--nbest", 3),
+    ),
+    "max_len_a": ("--max-len-b", 2),
+    "diverse_beam_strength": ("--diverse-beam-groups", 5),
+    "retain_dropout_modules": ("--retain-dropout",),
+    "skip_invalid_size_inputs_valid_test": ("--max-source-positions", 4),
+    "truncate_source": ("--max-source-positions", 4),
+    "keep_interval_updates": ("--save-interval-updates", 1),
+    "keep_interval_updates_pattern": ("--save-interval-updates", 1),
+    "validate_after_updates": ("--validate-interval-updates", 1),
+    "max_valid_steps": ("--max-tokens-valid", 20),
+    "fixed_validation_seed": (),
+}
+"""Options beside which another one has an effect; the run without it has them, too."""
+CLOCK = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b(wps|ups|train_wall|wall|gb_free)[ =\"':]+[\d.]+"
+    r"|in [\d.]+ ?s\b|[\d.]+ (sentences|tokens)/s|[\d:]+ left|[\d.]+\s?seconds"
+    r"|[Tt](otal|ranslation) time: [\d.]+"
+)
+"""Parts of output that differ between equal runs."""
+
+
+@functools.cache
+def actions(command: str) -> dict[str, argparse.Action]:
+    """The options of a command, those of its task, model, loss and optimizer too."""
+    fairseq_ext.register()
+    make, words = PARSERS[command]
+    parser = make()
+    if words:
+        options.parse_args_and_arch(parser, words)
+    # pad, eos and unk are those of BLEU's settings, which no command takes.
+    return {
+        action.dest: action
+        for action in parser._actions
+        if action.option_strings and action.dest not in ("pad", "eos", "unk")
+    }
+
+
+def another_value(action: argparse.Action) -> tuple[object, ...]:
+    """The words of an option with another value than its default."""
+    option = action.option_strings[-1]
+    if action.nargs == 0:
+        return (option,)
+    if action.dest in OTHER_VALUES:
+        return (option, *OTHER_VALUES[action.dest])
+    if action.choices:
+        return (option, next(value for value in action.choices if value != action.default))
+    if action.type in (int, float) and isinstance(action.default, int | float):
+        return (option, action.default + 1 if action.default >= 0 else 1)
+    return (option, 1)
+
+
+def effective(command: str) -> Iterator[str]:
+    """The options of a command that should change something here."""
+    silent = {
+        *IGNORED[command],
+        *REFUSED.get(command, ()),
+        *UNSEEN,
+        *UNSEEN_IN[command],
+        *ONLY_TASKS,
+        "help",
+        "user_dir",
+    }
+    for name in actions(command):
+        if name not in silent and not (name in ONLY_WITH and name not in BESIDE):
+            yield name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, its binary form and a trained model."""
+    folder = tmp_path_factory.mktemp("effects")
+    binarize(digits_corpus(folder / "text", train=60, valid=20, test=20), folder / "bin")
+    words = ("--save-dir", folder / "model", *TRAIN, "--max-epoch", 12)
+    forked("fairseq-train", folder / "bin", *words, cwd=folder)
+    return folder
+
+
+def forked(*words: object, cwd: Path, stdin: str | None = None) -> Any:
+    script, *arguments = (*words, "--user-dir", USER_DIR)
+    command = [str(BIN / str(script)), *map(str, arguments)]
+    return forking.run(command, cwd, stdin, 300, {**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def observe(folder: Path, work: Path, command: str, *words: object) -> dict[str, Any]:
+    """What a run prints, writes and learns, without clocks, paths and its list of settings."""
+    work.mkdir()
+    stdin = None
+    bin_path, model = folder / "bin", folder / "model" / "checkpoint_last.pt"
+    if command == "train":
+        words = (bin_path, "--save-dir", work / "save", *TRAIN, *words)
+    elif command == "preprocess":
+        texts = [
+            word
+            for split in ("train", "valid", "test")
+            for word in (f"--{split}pref", folder / "text" / split)
+        ]
+        words = ("-s", "src", "-t", "tgt", *texts, "--destdir", work / "bin", *words)
+    else:
+        words = (bin_path, "--path", model, "--cpu", *words)
+        if command == "generate":
+            words = (*words, "--max-tokens", 200)
+        stdin = (folder / "text" / "test.src").read_text()
+    done = forked(f"fairseq-{command}", *words, cwd=work, stdin=stdin)
+    lines = (done.stdout + done.stderr).replace(str(work), "").splitlines()
+    unsettled = [line for line in lines if not re.search(r"no effect|'_name'|Namespace\(", line)]
+    files = {
+        str(path.relative_to(work)): digest(path)
+        for path in sorted(work.rglob("*.*"))
+        if path.is_file()
+    }
+    printed = [CLOCK.sub("", line) for line in unsettled]
+    return {"status": done.returncode, "printed": printed, "files": files}
+
+
+def digest(path: Path) -> str:
+    """A checksum of a file: of a checkpoint's state, not its settings; of no clock."""
+    content = hashlib.sha256()
+    if path.suffix != ".pt":
+        if path.suffix not in (".log", ".json"):
+            content.update(path.read_bytes())
+        return content.hexdigest()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            content.update(str(value.dtype).encode() + value.float().numpy().tobytes())
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                content.update(str(key).encode())
+                add(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                add(item)
+        else:
+            content.update(str(value).encode())
+
+    try:
+        add(training_state(path))
+    except KeyError as missing:  # --no-save-optimizer-state
+        content.update(str(missing).encode())
+    return content.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def plain_runs() -> dict[object, dict[str, Any]]:
+    """Runs without the option in question, by their command and the options beside it."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [(command, name) for command in PARSERS for name in effective(command)]
+)
+def test_an_option_changes_something(
+    command: str, name: str, folder: Path, tmp_path: Path, plain_runs: dict[object, dict[str, Any]]
+) -> None:
+    beside = BESIDE.get(name, ())
+    if (command, beside) not in plain_runs:
+        plain_runs[command, beside] = observe(folder, tmp_path / "plain", command, *beside)
+    words = another_value(actions(command)[name])
+    run = observe(folder, tmp_path / "run", command, *beside, *words)
+    assert run != plain_runs[command, beside]
+    if run["status"]:  # refused, in one line
+        assert "Traceback" not in "\n".join(run["printed"])
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_ignored_options_change_nothing(command: str, folder: Path, tmp_path: Path) -> None:
+    names = {*IGNORED[command], *UNSEEN} & actions(command).keys()
+    names -= NOT_TOGETHER
+    words = [word for name in sorted(names) for word in another_value(actions(command)[name])]
+    plain = observe(folder, tmp_path / "plain", command)
+    assert plain["status"] == 0
+    assert observe(folder, tmp_path / "run", command, *words) == plain
