@@ -1,0 +1,121 @@
+"""Run fairseq's own test suite with and without the plugin, and show the tests that differ.
+
+The suite is not part of fairseq's distribution: clone fairseq's repository (its last commit is
+3d262bb25690e4eb2e7d3c1309b1e9c406ca4b99) and give the clone's folder::
+
+    python tests/fairseq_suite.py FOLDER                          # all files, some 40 minutes
+    python tests/fairseq_suite.py FOLDER test_train.py test_ema.py
+
+Each file runs in two processes of pytest, once in plain fairseq and once after
+``fairseq_ext.register()``. The exit status is 1 if a test that passes in plain fairseq does not
+pass with the plugin, unless :data:`REFUSED` names it with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+REFUSED: dict[str, str] = {}
+"""Tests that fail with the plugin on purpose, ``file::class::test``, and what refuses them."""
+
+REGISTERING = "import fairseq_ext\nfairseq_ext.register()\n"
+SECONDS = 3600  # of one file
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the files on both sides; the exit status is 1 if the plugin breaks a test."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="clone of fairseq's repository")
+    parser.add_argument("files", nargs="*", help="files of its tests/ (all)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every outcome there")
+    args = parser.parse_intermixed_args(arguments)
+    tests = args.folder / "tests"
+    files = args.files or sorted(path.name for path in tests.glob("test_*.py"))
+    missing = [name for name in files if not (tests / name).is_file()]
+    if missing or not files:
+        parser.error(f"{tests} has no {', '.join(missing) or 'test_*.py'}")
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(args.jobs) as pool:
+        for side in ("plain", "plugin"):
+            # Of the clone the tests alone, so that `import fairseq` finds the installed one.
+            shutil.copytree(tests, Path(scratch, side, "tests"))
+        Path(scratch, "plugin", "registering.py").write_text(REGISTERING, encoding="utf-8")
+        plain, plugin = (
+            list(pool.map(functools.partial(outcomes, Path(scratch, side)), files))
+            for side in ("plain", "plugin")
+        )
+    sides = {
+        "plain": dict(zip(files, plain, strict=True)),
+        "plugin": dict(zip(files, plugin, strict=True)),
+    }
+    if args.json:
+        args.json.write_text(json.dumps(sides, indent=1) + "\n", encoding="utf-8")
+    return report(sides["plain"], sides["plugin"])
+
+
+def outcomes(folder: Path, name: str) -> dict[str, str]:
+    """Run one file in a process; the outcome of each test: passed, skipped, failed or error."""
+    junit = folder / f"{name}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{name}"]
+    if (folder / "registering.py").exists():
+        command += ["-p", "registering"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    try:
+        subprocess.run(
+            [*command, f"--junitxml={junit}"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=False,
+        )
+        cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
+    except (subprocess.TimeoutExpired, OSError, ElementTree.ParseError) as error:
+        return {name: f"no result ({type(error).__name__})"}
+    return {
+        f"{name}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}": next(
+            (child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed"
+        )
+        for case in cases
+    }
+
+
+def report(plain: dict[str, dict[str, str]], plugin: dict[str, dict[str, str]]) -> int:
+    """Print a line per file and each test that only the plugin breaks; 1 if there is any."""
+    broken = []
+    for name, results in plain.items():
+        passed = [test for test, outcome in results.items() if outcome == "passed"]
+        lost = [test for test in passed if plugin[name].get(test) != "passed"]
+        gained = [
+            test
+            for test, outcome in plugin[name].items()
+            if outcome == "passed" and results.get(test) != "passed"
+        ]
+        shared = len(passed) - len(lost)
+        print(
+            f"{name}: {len(passed)} of {len(results)} pass in fairseq, {shared} of these and "
+            f"{len(gained)} more with the plugin"
+        )
+        broken += [test for test in lost if test not in REFUSED]
+        for test in lost:
+            print(f"  {test}: {REFUSED.get(test) or plugin[name].get(test, 'not run')}")
+    print(f"{len(broken)} tests pass in fairseq and fail with the plugin without a reason")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
