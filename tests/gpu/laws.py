@@ -1,4 +1,4 @@
-"""The tests of CUDA, every law of every architecture on the GPU among them."""
+"""Step 1: the tests of CUDA, every law of every architecture on the GPU among them."""
 
 from __future__ import annotations
 

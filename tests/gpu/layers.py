@@ -1,4 +1,4 @@
-"""Linformer's encoder over n and the GRU's recurrence against cuDNN's."""
+"""Step 3: Linformer's encoder over n and the GRU's recurrence against cuDNN's."""
 
 from __future__ import annotations
 

@@ -1,82 +1,21 @@
-"""From the GPU to the CPU, resuming, and two processes on one GPU."""
+"""Step 6: from the GPU to the CPU, resuming, and two processes on one GPU."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
-from tests.gpu.generation import base
-from tests.gpu.results import ERROR_LENGTH, Results, arguments
-from tests.support.harness import USER_DIR, digits_corpus, hypotheses
+from tests.gpu.material import Command, base, binarize, log_lines
+from tests.gpu.results import Results, arguments
+from tests.support.harness import hypotheses
 from tests.support.trainings import load
 
 HALF, ALL = 10, 20
 TRAINING = "--optimizer adam --lr 0.001 --criterion label_smoothed_cross_entropy "
 TRAINING += "--label-smoothing 0.1 --dropout 0.1 --num-workers 0 --clip-norm 1.0 --seed 1 "
 TRAINING += "--no-epoch-checkpoints --disable-validation --log-format json --log-interval 1"
-
-
-class Command:
-    """A command of fairseq's with the plugin, its output in a file.
-
-    Args:
-        log: file.
-        words: name without ``fairseq-``, then arguments.
-        environment: further variables.
-    """
-
-    def __init__(self, log: Path, *words: object, **environment: str) -> None:
-        self.log, self.name = log, str(words[0])
-        log.parent.mkdir(parents=True, exist_ok=True)
-        arguments = [*map(str, words[1:]), "--user-dir", str(USER_DIR)]
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"fairseq_cli.{self.name}", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
-            )
-
-    def wait(self, limit: float) -> str:
-        """Return the output.
-
-        Raises:
-            RuntimeError: it failed, or was not ready in time.
-        """
-        try:
-            status = self.process.wait(max(limit, 1))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            status = "no time left"
-        output = self.log.read_text(errors="replace")
-        if status != 0:
-            raise RuntimeError(f"{self.name}: status {status}: {output[-ERROR_LENGTH:]}")
-        return output
-
-
-def log_lines(output: str, tag: str) -> list[dict[str, Any]]:
-    """The JSON lines of ``--log-format json`` with a tag: ``train_inner``, ``valid`` …"""
-    lines = [line.split("|")[-1].strip() for line in output.splitlines() if f"| {tag} |" in line]
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-def binarized(folder: Path) -> Path:
-    """A small corpus, whose first epoch is longer than the trainings here."""
-    digits_corpus(folder, train=4000, valid=64, test=64)
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", str(USER_DIR)]
-    command += ["--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary"]
-    for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", str(folder / split)]
-    data = folder / "bin"
-    subprocess.run([*command, "--destdir", str(data)], check=True, capture_output=True)
-    return data
 
 
 def training_of(options: Namespace, data: Path, model: str, precision: str) -> list[object]:
@@ -169,7 +108,7 @@ def finish_pair(commands: list[Command], reference: Command, limit: float) -> di
 def main() -> None:
     options = arguments("processes")
     results = Results("processes", options)
-    data = binarized(options.work / "small")
+    data = binarize(options.work / "small", sentences=400, vocabulary=100, mean=8)
     models = ("gru",) if options.tiny else ("transformer", "gru", "bmt-1")
     pairs = [("gloo", "legacy_ddp")] if options.tiny else [
         ("gloo", "legacy_ddp"), ("gloo", "pytorch_ddp"), ("nccl", "pytorch_ddp")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-STEPS = ("laws", "processes", "layers", "generation")
+STEPS = ("laws", "processes", "updates", "layers", "generation", "multi30k")
 
 
 def short(value: Any) -> str:
@@ -32,8 +32,24 @@ def rows(content: dict[str, Any]) -> Iterator[str]:
             last = cell["error"].strip().splitlines() or ["?"]
             yield f"{name}: ERROR {last[-1][:160]}"
         elif content["step"] != "laws":
-            parts = {key: cell[key] for key in cell if key not in ("wall_seconds", "tokens")}
+            left_out = ("wall_seconds", "setting", "updates", "seconds", "tokens")
+            parts = {key: value for key, value in cell.items() if key not in left_out}
+            if content["step"] == "multi30k":
+                parts["updates"] = cell["updates"]
             yield f"{name}: " + ", ".join(f"{key} {short(entry)}" for key, entry in parts.items())
+
+
+def speedups(cells: dict[str, Any]) -> Iterator[str]:
+    """Tokens per second of the plugin over the other side's."""
+    for name, cell in cells.items():
+        model, precision, side = name.rsplit(" ", 2)
+        if side != "plugin" or "tokens_per_second" not in cell:
+            continue
+        for peer in ("stock", "without-speed"):
+            other = cells.get(f"{model} {precision} {peer}", {})
+            if "tokens_per_second" in other:
+                ratio = cell["tokens_per_second"] / other["tokens_per_second"]
+                yield f"{model} {precision}: plugin over {peer} {ratio:.2f}"
 
 
 def draw_encoders(cells: dict[str, Any], path: Path) -> None:
@@ -85,6 +101,9 @@ def main() -> None:
         print(f"\n== {step}: {done} {content.get('counts', '')} {content['machine']['gpu']}")
         for row in rows(content):
             print(row)
+        if step == "updates":
+            for row in speedups(content["cells"]):
+                print(row)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,125 @@
+"""What the steps share: a corpus made on the spot, flags of models, fairseq's commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.results import ERROR_LENGTH
+from tests.support.harness import USER_DIR
+
+GRU = "--arch gru_attention --encoder-embed-dim {0} --decoder-embed-dim {0} "
+GRU += "--encoder-hidden-size {0} --decoder-hidden-size {0}"
+
+
+def write_text(folder: Path, *, sentences: int, vocabulary: int, mean: float) -> None:
+    """Write ``{train,valid,test}.{src,tgt}``; a target is its source with other words."""
+    draw = random.Random(1)
+    words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
+    weights = [1 / (rank + 10) for rank in range(len(words))]
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in {"train": sentences, "valid": 64, "test": 64}.items():
+        lines = []
+        for _ in range(count):
+            length = min(100, max(2, round(draw.lognormvariate(0, 0.5) * mean)))
+            lines.append(draw.choices(words, weights, k=length))
+        if split == "train":
+            lines += [words[start : start + 25] for start in range(0, len(words), 25)]
+        for side in ("src", "tgt"):
+            text = (" ".join(line if side == "src" else line[::-1]) for line in lines)
+            (folder / f"{split}.{side}").write_text("\n".join(text) + "\n")
+
+
+def binarize(folder: Path, *, sentences: int, vocabulary: int, mean: float = 22) -> Path:
+    """Make a corpus of log-normal lengths and Zipf's frequencies once; return its folder."""
+    data = folder / "bin"
+    if (data / "complete").exists():
+        return data
+    write_text(folder, sentences=sentences, vocabulary=vocabulary, mean=mean)
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--user-dir", str(USER_DIR)]
+    command += ["--source-lang", "src", "--target-lang", "tgt", "--joined-dictionary"]
+    for split in ("train", "valid", "test"):
+        command += [f"--{split}pref", str(folder / split)]
+    subprocess.run([*command, "--destdir", str(data)], check=True, capture_output=True)
+    (data / "complete").touch()
+    return data
+
+
+class Command:
+    """A command of fairseq's with the plugin, its output in a file.
+
+    Args:
+        log: file.
+        words: name without ``fairseq-``, then arguments.
+        environment: further variables.
+    """
+
+    def __init__(self, log: Path, *words: object, **environment: str) -> None:
+        self.log, self.name = log, str(words[0])
+        log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = [*map(str, words[1:]), "--user-dir", str(USER_DIR)]
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", f"fairseq_cli.{self.name}", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+            )
+
+    def wait(self, limit: float) -> str:
+        """Return the output.
+
+        Raises:
+            RuntimeError: it failed, or was not ready in time.
+        """
+        try:
+            status = self.process.wait(max(limit, 1))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            status = "no time left"
+        output = self.log.read_text(errors="replace")
+        if status != 0:
+            raise RuntimeError(f"{self.name}: status {status}: {output[-ERROR_LENGTH:]}")
+        return output
+
+
+def log_lines(output: str, tag: str) -> list[dict[str, Any]]:
+    """The JSON lines of ``--log-format json`` with a tag: ``train_inner``, ``valid`` …"""
+    lines = [line.split("|")[-1].strip() for line in output.splitlines() if f"| {tag} |" in line]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def sized(arch: str, *, layers: int, width: int, inner: int, heads: int) -> list[str]:
+    """Flags of a model with the shape of a Transformer."""
+    flags = ["--arch", arch]
+    for side in ("encoder", "decoder"):
+        flags += [f"--{side}-layers", str(layers), f"--{side}-embed-dim", str(width)]
+        flags += [f"--{side}-ffn-embed-dim", str(inner), f"--{side}-attention-heads", str(heads)]
+    return flags
+
+
+def base(tiny: bool) -> dict[str, list[str]]:
+    """Models 512 wide with six layers on both sides, and a GRU of 512."""
+    shape = {"layers": 6, "width": 512, "inner": 2048, "heads": 8}
+    if tiny:
+        shape = {"layers": 1, "width": 32, "inner": 48, "heads": 2}
+    small = {**shape, "inner": shape["inner"] // 2, "heads": shape["heads"] // 2}
+    models = {
+        "transformer": sized("transformer", **small),
+        "transformer-base": sized("transformer", **shape),
+        "gru": GRU.format(32 if tiny else 512).split(),
+        "linformer": [*sized("linformer", **small), "--linformer-k", "32"],
+        "muse": sized("muse_base", **{**shape, "inner": shape["inner"] // 2}),
+        "muse-simple-fused": [
+            *sized("muse_base", **{**shape, "inner": shape["inner"] // 2}),
+            *("--muse-kernels", "none", "--muse-fused"),
+        ],
+        "bmt-1": sized("bmt", **small),
+    }
+    return {name: [*flags, "--share-all-embeddings"] for name, flags in models.items()}
