@@ -168,7 +168,7 @@ def main() -> None:
         for side in sides_of(model)
     ]
     keys = [key for key in keys if not results.has(" ".join(key))]
-    limits = {"seconds": 0.4, "most": 4} if options.tiny else {"seconds": 1.8, "most": 200}
+    limits = {"seconds": 0.4, "limit": 4} if options.tiny else {"seconds": 1.8, "limit": 200}
     for start in range(0, len(keys), WAVE):
         wave: dict[tuple[str, str, str], Side] = {}
         for model, precision, side in keys[start : start + WAVE]:
