@@ -23,9 +23,12 @@ from tests.support.models import (
     SMALL,
     UNDER_LAW,
     build,
+    net_input,
     padded,
     previous,
     random_sentences,
+    sample_of,
+    sharpen,
 )
 
 DEVICE = os.environ.get("FAIRSEQ_EXT_TEST_DEVICE", "cuda")
@@ -61,17 +64,13 @@ def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
     """
     dropouts = ["--dropout", "0", *(["--weight-dropout", "0"] if "muse" in name else [])]
     model, task = build([*MODELS[name], *dropouts], seed=6)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(1.5)
+    sharpen(model, 1.5)
     return model, task
 
 
 def logits(model: BaseFairseqModel, device: str) -> Tensor:
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    words = [part.to(device) for part in (source, source.ne(1).sum(1), previous(target))]
-    return model(*words)[0]
+    words = net_input(padded(SOURCE, left=True), padded(TARGET, left=False))
+    return model(**{name: part.to(device) for name, part in words.items()})[0]
 
 
 def gradients(model: BaseFairseqModel, device: str) -> list[Tensor]:
@@ -144,13 +143,12 @@ def test_incremental_equals_full(name: str) -> None:
 
 def search(model: BaseFairseqModel, task: object, device: str, *, on_engine: bool = False) -> list:
     """Hypotheses of a batch; three times on the engine, which captures graphs at the second."""
-    rows = padded(random_sentences([9, 2, 6, 1, 4], seed=7), left=True)
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=4, max_len_b=9)
     if on_engine:
         generator = engine.with_engine(generator, [model], task.target_dictionary, TORCH)
         assert isinstance(generator, engine.NativeGenerator)
-    net_input = {"src_tokens": rows.to(device), "src_lengths": rows.ne(1).sum(1).to(device)}
-    sample = {"net_input": net_input, "id": torch.arange(len(rows))}
+    sample = sample_of(random_sentences([9, 2, 6, 1, 4], seed=7))
+    sample["net_input"] = {name: part.to(device) for name, part in sample["net_input"].items()}
     for _ in range(3 if on_engine else 1):
         hypotheses = generator.generate([model], sample)
     return hypotheses

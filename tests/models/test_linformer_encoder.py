@@ -118,38 +118,6 @@ def test_gradients_flow_to_every_parameter(name: str) -> None:
         assert parameter.grad.abs().max() > 1e-12, parameter_name
 
 
-@every_model
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype) -> None:
-    model = build(MODELS[name])
-    tokens = padded(SENTENCES, left=False)
-    exact = logits(model, tokens)
-    actual = logits(model.to(dtype), tokens)
-    assert actual.dtype == dtype
-    torch.testing.assert_close(actual.float(), exact, rtol=0, atol=0.05)
-    actual.float().square().sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def test_long_sentence_in_half_precision_is_finite_and_near() -> None:
-    flags = [*LINFORMER, "--linformer-max-len", "16384", "--max-positions", "16384"]
-    model = build(flags)
-    tokens = torch.tensor(random_sentences([16384]))
-    with torch.no_grad():
-        exact = logits(model, tokens)
-        torch.testing.assert_close(logits(model.half(), tokens).float(), exact, rtol=0, atol=0.05)
-
-
-@every_model
-def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
-    model, other = build(MODELS[name]), build(MODELS[name], seed=99)
-    torch.save(model.state_dict(), tmp_path / "model.pt")
-    tokens = padded(SENTENCES, left=False)
-    assert not logits(other, tokens).equal(logits(model, tokens))
-    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
-    assert logits(other, tokens).equal(logits(model, tokens))
-
-
 def test_a_head_of_other_classes_starts_anew(caplog: pytest.LogCaptureFixture) -> None:
     """The encoder is taken over, for tuning on another task."""
     trained, other = build(LINFORMER), build(LINFORMER, seed=99, classes=5)

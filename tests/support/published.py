@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from tokenizers import pre_tokenizers
 
 from fairseq_ext.text import subwords
+from tests.support.harness import write_lines
 
 LINES = [
     "Hello , world !",
@@ -54,16 +55,12 @@ class Words:
 def write_tokens(folder: Path, kind: str) -> list[str]:
     """Write the files of a kind of subwords; return the pieces of :data:`LINES`."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = folder.parent / f"{folder.name}.txt"
-    text.write_text("\n".join(LINES * 5) + "\n", encoding="utf-8")
+    text = write_lines(folder.parent / f"{folder.name}.txt", LINES * 5)
     if kind == "fastbpe":
         counted = [f"{merge} {100 - number}" for number, merge in enumerate(MERGES)]
-        (folder / "bpecodes").write_text("\n".join(counted) + "\n", encoding="utf-8")
-        paths = [folder / "bpecodes"]
+        paths = [write_lines(folder / "bpecodes", counted)]
     elif kind == "subword-nmt":
-        merges = ["#version: 0.2", *MERGES]
-        (folder / "bpecodes").write_text("\n".join(merges) + "\n", encoding="utf-8")
-        paths = [folder / "bpecodes"]
+        paths = [write_lines(folder / "bpecodes", ["#version: 0.2", *MERGES])]
     elif kind == "sentencepiece":
         _, (learnt,) = subwords.learn("sentencepiece-bpe", [text], 60, folder)
         paths = [learnt.rename(folder / "sentencepiece.bpe.model")]
@@ -86,6 +83,17 @@ def as_in_2019(arch: str, weights: dict[str, Any], args: Namespace) -> dict[str,
     if not args.share_decoder_input_output_embed:
         older["decoder.embed_out"] = output
     return older
+
+
+def state_of(args: Namespace, weights: dict[str, Any]) -> dict[str, Any]:
+    """The content of a checkpoint after a training."""
+    return {
+        "args": args,
+        "model": weights,
+        "optimizer_history": [{"criterion_name": "X", "best_loss": 1.0, "num_updates": 7}],
+        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+    }
 
 
 def publish(
@@ -121,13 +129,7 @@ def publish(
         model, args = model_of(arch, {**SIZES, "seed": seed, **sizes}, Words(words, words))
         args.source_lang, args.target_lang, args.data = *languages, "/private/data"
         args.left_pad_source, args.left_pad_target = "True", "False"
-        state: dict[str, Any] = {
-            "args": args,
-            "model": as_in_2019(arch, model.state_dict(), args),
-            "optimizer_history": [{"criterion_name": "X", "best_loss": 1.0, "num_updates": 7}],
-            "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
-            "last_optimizer_state": None,
-        }
+        state = state_of(args, as_in_2019(arch, model.state_dict(), args))
         if cfg:
             settings = convert_namespace_to_omegaconf(args)
             state |= {"args": None, "cfg": OmegaConf.to_container(settings, enum_to_str=True)}
@@ -172,12 +174,5 @@ def publish_many(
     values = {"left_pad_source": "True", "left_pad_target": "False", "data": "/private/data"}
     for name, value in {**values, "task": task, **options}.items():
         setattr(args, name, value)
-    state = {
-        "args": args,
-        "model": model.state_dict(),
-        "optimizer_history": [{"criterion_name": "X", "best_loss": 1.0, "num_updates": 7}],
-        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
-        "last_optimizer_state": None,
-    }
-    torch.save(state, folder / "model.pt")
+    torch.save(state_of(args, model.state_dict()), folder / "model.pt")
     return folder, words, model.eval()
