@@ -248,7 +248,7 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
     done = train(copy_data, tmp_path, *options)
     lines = (done.stdout + done.stderr).splitlines()
     slower = [line for line in lines if "times as long as in fp32" in line]
-    assert len(slower) <= 1  # where the processor has no bf16: test_bf16_choice.py
+    assert len(slower) <= 1  # where the processor has no bf16: test_training_speed.py
     assert not [line for line in lines if ALARM.search(line) and line not in slower]
     assert load(tmp_path / LAST)["cfg"]["common"]["bf16"]
     plugin = plugin_without(tmp_path, "bf16 without a TPU")

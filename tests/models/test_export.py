@@ -24,26 +24,19 @@ LEARNED = ("--encoder-learned-pos", "--decoder-learned-pos")
 NORM = "--layernorm-embedding"
 TIED = "--share-decoder-input-output-embed"
 STOCK = ["--arch", "transformer_tiny", *models.SMALL]
-CASES = {
-    "post-norm": (),
-    "post-norm-tied": (TIED,),
-    "post-norm-shared": (SHARED, "--activation-fn", "gelu"),
-    "pre-norm-shared": (*models.PRE_NORM, SHARED),
-    "pre-norm-no-scale": (*models.PRE_NORM, SHARED, "--no-scale-embedding"),
-    "pre-norm-learned": (*models.PRE_NORM, *LEARNED, SHARED),
-    "post-norm-learned-normalized": (*LEARNED, NORM, SHARED),
-    "pre-norm-learned-normalized": (*models.PRE_NORM, *LEARNED, NORM, SHARED),
-}
+FSMT, PRE, BOTH = "FSMT", models.PRE_NORM, (*LEARNED, NORM, SHARED)
 CLASSES = {
-    "post-norm": "FSMTForConditionalGeneration",
-    "post-norm-tied": "FSMTForConditionalGeneration",
-    "post-norm-shared": "FSMTForConditionalGeneration",
-    "pre-norm-shared": "M2M100ForConditionalGeneration",
-    "pre-norm-no-scale": "M2M100ForConditionalGeneration",
-    "pre-norm-learned": "BlenderbotForConditionalGeneration",
-    "post-norm-learned-normalized": "BartForConditionalGeneration",
-    "pre-norm-learned-normalized": "MBartForConditionalGeneration",
+    "post-norm": (FSMT, ()),
+    "post-norm-tied": (FSMT, (TIED,)),
+    "post-norm-shared": (FSMT, (SHARED, "--activation-fn", "gelu")),
+    "pre-norm-shared": ("M2M100", (*PRE, SHARED)),
+    "pre-norm-no-scale": ("M2M100", (*PRE, SHARED, "--no-scale-embedding")),
+    "pre-norm-learned": ("Blenderbot", (*PRE, *LEARNED, SHARED)),
+    "post-norm-learned-normalized": ("Bart", BOTH),
+    "pre-norm-learned-normalized": ("MBart", (*PRE, *BOTH)),
 }
+CASES = {name: flags for name, (_, flags) in CLASSES.items()}
+CLASSES = {name: f"{kind}ForConditionalGeneration" for name, (kind, _) in CLASSES.items()}
 ONLY_CTRANSLATE2 = {
     "pre-norm": models.PRE_NORM,
     "post-norm-learned": [*LEARNED, SHARED],

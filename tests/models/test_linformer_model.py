@@ -172,17 +172,6 @@ def test_pads_of_the_source_change_no_logits(junk: float) -> None:
         torch.testing.assert_close(clean[~mask.t()], dirty[~mask.t()], rtol=0, atol=1e-12)
 
 
-def test_batch_without_pads_equals_the_same_with_a_column_of_pads() -> None:
-    """fairseq's encoder hands its layers no mask where there are no pads."""
-    model, _ = build(LINFORMER)
-    source = torch.tensor(random_sentences([6, 6, 6]))
-    target = previous(torch.tensor(random_sentences([4, 4, 4])))
-    padded_source = torch.nn.functional.pad(source, (0, 1), value=1)
-    for model_ in (model, model.double()):
-        plain, with_pads = (model_(s, s.ne(1).sum(1), target)[0] for s in (source, padded_source))
-        torch.testing.assert_close(plain, with_pads, rtol=0, atol=1e-5)
-
-
 def test_pads_beyond_the_projection_are_cut_and_words_are_refused() -> None:
     model, _ = build(LINFORMER)
     assert model.max_positions() == (22, 1024)

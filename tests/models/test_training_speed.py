@@ -1,8 +1,9 @@
-"""Faster updates have fairseq's own numbers: the loss in chunks, Adam, dropout."""
+"""Faster updates have fairseq's own numbers: the loss in chunks, Adam, bf16, dropout."""
 
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import re
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from fairseq_ext.binary.distillation import distillation_loss
 from fairseq_ext.plugin.features import speed
-from fairseq_ext.training import adam, chunked_output, loss
+from fairseq_ext.training import adam, chunked_output, loss, onednn_matmul
 from fairseq_ext.training.loss import OutputLayer
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support import models
@@ -418,6 +419,56 @@ def test_other_owners_of_gradients_multiply_them_at_once() -> None:
         trainer.grad = torch.full_like(trainer, math.inf)
     infinite.multiply_grads(0.5)
     assert not torch.isfinite(infinite.clip_grad_norm(1.0))
+
+
+# ---- bf16 that is slower than fp32 here ----
+
+
+def test_the_shape_that_most_weights_have_is_timed(monkeypatch):
+    """The embeddings are not multiplied by, and the seconds are those of the two types."""
+    timed = []
+
+    def seconds(x, weight, repeats):
+        timed.append((*x.shape, *weight.shape))
+        return {torch.float32: 2.0, torch.bfloat16: 5.0}[x.dtype]
+
+    monkeypatch.setattr(onednn_matmul, "_seconds", seconds)
+    linears = [torch.nn.Linear(*sizes) for sizes in ((8, 24), (8, 24), (16, 16))]
+    layers = [*linears, torch.nn.Embedding(100, 8)]
+    assert onednn_matmul.times_as_long(torch.nn.ModuleList(layers)) == 2.5
+    assert timed == [(onednn_matmul.ROWS, 8, 24, 8)] * 2
+    assert onednn_matmul.times_as_long(torch.nn.LayerNorm(8)) is None
+
+
+def test_it_is_measured_here():
+    ratio = onednn_matmul.times_as_long(torch.nn.Linear(64, 32), repeats=1)
+    assert ratio is not None
+    assert ratio > 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "requested", "device", "master", "warning"),
+    [
+        (2.46, True, "cpu", True, "take 2.5 times as long as in fp32"),
+        (0.5, True, "cpu", True, ""),
+        (None, True, "cpu", True, ""),
+        (2.46, False, "cpu", True, ""),
+        (2.46, True, "cuda", True, ""),
+        (2.46, True, "cpu", False, ""),
+    ],
+)
+def test_the_warning(ratio, requested, device, master, warning, monkeypatch, caplog):
+    monkeypatch.setattr(onednn_matmul, "times_as_long", lambda model: ratio)
+    trainer = SimpleNamespace(device=torch.device(device), is_data_parallel_master=master)
+    cfg = SimpleNamespace(common=SimpleNamespace(bf16=requested))
+    start = speed.warn_of_slow_bf16.wrapper(lambda *arguments: None)
+    with caplog.at_level(logging.WARNING):
+        start(trainer, cfg, None, torch.nn.Linear(2, 2))
+    assert warning in caplog.text
+    assert bool(caplog.text) == bool(warning)
+
+
+# ---- dropout and whole trainings ----
 
 
 def test_dropout_of_fairseq_draws_sixteen_bits() -> None:
