@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.models.transformer import TransformerDecoder, TransformerEncoder, TransformerModel
-from fairseq.modules import MultiheadAttention
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.quant_noise import quant_noise
-from fairseq.modules.transformer_layer import TransformerEncoderLayer
 from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrizations, weight_norm
 
 from fairseq_ext.engine.compilers import compile_model
@@ -25,55 +22,17 @@ from tests.support.bundles import engine_model
 STOCK = ["--arch", "transformer", *models.SMALL]
 
 
-class Adapted(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 1
+def overridden(path: str, method: str | None = "forward") -> Callable[[nn.Module], None]:
+    """Give a module a class of its own, ``Own…``, with its own form of a method."""
 
-
-class OwnAttention(MultiheadAttention):
-    def forward(self, *args: Any, **options: Any) -> Any:
-        return super().forward(*args, **options)
-
-
-class OwnLayer(TransformerEncoderLayer):
-    def residual_connection(self, x: Tensor, residual: Tensor) -> Tensor:
-        return 0.5 * x + residual
-
-
-class OwnNorm(nn.LayerNorm):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-
-class OwnOutput(TransformerDecoder):
-    def output_layer(self, features: Tensor, **unused: Any) -> Tensor:
-        return super().output_layer(features.flip(-1))
-
-
-class OwnEmbedding(TransformerEncoder):
-    def forward_embedding(self, *args: Any) -> Any:
-        return super().forward_embedding(*args)
-
-
-class OwnProbabilities(TransformerModel):
-    def get_normalized_probs(self, *args: Any) -> Tensor:
-        return super().get_normalized_probs(*args)
-
-
-class Renamed(nn.Linear):
-    """Nothing of its own."""
-
-
-class OwnLoss(TransformerModel):
-    """Only what training calls."""
-
-    def forward(self, *args: Any, **options: Any) -> Any:
-        return super().forward(*args, **options)
-
-
-def of_class(path: str, kind: type) -> Callable[[nn.Module], None]:
     def change(model: nn.Module) -> None:
-        model.get_submodule(path).__class__ = kind
+        module = model.get_submodule(path)
+        kind = type(module)
+
+        def own(self: nn.Module, *args: Any, **options: Any) -> Any:
+            return getattr(kind, method)(self, *args, **options)
+
+        module.__class__ = type(f"Own{kind.__name__}", (kind,), {method: own} if method else {})
 
     return change
 
@@ -91,14 +50,17 @@ def hooked_before(model: nn.Module) -> None:
 
 
 CHANGES = {
-    "linear": (of_class("decoder.layers.0.fc1", Adapted), "no Adapted"),
-    "projection": (of_class("encoder.layers.0.self_attn.q_proj", Adapted), "no Adapted"),
-    "attention": (of_class("encoder.layers.1.self_attn", OwnAttention), "no OwnAttention"),
-    "layer": (of_class("encoder.layers.0", OwnLayer), "no OwnLayer"),
-    "norm": (of_class("decoder.layers.0.final_layer_norm", OwnNorm), "no OwnNorm"),
-    "decoder": (of_class("decoder", OwnOutput), "no OwnOutput"),
-    "encoder": (of_class("encoder", OwnEmbedding), "no OwnEmbedding"),
-    "model": (of_class("", OwnProbabilities), "no OwnProbabilities"),
+    "linear": (overridden("decoder.layers.0.fc1"), "no OwnLinear"),
+    "projection": (overridden("encoder.layers.0.self_attn.q_proj"), "no OwnLinear"),
+    "attention": (overridden("encoder.layers.1.self_attn"), "no OwnMultiheadAttention"),
+    "layer": (
+        overridden("encoder.layers.0", "residual_connection"),
+        "no Own.*EncoderLayer",
+    ),
+    "norm": (overridden("decoder.layers.0.final_layer_norm"), "no OwnLayerNorm"),
+    "decoder": (overridden("decoder", "output_layer"), "no OwnTransformerDecoder"),
+    "encoder": (overridden("encoder", "forward_embedding"), "no OwnTransformerEncoder"),
+    "model": (overridden("", "get_normalized_probs"), "no OwnTransformerModel"),
     "instance": (patched, "no Linear"),
     "hook": (hooked, "no hook, as on TransformerEncoder"),
     "hook-before": (hooked_before, "no hook, as on Linear"),
@@ -109,8 +71,8 @@ CHANGES = {
     ),
 }
 HARMLESS = {
-    "renamed": of_class("decoder.layers.0.fc1", Renamed),
-    "loss": of_class("", OwnLoss),
+    "renamed": overridden("decoder.layers.0.fc1", None),
+    "loss": overridden(""),  # only what training calls
     "checkpoints": lambda model: checkpoint_wrapper(model.encoder.layers[0]),
     "quant-noise": lambda model: quant_noise(model.decoder.layers[0].fc1, 0.1, 8),
 }
@@ -135,9 +97,9 @@ def test_code_of_its_own_is_fairseqs(name: str):
 @pytest.mark.parametrize("name", ["muse", "gru", "linformer", "bmt-1"])
 def test_code_of_its_own_in_other_models(name: str):
     model, task = models.build(models.ARCHITECTURES[name])
-    linears = [module for module in model.modules() if type(module) is nn.Linear]
+    linears = [path for path, module in model.named_modules() if type(module) is nn.Linear]
     if linears:
-        linears[-1].__class__ = Adapted
+        overridden(linears[-1])(model)
     else:
         hooked(model)
     with pytest.raises(ConfigError, match="the engine has no"):
