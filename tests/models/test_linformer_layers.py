@@ -129,17 +129,6 @@ def test_as_many_slots_as_tokens_is_exact_attention(compress_first: bool, length
     torch.testing.assert_close(layer(source, source), expected, rtol=0, atol=1e-10)
 
 
-def test_both_orders_are_one_function() -> None:
-    """``(E y) W + (E 1) b^T = E (y W + 1 b^T)``, with and without pads."""
-    first, last = attention(compress_first=True), attention(compress_first=False)
-    source = torch.randn(31, 3, WIDTH).double()
-    for pads in (None, mask([31, 2, 17], 31)):
-        for actual, other in zip(
-            first.compress(source, pads), last.compress(source, pads), strict=True
-        ):
-            torch.testing.assert_close(actual, other, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("compress_first", [False, True, None])
 @pytest.mark.parametrize("junk", [1e4, math.nan, math.inf])
 def test_rows_of_pads_change_nothing(compress_first: bool | None, junk: float) -> None:

@@ -188,26 +188,6 @@ def learn(
     return losses
 
 
-@pytest.mark.parametrize("flags", [[], ["--muse-fused"], ["--muse-kernels", "none"]])
-def test_beam_search_with_and_without_its_cache(flags: list[str]) -> None:
-    """Decoding each prefix from the start finds the same, scores included."""
-    model, task = build([*MUSE, *flags], seed=6)
-    model = model.double()
-    sentences = random_sentences([9, 2, 6, 1], seed=7)
-    source = padded(sentences, left=True)
-    learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
-    results = []
-    for cached in (True, False):
-        generator = SequenceGenerator(
-            [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=25
-        )
-        generator.model.has_incremental = cached
-        results.append(generator.generate([model], sample_of(sentences)))
-    lengths = [len(hypotheses[0]["tokens"]) for hypotheses in results[0]]
-    assert min(lengths) < max(lengths)
-    assert_same(*([*map(as_found, translations)] for translations in results), atol=1e-9)
-
-
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
     model, task = build(MUSE)
     sizes = []

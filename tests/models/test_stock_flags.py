@@ -208,17 +208,6 @@ def test_beam_search_scores_are_those_of_a_full_forward(trained: Trained, forwar
             assert score == pytest.approx(sum(expected) / len(expected), abs=1e-3)
 
 
-def test_soft_alignments_are_distributions_over_the_source(trained: Trained) -> None:
-    for sentence in trained.plain:
-        columns = len(sentence.source.split()) + 1  # with </s>
-        for text, alignment in zip(sentence.texts, sentence.alignments, strict=True):
-            rows = soft(alignment)
-            assert rows.shape == (len(text.split()) + 1, columns)
-            torch.testing.assert_close(rows.sum(1), torch.ones(len(rows)), rtol=0, atol=1e-5)
-    widest = max(soft(s.alignments[0]).max() for s in trained.plain)
-    assert widest > 0.5  # it has learned to look at something
-
-
 def test_batches_and_padding_change_nothing(trained: Trained) -> None:
     """fairseq's `--left-pad-source` takes no value and, its default being true, means false."""
     output = trained.output(
