@@ -451,11 +451,10 @@ READERS = (program_file.read, bundle.load)
 def change_header(copy: Path, change: Callable[[bytes], bytes], shift: int = 0) -> None:
     """Write the weights again with another header, of a length that shifts the numbers."""
     path = copy / "model.safetensors"
-    data = path.read_bytes()
-    end = 8 + int.from_bytes(data[:8], "little")
-    text = change(data[8:end].rstrip())
+    header, numbers = damages.parts(path.read_bytes())
+    text = change(header.rstrip())
     text += b" " * (-len(text) % 8 + shift)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    path.write_bytes(damages.joined(text, numbers))
     sign_again(copy)
 
 

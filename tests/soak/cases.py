@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.soak import forks
 from tests.soak.kills import BMT
+from tests.support import damages
 from tests.support.harness import USER_DIR
 from tests.support.trainings import TRAINING
 
@@ -101,7 +102,6 @@ def checksum(path: Path) -> str:
     """SHA-256 of what a file says: safetensors writes its names in any order."""
     content = path.read_bytes()
     if path.suffix == ".safetensors" and content[8:9] == b"{":
-        end = 8 + int.from_bytes(content[:8], "little")
-        header = json.dumps(json.loads(content[8:end]), sort_keys=True)
-        content = header.encode() + content[end:]
+        header, numbers = damages.parts(content)
+        content = json.dumps(json.loads(header), sort_keys=True).encode() + numbers
     return hashlib.sha256(content).hexdigest()

@@ -1,12 +1,22 @@
-"""Damages of a safetensors file, as disks, networks and people do them."""
+"""Parts of a safetensors file, and damages, as disks, networks and people do them."""
 
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable
 
 Damage = Callable[[bytearray, random.Random], bytes]
+
+
+def parts(data: bytes) -> tuple[bytes, bytes]:
+    """Header and numbers of a file."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    return data[8:end], data[end:]
+
+
+def joined(header: bytes, numbers: bytes) -> bytes:
+    """The file of these."""
+    return len(header).to_bytes(8, "little") + header + numbers
 
 
 def flip_bit(data: bytearray, draw: random.Random) -> bytes:
@@ -15,8 +25,8 @@ def flip_bit(data: bytearray, draw: random.Random) -> bytes:
 
 
 def flip_header_bit(data: bytearray, draw: random.Random) -> bytes:
-    size = struct.unpack("<Q", data[:8])[0]
-    data[8 + draw.randrange(size)] ^= 1 << draw.randrange(8)
+    header, _ = parts(data)
+    data[8 + draw.randrange(len(header))] ^= 1 << draw.randrange(8)
     return bytes(data)
 
 
@@ -43,14 +53,14 @@ def cut_out(data: bytearray, draw: random.Random) -> bytes:
 
 def lie_about_the_header(data: bytearray, draw: random.Random) -> bytes:
     size = draw.choice([0, 1, draw.randrange(1 << 16), 10**8 + 1, 1 << 31, 1 << 63, (1 << 64) - 1])
-    data[:8] = struct.pack("<Q", size)
+    data[:8] = size.to_bytes(8, "little")
     return bytes(data)
 
 
 def change_a_digit(data: bytearray, draw: random.Random) -> bytes:
     """Of shapes, offsets and settings in the header: what stays well-formed JSON."""
-    size = struct.unpack("<Q", data[:8])[0]
-    digits = [place for place in range(8, 8 + size) if chr(data[place]).isdigit()]
+    header, _ = parts(data)
+    digits = [place for place, code in enumerate(header, start=8) if chr(code).isdigit()]
     data[draw.choice(digits)] = ord(str(draw.randrange(10)))
     return bytes(data)
 

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import shutil
-import struct
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -23,6 +22,7 @@ from fairseq_ext.engine.library import Machine
 from fairseq_ext.engine.search_options import Rules, Sampling
 from fairseq_ext.model import program_file
 from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
+from tests.support import damages
 from tests.support.bundles import sign_again
 
 EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1, 1 << 40, 0.5)
@@ -33,25 +33,14 @@ RULES = (
 )
 
 
-def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Header and numbers of a safetensors file."""
-    (size,) = struct.unpack("<Q", data[:8])
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
-
-
-def joined(header: dict[str, Any], numbers: bytes) -> bytes:
-    """The file of these."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return struct.pack("<Q", len(text)) + text + numbers
-
-
 def mutate(folder: Path, draw: Random) -> None:
     """Change something in a bundle, and sign it again."""
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         kind = draw.random()
         if kind < 0.15:
             path = folder / "model.safetensors"
-            header, numbers = parts(path.read_bytes())
+            text, numbers = damages.parts(path.read_bytes())
+            header = json.loads(text)
             if kind < 0.1:
                 spoilt = bytearray(numbers)
                 for _ in range(draw.choice((1, 100))):
@@ -59,7 +48,7 @@ def mutate(folder: Path, draw: Random) -> None:
                 numbers = bytes(spoilt)
             else:
                 _change(header[draw.choice([name for name in header if name[0] != "_"])], draw)
-            path.write_bytes(joined(header, numbers))
+            path.write_bytes(damages.joined(json.dumps(header).encode(), numbers))
         else:
             path = folder / "program.json"
             content = json.loads(path.read_text())
