@@ -31,16 +31,17 @@ pytestmark = pytest.mark.parametrize("name", ARCHITECTURES)
 
 SOURCE = random_sentences([7, 3, 1, 5])  # unsorted, one of them only </s>
 TARGET = random_sentences([4, 6, 3, 2], seed=4)
+SOURCE_ROWS, TARGET_ROWS = padded(SOURCE, left=True), padded(TARGET, left=False)
 
 
-def logits(model, source: Tensor, target: Tensor) -> Tensor:
+def logits(model, source: Tensor = SOURCE_ROWS, target: Tensor = TARGET_ROWS) -> Tensor:
     return model(**net_input(source, target))[0]
 
 
-def both_outputs(model, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def both_outputs(model) -> tuple[Tensor, Tensor]:
     """The encoder's output, and the logits."""
-    encoded = model.encoder(source, source.ne(1).sum(1))
-    return encoded["encoder_out"][0], model.decoder(previous(target), encoder_out=encoded)[0]
+    encoded = model.encoder(SOURCE_ROWS, SOURCE_ROWS.ne(1).sum(1))
+    return encoded["encoder_out"][0], model.decoder(previous(TARGET_ROWS), encoder_out=encoded)[0]
 
 
 @pytest.fixture
@@ -221,13 +222,12 @@ def attentive(name: str):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, "autocast"])
 def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype | str) -> None:
     model = attentive(name)
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    exact = logits(model, source, target)
+    exact = logits(model)
     if dtype == "autocast":
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            rounded = logits(model, source, target)
+            rounded = logits(model)
     else:
-        rounded = logits(model.to(dtype), source, target)
+        rounded = logits(model.to(dtype))
         assert rounded.dtype == dtype
     assert rounded.isfinite().all()
     if not UNDER_LAW[name].unsteady:  # within a few roundings, of the size of the logits
@@ -242,7 +242,7 @@ def test_half_precision_is_finite_and_near(name: str, dtype: torch.dtype | str) 
 
 def test_gradients_flow_to_every_parameter(model, name: str) -> None:
     model.train()
-    loss = logits(model, padded(SOURCE, left=True), padded(TARGET, left=False)).log_softmax(-1)
+    loss = logits(model).log_softmax(-1)
     loss[..., 5].sum().backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
@@ -256,7 +256,7 @@ def test_the_alignment_loss_of_fairseq_trains_the_attention(model, name: str) ->
     """Its gradient by the words' vectors is that of finite differences where no sign is taken."""
     if getattr(model, "no_alignment", None):
         pytest.skip("refused for it, see test_no_alignment_loss_of_a_linformer")
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
+    source, target = SOURCE_ROWS, TARGET_ROWS
     columns, rows = source.size(1), target.size(1)
     sample = {
         "net_input": net_input(source, target),
@@ -300,7 +300,7 @@ def test_shared_embeddings_need_one_dictionary(name: str) -> None:
 
 
 def test_pad_embedding_stays_zero(model, name: str) -> None:
-    logits(model, padded(SOURCE, left=True), padded(TARGET, left=False)).sum().backward()
+    logits(model).sum().backward()
     embedding = model.encoder.embed_tokens.weight
     assert embedding[1].eq(0).all()
     if embedding is not getattr(model.decoder.output_projection, "weight", None):
@@ -311,10 +311,9 @@ def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
     model, _ = build(ARCHITECTURES[name])
     torch.save(model.state_dict(), tmp_path / "model.pt")
     other, _ = build(ARCHITECTURES[name], seed=99)
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
-    assert not logits(other, source, target).equal(logits(model, source, target))
+    assert not logits(other).equal(logits(model))
     other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
-    assert logits(other, source, target).equal(logits(model, source, target))
+    assert logits(other).equal(logits(model))
 
 
 @pytest.mark.parametrize("option", ["--dropout", "--attention-dropout"])
@@ -323,16 +322,15 @@ def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option:
         pytest.skip("its attention has no dropout")
     model, _ = build([*ARCHITECTURES[name], option, "0.5"])
     generation = configuration(ARCHITECTURES[name])
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     model.eval()
-    encoded, without = both_outputs(model, source, target)
-    repeated = both_outputs(model, source, target)
+    encoded, without = both_outputs(model)
+    repeated = both_outputs(model)
     assert repeated[0].equal(encoded)
     assert repeated[1].equal(without)
     generation.generation.retain_dropout = True
     model.prepare_for_inference_(generation)
     for _ in range(2):
-        dropped = both_outputs(model, source, target)
+        dropped = both_outputs(model)
         assert not dropped[0].equal(encoded)
         assert not dropped[1].equal(without)
         encoded, without = dropped
@@ -341,12 +339,11 @@ def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option:
 def test_overfits_one_batch(name: str) -> None:
     model, _ = build(ARCHITECTURES[name])
     model.train()
-    source, target = padded(SOURCE, left=True), padded(TARGET, left=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=UNDER_LAW[name].overfitting_rate)
     for _ in range(80):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(
-            logits(model, source, target).flatten(0, 1), target.flatten(), ignore_index=1
+            logits(model).flatten(0, 1), TARGET_ROWS.flatten(), ignore_index=1
         )
         loss.backward()
         optimizer.step()
