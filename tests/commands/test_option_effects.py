@@ -62,6 +62,7 @@ UNSEEN = {
     *("no_progress_bar", "log_format", "log_interval"),  # generation shows a bar on a terminal
     *("tokenizer", "bpe"),  # stored with a model; in generation they need files
     *("stop_time_hours", "debug_param_names", "export"),
+    "fixed_validation_seed",  # of losses that draw numbers
 }
 """Options whose effect a short run on one CPU, without a terminal, does not show."""
 UNSEEN_IN = {
@@ -81,7 +82,8 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {
     "activation_fn": ("tanh",),
     "encoder_layers": (2,),
     "decoder_layers": (2,),
-    "arch": ("transformer_iwslt_de_en",),
+    "arch": ("gru_tiny",),
+    "validate_after_updates": (3,),
     "thresholdsrc": (30,),
     "thresholdtgt": (30,),
     "max_tokens": (30,),
@@ -105,8 +107,15 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {
 """Values by which an option's effect shows, where that of :func:`another_value` would not."""
 BESIDE: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(
-        ("seed", "sampling_topk", "sampling_topp"),
+        ("generate seed", "interactive seed", "sampling_topk", "sampling_topp"),
         ("--sampling", "--beam", 3, "--nbest", 3),
+    ),
+    **dict.fromkeys(
+        (
+            *("reset_dataloader", "reset_lr_scheduler", "reset_meters", "reset_optimizer"),
+            "optimizer_overrides",
+        ),
+        ("--restore-file", "MODEL", "--max-epoch", 14),
     ),
     "max_len_a": ("--max-len-b", 2),
     "diverse_beam_strength": ("--diverse-beam-groups", 5),
@@ -114,12 +123,15 @@ BESIDE: dict[str, tuple[object, ...]] = {
     "skip_invalid_size_inputs_valid_test": ("--max-source-positions", 4),
     "truncate_source": ("--max-source-positions", 4),
     "keep_interval_updates": ("--save-interval-updates", 1),
-    "keep_interval_updates_pattern": ("--save-interval-updates", 1),
+    "keep_interval_updates_pattern": (
+        *("--save-interval-updates", 1),
+        *("--keep-interval-updates", 1),
+    ),
     "validate_after_updates": ("--validate-interval-updates", 1),
     "max_valid_steps": ("--max-tokens-valid", 20),
-    "fixed_validation_seed": (),
 }
-"""Options beside which another one has an effect; the run without it has them, too."""
+"""Options beside which another one has an effect; the run without it has them, too. MODEL stands
+for the trained checkpoint."""
 CLOCK = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b(wps|ups|train_wall|wall|gb_free)[ =\"':]+[\d.]+"
     r"|in [\d.]+ ?s\b|[\d.]+ (sentences|tokens)/s|[\d:]+ left|[\d.]+\s?seconds"
@@ -209,12 +221,13 @@ def observe(folder: Path, work: Path, command: str, *words: object) -> dict[str,
         if command == "generate":
             words = (*words, "--max-tokens", 200)
         stdin = (folder / "text" / "test.src").read_text()
+    words = tuple(model if word == "MODEL" else word for word in words)
     done = forked(f"fairseq-{command}", *words, cwd=work, stdin=stdin)
     lines = (done.stdout + done.stderr).replace(str(work), "").splitlines()
     unsettled = [line for line in lines if not re.search(r"no effect|'_name'|Namespace\(", line)]
     files = {
         str(path.relative_to(work)): digest(path)
-        for path in sorted(work.rglob("*.*"))
+        for path in sorted(work.rglob("*"))
         if path.is_file()
     }
     printed = [CLOCK.sub("", line) for line in unsettled]
@@ -261,7 +274,7 @@ def plain_runs() -> dict[object, dict[str, Any]]:
 def test_an_option_changes_something(
     command: str, name: str, folder: Path, tmp_path: Path, plain_runs: dict[object, dict[str, Any]]
 ) -> None:
-    beside = BESIDE.get(name, ())
+    beside = BESIDE.get(f"{command} {name}", BESIDE.get(name, ()))
     if (command, beside) not in plain_runs:
         plain_runs[command, beside] = observe(folder, tmp_path / "plain", command, *beside)
     words = another_value(actions(command)[name])
