@@ -95,16 +95,21 @@ def read_table(path: str | Path) -> list[Model]:
 
 def _text_rows(path: Path, delimiter: str) -> list[dict[str, Any]]:
     lines = read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        if "\r" in line:
+            raise DataError(
+                f"`{path}`, line {number}: carriage return inside the line. Remove it: tr -d '\\r'"
+            )
     lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]  # spreadsheets write it
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
+    rows = []
     try:
-        rows = list(reader)
+        for row in reader:
+            if None in row:
+                raise csv.Error(f"the row has more than the {len(reader.fieldnames or ())} columns")
+            rows.append(row)
     except csv.Error as error:
         raise DataError(f"`{path}`, line {reader.line_num}: {error}; correct the line.") from None
-    for number, row in enumerate(rows, start=1):
-        if None in row:
-            columns = len(reader.fieldnames or ())
-            raise DataError(f"`{path}`, model {number} has more than the {columns} columns.")
     return rows
 
 
