@@ -20,20 +20,37 @@ def version(file: str | Path | int) -> Version:
     Args:
         file: its path or descriptor.
     """
-    status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return _version_of(os.stat(file))  # noqa: PTH116  # takes a descriptor, too
 
 
 class FileVersions:
     """The versions of files when this object was made, which is before they are read."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
-        self._versions = {path: version(path) for path in paths}
+        self._files = {path: path.stat() for path in paths}
 
     def require_unchanged(self) -> None:
         """Check that the files have not changed."""
-        for path, former in self._versions.items():
-            if not path.exists() or version(path) != former:
+        for path, former in self._files.items():
+            if not (path.exists() and _has_content_of(path.stat(), former)):
                 raise DataError(
                     f"{path} has changed since this process read it; start the command again."
                 )
+
+
+def _has_content_of(status: os.stat_result, former: os.stat_result) -> bool:
+    """Whether nobody wrote to a file between two readings of its status.
+
+    The time of modification can be set back, unlike that of the last change; but a new name, mode
+    or owner is a change, too.
+    """
+    attributes = [
+        (facts.st_mode, facts.st_uid, facts.st_gid, facts.st_nlink) for facts in (status, former)
+    ]
+    return _version_of(status) == _version_of(former) and (
+        status.st_ctime_ns == former.st_ctime_ns or attributes[0] != attributes[1]
+    )
+
+
+def _version_of(status: os.stat_result) -> Version:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

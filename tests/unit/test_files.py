@@ -28,6 +28,7 @@ from fairseq_ext.commands import options
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.file_versions import FileVersions
 from tests.support.harness import error_line, run
 
 
@@ -533,6 +534,28 @@ class TestSafeExtract:
         monkeypatch.setattr(archives, "_MOST_MEMBERS", 2)
         with pytest.raises(DataError, match="more than 2 members"):
             safe_extract(make_tar(tmp_path / "b.tar", "a", "b", "c"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("rewrite", ["same size and time", "a mode", "another name", "gone"])
+def test_a_file_that_was_written_after_it_was_read_is_noticed(rewrite: str, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"weights")
+    versions = FileVersions([path])
+    before = path.stat()
+    if rewrite == "same size and time":
+        path.write_bytes(b"WEIGHTS")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif rewrite == "a mode":
+        path.chmod(0o600)
+    elif rewrite == "another name":
+        (tmp_path / "link").hardlink_to(path)
+    else:
+        path.unlink()
+    if rewrite in ("a mode", "another name"):
+        versions.require_unchanged()
+    else:
+        with pytest.raises(DataError, match="has changed since this process read it"):
+            versions.require_unchanged()
 
 
 # ---- what is read is not written -----------------------------------------------------------------
