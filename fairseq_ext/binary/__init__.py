@@ -14,13 +14,13 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
-``docs/bmt.md`` says where each equation stands. ``reference.py`` has these equations in plain code
+``docs/bmt.md`` gives the line of each equation. ``reference.py`` has these equations in plain code
 and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
 the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``products.py`` the two
-products of an attention, ``attention.py`` the layer above, ``switches.py`` which products are
-binarized (the rows of the paper's Table 1), ``stages.py`` when, ``schedule.py`` the learning rate,
-``distillation.py`` the criterion, ``model.py`` the fairseq wiring and ``compose.py`` the same for
-the other architectures.
+products of an attention, ``attention.py`` the layer with them, ``switches.py`` the choice
+of products (rows of the paper's Table 1), ``stages.py`` the stages of training, ``schedule.py`` the
+learning rate, ``distillation.py`` the criterion, ``model.py`` the fairseq wiring and ``compose.py``
+the wiring of all other architectures.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

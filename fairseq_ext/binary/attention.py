@@ -4,7 +4,7 @@ It is a subclass of fairseq's attention, whose handling of incremental state it 
 own ``forward``. In training, fairseq's ``forward`` reads the weights of the projections directly
 and would skip their binarization.
 
-Letters as in :mod:`fairseq_ext.binary.products`, ``R`` rows of a beam, ``C = H · D`` channels.
+Letters: see :mod:`fairseq_ext.binary.products`; also ``R`` rows of a beam, ``C = H · D`` channels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 
 class BinaryAttention(MultiheadAttention):
-    """``Out(softmax(Q K^T / √D) V)``; its layers and :meth:`set_stage` decide what is binary.
+    """Multi-head attention ``Out(softmax(Q K^T / √D) V)`` whose products can be binarized.
 
     Args:
         embed_dim, num_heads, dropout, **options: as for fairseq's attention.
@@ -53,7 +53,7 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: object) -> BinaryAttention:
-        """Convert an attention of fairseq's; the parameters are the same objects."""
+        """Convert a fairseq attention layer; the parameters are the same objects."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,
@@ -112,7 +112,7 @@ class BinaryAttention(MultiheadAttention):
         return output, weights.transpose(0, 1) if need_head_weights else weights.mean(1)
 
     def _heads(self, projected: Tensor, name: str) -> Tensor:
-        """``[T, R, C]`` to normalized ``[R, H, T, D]``."""
+        """Split ``[T, R, C]`` into normalized heads ``[R, H, T, D]``."""
         heads = projected.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         return self.head_norms[name](heads) if self.head_norms else heads
 
@@ -123,7 +123,7 @@ class BinaryAttention(MultiheadAttention):
         incremental_state: IncrementalState | None,
         static: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values ``[R, H, S, D]`` and pads ``[R, S]``, those of earlier steps included."""
+        """Return keys and values ``[R, H, S, D]`` and pads ``[R, S]`` of this and earlier steps."""
         saved = {} if incremental_state is None else self._get_input_buffer(incremental_state)
         if static and "prev_key" in saved:
             return saved["prev_key"], saved["prev_value"], saved["prev_key_padding_mask"]
@@ -145,7 +145,7 @@ class BinaryAttention(MultiheadAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> IncrementalState:
-        """Reorder for beam search: take rows ``new_order`` ``[R']``."""
+        """Reorder the state for beam search: take rows ``new_order`` ``[R']``."""
         saved = self._get_input_buffer(incremental_state)
         if not saved:
             return incremental_state

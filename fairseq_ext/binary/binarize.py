@@ -1,4 +1,4 @@
-"""Two or three values for each number: binarization and its gradient (torch only).
+"""Binarize or ternarize tensors, with gradients for training (torch only).
 
 All numbers that a matrix product adds up share one bound ``B``. The bound is detached, so the
 gradient of a number either passes or is 0.
@@ -6,8 +6,8 @@ gradient of a number either passes or is 0.
 Binarized numbers have two forms: ``x_b`` itself, or signs ±1 with a level. If both operands of a
 product are binary, the sum over their signs is an exact integer, in whatever order it is computed
 (in half precision it is rounded once, at the end). So a sum of 0 is exactly 0, and the next
-binarization finds the same signs for a sentence in a batch, alone, and from bits. All of this is
-as true of ternary weights, whose signs may also be 0.
+binarization gives a sentence the same signs in a batch, alone, or from stored bits. This also holds
+for ternary weights, whose signs may be 0, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """Signs times level (or signs); the gradient is ``slope`` where ``|x| <= limit``, else 0."""
+    """Compute the signs of ``x``, times ``level`` if given, with gradients by :class:`Levels`."""
 
     @staticmethod
     def forward(
@@ -53,7 +53,7 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 class Levels(NamedTuple):
-    """The magnitude of binarized numbers, and the inputs for which their gradient passes.
+    """The magnitude of binarized numbers, and the range of inputs whose gradient passes.
 
     Attributes:
         level: ``|x_b|``, with size 1 in the dimension that a product sums over.
@@ -68,12 +68,12 @@ class Levels(NamedTuple):
     zero: Tensor | None = None
 
     def signs(self, x: Tensor) -> Tensor:
-        """``x_b`` in units of the level: ±1 like ``x``, or 0; without gradient."""
+        """Return ``x_b`` in units of the level: ±1 or 0, shaped like ``x``, without gradient."""
         signs = signs_of(x)
         return signs if self.zero is None else signs.mul_(x.detach().abs() > self.zero)
 
     def passes(self, x: Tensor) -> Tensor:
-        """A tensor like ``x`` that is 1 where the gradient passes, and 0 elsewhere."""
+        """Return a tensor shaped like ``x``: 1 where the gradient passes, 0 elsewhere."""
         return x.detach().abs().le_(self.limit)
 
     def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Bits(NamedTuple):
     slope: Tensor | None = None
 
     def drop(self, p: float) -> tuple[Bits, float]:
-        """Drop numbers with probability ``p``; also returns the factor for those that are kept."""
+        """Drop numbers with probability ``p``; also return the factor for those that are kept."""
         mask, scale = draw(self.signs, p)
         passes = None if self.passes is None else self.passes * mask
         return self._replace(signs=self.signs * mask, passes=passes), scale
@@ -111,7 +111,7 @@ class Bits(NamedTuple):
 
 @dataclass(frozen=True)
 class Binarizer:
-    """``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, which is ``±B/2`` (section 3.1).
+    """Binarize to ``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, that is ``±B/2`` (3.1).
 
     Zeros, including ``-0.0``, become ``+B/2``. If all of ``x`` is 0, so are ``B`` and ``x_b``.
 
@@ -130,7 +130,7 @@ class Binarizer:
     bound: float | None = None
 
     def __call__(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
-        """``x_b``, shaped like ``x``. Numbers along ``dim`` share a bound."""
+        """Return ``x_b``, shaped like ``x``; numbers along ``dim`` share a bound."""
         levels = self.levels(x, dim)
         return _Quantized.apply(x, levels, levels.level)
 
@@ -138,8 +138,7 @@ class Binarizer:
         """Factor ``x_b`` into signs ±1, shaped like ``x``, and a level of size 1 along ``dim``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
-        below the normal numbers of fp32), the product's gradient is 0 or next to it, while that of
-        ``x_b`` is 1.
+        subnormal in fp32), the product's gradient is 0 or nearly 0, while that of ``x_b`` is 1.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -148,14 +147,14 @@ class Binarizer:
 
     @torch.no_grad()
     def bits(self, x: Tensor, grad: bool = True) -> Bits:
-        """Signs and level for a product with its own backward pass; ``grad``: prepare for it."""
+        """Return ``x_b`` as :class:`Bits`; ``grad``: with the data that its gradient needs."""
         levels = self.levels(x)
         passes = levels.passes(x).to(torch.int8) if grad else None
         return Bits(levels.signs(x).to(torch.int8), levels.level, passes, levels.slope)
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """The levels of ``x``, of which numbers along ``dim`` share a bound."""
+        """Return the levels of ``x``; numbers along ``dim`` share a bound."""
         magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)
@@ -172,7 +171,7 @@ class Binarizer:
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Binarize numbers that are not negative: to ``B`` if they are at least ``B/2``, else to 0.
+    """Binarize non-negative numbers: to ``B`` if they are at least ``B/2``, else to 0.
 
     Returns:
         0 or 1 for each number of ``x``, and ``B`` ``[..., 1]``, the largest number of each row. The
@@ -185,9 +184,9 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _inverse(level: Tensor) -> Tensor:
-    """``1 / level`` in fp32 at least, or 1 where the level is 0 or subnormal.
+    """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
 
-    A gradient there was multiplied by the level, so it is 0, or next to it.
+    A gradient there was multiplied by the level, so it is 0 or nearly 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

@@ -46,7 +46,7 @@ class DistillationConfig(FairseqDataclass):
 
 
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Compute ``-τ² Σ_v p_v log q_v``; p and q are the softmax of teacher's, student's logits / τ.
+    """Compute ``-τ² Σ_v p_v log q_v``; p (teacher) and q (student) are softmaxes of logits / τ.
 
     Args:
         student, teacher: logits ``[..., V]``.
@@ -100,10 +100,10 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """The loss and the negative log-likelihood, summed over words.
+        """Return the loss and the negative log-likelihood, summed over words.
 
-        In chunks where ``net_output`` holds the features of a model that leaves its output layer
-        to the loss (:mod:`fairseq_ext.training.chunked_output`).
+        They are computed in chunks if ``net_output`` holds features, because the model leaves its
+        output layer to the loss (:mod:`fairseq_ext.training.chunked_output`).
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
@@ -135,7 +135,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
             return chunked_output.output_layer(teacher, teacher(**sample["net_input"])[0])
 
     def teacher_for(self, features: Tensor) -> BaseFairseqModel:
-        """The teacher, on the student's device and in its precision."""
+        """Return the teacher, on the student's device and in the student's precision."""
         return self._teacher[0].to(device=features.device, dtype=features.dtype)
 
 

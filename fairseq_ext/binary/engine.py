@@ -1,4 +1,4 @@
-"""Binary layers as operations of the engine, and their weights as bits of a bundle."""
+"""Compile binary layers to operations of the engine, and pack their weights as bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """``A W_b + b`` or ``A_b W_b / s + b``; sections 3.1 and 3.3."""
+    """Compile ``A W_b + b`` or ``A_b W_b / s + b``; sections 3.1 and 3.3."""
     bias = program.array(layer.bias)
     if not layer.binary_weights:
         require(not layer.binary_inputs, "binary inputs of float weights")
@@ -50,7 +50,7 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 def feed_forward_output(
     layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns = NOTHING
 ) -> Columns:
-    """``LN(LN(h) W_2b + b_2)``; section 3.4."""
+    """Compile ``LN(LN(h) W_2b + b_2)``; section 3.4."""
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
     return y if added is NOTHING else program.add(y, added)
@@ -64,7 +64,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """``added + LN(A W_b) + A`` with ``A`` of normalized heads; section 3.5."""
+    """Compile ``added + LN(A W_b) + A`` with ``A`` of normalized heads; section 3.5."""
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
     k, v = joined([layer.k_proj, layer.v_proj], read, program)
@@ -87,8 +87,8 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage.
 
     Returns:
-        What their readers must know: ``binarizer``, ``granularity`` and the ``inputs`` K of each;
-        and by the name of each weight the tensors that keep it, by the ending of their names.
+        Settings for their reader: ``binarizer``, ``granularity`` and the ``inputs`` K of each;
+        and for the name of each weight the tensors that store it, by the endings of their names.
 
     Raises:
         CheckpointError: there are none. The message is the end of a sentence.

@@ -19,7 +19,7 @@ GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
 
 
 class _WeightProduct(torch.autograd.Function):
-    """``A W_b + b`` with float inputs; the backward pass computes ``W_b`` again."""
+    """Compute ``A W_b + b`` with float inputs; the backward pass computes ``W_b`` again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, levels: Levels) -> Tensor:
@@ -43,7 +43,7 @@ class _WeightProduct(torch.autograd.Function):
 
 
 class _BinaryProduct(torch.autograd.Function):
-    """``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n``: ``a`` is the token's level, ``w_n`` the channel's.
+    """Compute ``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n`` from levels ``a`` of tokens, ``w`` of channels.
 
     Signs of ternary weights may be 0.
 
@@ -84,14 +84,14 @@ class _BinaryProduct(torch.autograd.Function):
 def _product(
     inputs: Bits, signs: Tensor, level: Tensor, bias: Tensor | None, scale: float
 ) -> Tensor:
-    """The product itself, from signs ``[N, K]`` and level ``[N, 1]`` of the weights."""
+    """Compute the product from signs ``[N, K]`` and level ``[N, 1]`` of the weights."""
     y = F.linear(inputs.signs.to(signs.dtype), signs)  # Σ ±1 ±1: [..., N]
     y.mul_(inputs.level / scale).mul_(level.squeeze(1))  # by [..., 1] and [N]
     return y if bias is None else y.add_(bias)
 
 
 def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
-    """The gradient of the latent weights, from ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
+    """Return the latent weights' gradient, from ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
     of_weight = _rows(grad).t() @ _rows(x)  # [N, M] [M, K]
     return levels.mask_(of_weight.to(weight.dtype), weight)
 
@@ -101,16 +101,16 @@ def _of_bias(ctx: Any, grad: Tensor) -> Tensor | None:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """``[..., K]`` as a matrix ``[M, K]``; a vector is one row."""
+    """Reshape ``[..., K]`` to a matrix ``[M, K]``; a vector is one row."""
     return x.reshape(-1, x.size(-1))
 
 
 class BinaryLinear(nn.Linear):
-    """``A_b W_b / s + b`` in place of ``A W + b`` (sections 3.1 and 3.3).
+    """A linear layer with ``A_b W_b / s + b`` instead of ``A W + b`` (sections 3.1 and 3.3).
 
     ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. Each row of it has a
-    bound, its largest magnitude, and so have the ``K`` inputs of each token. A layer that is made
-    fast has only its binary weights: it stays in its stage until other weights are loaded.
+    bound, its largest magnitude, and so have the ``K`` inputs of each token. After
+    :meth:`make_generation_fast_` the layer has only binary weights and stays in its stage.
 
     Args:
         in_features, out_features, bias: as for ``nn.Linear``.
@@ -182,14 +182,14 @@ class BinaryLinear(nn.Linear):
         return _BinaryProduct.apply(x, self.weight, self.bias, bits, self._levels(), scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """The input of a product with float weights, or with binary weights and float inputs."""
+        """Return the input of a product in floats, with dropout and, if asked for, binarized."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale
         return x if dropout is None else dropout(x)
 
     def binarized_weight(self) -> Tensor:
-        """``W_b`` ``[N, K]``; the latent weights in stage 0."""
+        """Return ``W_b`` ``[N, K]``, or the latent weights in stage 0."""
         if not self.binary_weights:
             return self.weight
         if self.frozen_level is not None:
@@ -198,19 +198,19 @@ class BinaryLinear(nn.Linear):
 
     @torch.no_grad()
     def signs(self) -> tuple[Tensor, Tensor]:
-        """The signs of ``W_b``, ±1 or 0, in int8 ``[N, K]``, and their levels ``[N]`` in fp32."""
+        """Return the signs of ``W_b``, ±1 or 0, int8 ``[N, K]``, and their levels ``[N]``, fp32."""
         weight = self.binarized_weight().float()
         ternary = self.weight_binarizer.kind == TERNARY
         signs = weight.sign() if ternary else signs_of(weight)  # binary ones also of a level of 0
         return signs.to(torch.int8), weight.abs().amax(1)
 
     def _levels(self) -> Levels:
-        """The levels of the latent weights."""
+        """Return the levels of the latent weights."""
         return self.weight_binarizer.levels(self.weight, GRANULARITIES[self.granularity])
 
     @torch.no_grad()
     def make_generation_fast_(self, **unused: Any) -> None:
-        """fairseq's hook before generation: the weights are final, so binarize them once."""
+        """Binarize the weights once; fairseq calls this before generation, when they are final."""
         if not self.binary_weights or self.frozen_level is not None:
             return
         levels = self._levels()
@@ -235,7 +235,7 @@ class BinaryLinear(nn.Linear):
 
 
 class FeedForwardOutput(nn.Module):
-    """``LN(LN(h)_b W_2b + b_2)`` (3.4) of the hidden layer ``h = max(0, A_b W_1b + b_1)``.
+    """Compute ``LN(LN(h)_b W_2b + b_2)`` (3.4) of the hidden layer ``h = max(0, A_b W_1b + b_1)``.
 
     ``h`` is never negative. The inner norm centres it, so that both signs occur.
 
@@ -260,7 +260,7 @@ class FeedForwardOutput(nn.Module):
         self.output_norm = nn.LayerNorm(linear.out_features) if norms else nn.Identity()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[..., F]`` to ``[..., C]``."""
+        """Map ``[..., F]`` to ``[..., C]``."""
         x, dropout = self.input_norm(hidden), self.dropout
         if self.dropout_first:
             x, dropout = dropout(x), None

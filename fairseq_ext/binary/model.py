@@ -87,13 +87,13 @@ def switches_of(cfg: BmtConfig) -> switches.Switches:
 
 
 class Layers:
-    """Builds the parts of a layer for a configuration."""
+    """A builder of the parts of a layer, for one configuration."""
 
     def __init__(self, cfg: BmtConfig) -> None:
         self.cfg, self.switches = cfg, switches_of(cfg)
 
     def exchange(self, layer: nn.Module) -> None:
-        """Replace the attentions and the feed-forward network of a layer of fairseq's."""
+        """Replace the attentions and the feed-forward network of a fairseq layer."""
         layer.self_attn = self.attention(layer.self_attn)
         if getattr(layer, "encoder_attn", None) is not None:
             layer.encoder_attn = self.attention(layer.encoder_attn)
@@ -120,7 +120,7 @@ class Layers:
         return layer
 
     def attention(self, stock: MultiheadAttention) -> BinaryAttention:
-        """Build an attention with the sizes of fairseq's."""
+        """Build an attention with the same sizes as fairseq's."""
         attention = BinaryAttention(
             stock.embed_dim,
             stock.num_heads,

@@ -33,7 +33,7 @@ BINARIZER = Binarizer()
 def attention_weights(
     queries: Tensor, keys: Tensor, hidden: Tensor | None, binary: bool = False
 ) -> Tensor:
-    """``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in fp32 at least.
+    """Compute ``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in at least fp32.
 
     A query that may not look anywhere (the source has only pads) looks at all positions equally.
 
@@ -65,7 +65,7 @@ def contexts(
     dropout: Callable[[Tensor], Tensor],
     binary: str | None = None,
 ) -> Tensor:
-    """``Σ_j p_ij v_j`` ``[N, H, T, D]``.
+    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]``.
 
     Args:
         weights: ``p`` ``[N, H, T, S]``.

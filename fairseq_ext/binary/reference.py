@@ -23,7 +23,7 @@ EPSILON = 2.0**-7
 
 
 def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
-    """``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B`` for each row ``[..., K]``; section 3.1."""
+    """Compute ``(floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B`` by rows ``[..., K]``; section 3.1."""
     if bound is None:
         bound = x.detach().abs().amax(-1, keepdim=True)  # B = max |x|
     clipped = torch.clamp(x / bound.masked_fill(bound == 0, 1), -1 + EPSILON, 1 - EPSILON)
@@ -32,7 +32,7 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 
 
 def ternary(weight: Tensor, rows: bool = True) -> Tensor:
-    """``round(clip(W / γ, -1, 1)) γ`` with ``γ = mean |W|``, of each row or of all (b1.58).
+    """Compute ``round(clip(W / γ, -1, 1)) γ`` with ``γ = mean |W|`` by row or in all (b1.58).
 
     Half of ``γ`` is rounded to 0.
     """
@@ -43,7 +43,7 @@ def ternary(weight: Tensor, rows: bool = True) -> Tensor:
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: float = 1.0) -> Tensor:
-    """``A_b W_b / s`` and a bias for tokens ``[..., K]``; section 3.3.
+    """Compute ``A_b W_b / s`` plus a bias for tokens ``[..., K]``; section 3.3.
 
     ``bits`` contains ``w`` if the weights are binary, ``t`` if they are ternary, and ``a`` if the
     inputs are binary.
@@ -55,12 +55,12 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: floa
 
 
 def norm(p: Parameters, name: str, x: Tensor, eps: float) -> Tensor:
-    """The layer norm of that name."""
+    """Apply the layer norm called ``name``."""
     return functional.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"], eps)
 
 
 def feed_forward(x: Tensor, p: Parameters, bits: str, eps: float) -> Tensor:
-    """``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)``: ``[T, C]``; section 3.4."""
+    """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)``, ``[T, C]``; section 3.4."""
     hidden = torch.relu(dense(x, p["fc1.weight"], p["fc1.bias"], bits))
     hidden = norm(p, "fc2.input_norm", hidden, eps)
     y = dense(hidden, p["fc2.linear.weight"], p["fc2.linear.bias"], bits)
@@ -77,7 +77,7 @@ def attention(
     eps: float,
     score_v: str | None = None,
 ) -> Tensor:
-    """Section 3.5 and figure 1: ``[T, C]``, ``[S, C]`` to ``[T, C]``.
+    """Compute attention ``[T, C]`` from ``[T, C]`` and ``[S, C]``; section 3.5 and figure 1.
 
     Args:
         queries, source: of one sentence.
@@ -104,7 +104,7 @@ def attention(
 def one_head(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, binary_qk: bool, score_v: str | None
 ) -> Tensor:
-    """``softmax(Q K^T / √D) V``: ``[T, D]``; both operands of a binary product are binarized."""
+    """Compute ``softmax(Q K^T / √D) V``, ``[T, D]``; binary products have two binary operands."""
     if binary_qk:  # QK Einsum
         q, k = binarized(q), binarized(k)
     scores = (q @ k.t() / math.sqrt(q.size(-1))).masked_fill(~visible, -math.inf)

@@ -59,7 +59,7 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
 
 @register_lr_scheduler("staged_cosine", dataclass=StagedCosineConfig)
 class StagedCosine(FairseqLRScheduler):
-    """:func:`learning_rate` for ``--stage-updates``; the optimizer's moments are not reset.
+    """A scheduler with :func:`learning_rate`, which does not reset the optimizer's moments.
 
     ``--lr`` is the peak of all stages, or a comma-separated list with one for each.
 
@@ -90,16 +90,16 @@ class StagedCosine(FairseqLRScheduler):
         self.step_update(0)
 
     def step_begin_epoch(self, epoch: int) -> float:
-        """The rate does not change between epochs."""
+        """Return the rate, which does not change between epochs."""
         return self.optimizer.get_lr()
 
     def step(self, epoch: int, val_loss: float | None = None) -> float:
-        """The rate does not change between epochs."""
+        """Return the rate, which does not change between epochs."""
         super().step(epoch, val_loss)
         return self.optimizer.get_lr()
 
     def step_update(self, num_updates: int) -> float:
-        """Set the rate of the next update, after ``num_updates`` of them."""
+        """Set the rate of the update that follows the first ``num_updates``."""
         rate = learning_rate(
             num_updates, self.stage_updates, self.cfg.warmup_updates, list(self.cfg.lr)
         )

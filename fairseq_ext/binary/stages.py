@@ -48,7 +48,7 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """The stage of update number ``update``, counted from 0; the last stage if there is no list.
+    """Return the stage of update ``update``, counted from 0; the last stage without a list.
 
     A stage of 0 updates is skipped; the last stage never ends.
     """
@@ -58,7 +58,7 @@ def stage_at(update: int, stages: list[int]) -> int:
 
 
 class Stage(nn.Module):
-    """Keeps all layers of a model in the same stage of training.
+    """A module that keeps all layers of a model in the same stage of training.
 
     fairseq tells modules the number of each update (``set_num_updates``), also that of a checkpoint
     before its state is loaded. The stage in a loaded state has priority, and training never goes
@@ -86,7 +86,7 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """fairseq's hook before update ``num_updates``, counted from 0."""
+        """Enter the stage of update ``num_updates``, counted from 0; called before this update."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             # No message if a checkpoint is about to be loaded in the middle of a stage.

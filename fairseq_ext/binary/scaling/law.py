@@ -59,13 +59,13 @@ class Law:
     base: tuple[float, float]
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
-        """The loss at ``encoder`` and ``decoder`` parameters (arrays of one shape)."""
+        """Return the loss for ``encoder`` and ``decoder`` parameters (arrays of one shape)."""
         x, y = _logs(encoder, decoder, self.base)
         return _predict(self.theta, x, y)
 
     @property
     def theta(self) -> Array:
-        """(log α, pe, pd, L∞), what is optimized."""
+        """The vector (log α, pe, pd, L∞) that is optimized."""
         with np.errstate(divide="ignore"):
             return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
 
@@ -162,7 +162,7 @@ def _logs(
     decoder: Sequence[float] | Array | float,
     base: tuple[float, float],
 ) -> tuple[Array, Array]:
-    """``log(N̄e / Ne)`` and ``log(N̄d / Nd)``; the unit of the counts cancels."""
+    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)``; the unit of the counts cancels."""
     sides = zip(base, (encoder, decoder), strict=True)
     x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
     return x, y
@@ -173,7 +173,7 @@ def _predict(theta: Array, x: Array, y: Array) -> Array:
 
 
 def _jacobian(theta: Array, x: Array, y: Array) -> Array:
-    """``[n, 4]``, derivatives of the loss by θ."""
+    """Return the derivatives of the loss by θ, ``[n, 4]``."""
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
 
@@ -186,7 +186,7 @@ def _rank(matrix: Array) -> int:
 
 
 def _starts(x: Array, y: Array, target: Array) -> list[Array]:
-    """Return starts of the search. For a given L∞, ``log(L - L∞) = log α + pe x + pd y``."""
+    """Fit starting points θ of the search: for a fixed L∞, ``log(L - L∞)`` is linear in x and y."""
     columns = np.stack([np.ones_like(x), x, y], axis=1)
     starts = []
     for fraction in _STARTS:
@@ -198,13 +198,13 @@ def _starts(x: Array, y: Array, target: Array) -> list[Array]:
 
 
 def _bounds(target: Array) -> tuple[Array, Array]:
-    """Return the least and greatest θ of the search."""
+    """Return the lower and upper bounds of θ in the search."""
     upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
     return np.array([-np.inf, 0.0, 0.0, 0.0]), upper
 
 
 def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
-    """Search for the least squares within bounds."""
+    """Find the least-squares θ within the bounds, starting from ``start``."""
     return least_squares(
         lambda theta: _predict(theta, x, y) - target,
         start,
@@ -225,7 +225,7 @@ def _cost(search: OptimizeResult) -> float:
 def _bootstrap(
     theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
 ) -> Array:
-    """``[resamples, 4]``, refits to the fitted losses plus residuals drawn with replacement.
+    """Refit to the fitted losses plus residuals drawn with replacement; θ is ``[resamples, 4]``.
 
     Models are not resampled, because some draws would miss a whole arm of the design. Residuals are
     smaller than the errors, so they are first divided by ``√(1 - h)``, h the leverage, and centred.

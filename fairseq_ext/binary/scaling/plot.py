@@ -1,7 +1,7 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
-One picture draws losses and the fitted law over parameters, for encoder- and decoder-scaling models
-of each family; the other draws these losses over the training loss. JSON has the numbers.
+One picture shows losses and the fitted law over parameters, for encoder- and decoder-scaling models
+of each family; the other shows these losses over the training loss. JSON has the numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """``[points][parameters, loss]`` of a group's law along one arm, over its models' sizes."""
+    """Return points ``[parameters, loss]`` of a group's law along an arm, over its sizes."""
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
@@ -80,9 +80,9 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 
 
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
-    """Draw the datasets' loss over that of training, a panel for each dataset (Figure 3).
+    """Draw the loss over the training loss, a panel for each dataset (Figure 3).
 
-    Each family gets the straight line of least squares through its models, where it has three.
+    Each family with at least three models gets their least-squares line.
 
     Returns:
         The files written (picture, JSON), none where no model has a training loss.
@@ -153,7 +153,7 @@ def _draw_group(axes: Axes, group: Group, base: tuple[int, int], colour: str) ->
 
 
 def _plain_counts(axes: Axes) -> None:
-    """Write 20,000,000 as 20 M, at 1, 2 and 5 of each power of ten."""
+    """Label the axis at 1, 2 and 5 times each power of ten, with 20 M for 20,000,000."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,7 +1,7 @@
 """Tables of trained models for the scaling law: reading, grouping, fitting, printing.
 
-A table is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading, one model and
-evaluation set each::
+A table is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading. A row has one
+model and one evaluation set::
 
     name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
 
@@ -144,7 +144,7 @@ def _positive(value: Any, name: str, where: str) -> float:
 
 
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
-    """(N̄e, N̄d): the model called ``name``, or where encoder- and decoder-scaling models meet.
+    """Return (N̄e, N̄d) of model ``name``, or where encoder- and decoder-scaling models meet.
 
     They meet at the most frequent encoder size and the most frequent decoder size (of equally
     frequent ones, the smallest).
