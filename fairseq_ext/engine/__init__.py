@@ -1,6 +1,6 @@
 """Translate without torch: compile models to programs, and run them on a native machine.
 
-:mod:`~fairseq_ext.engine.program` describes the computation of one model, or of several that vote,
+:mod:`~fairseq_ext.engine.program` describes the computation of a model, or of an ensemble,
 as a list of operations;
 :mod:`~fairseq_ext.engine.compilers` makes a program from a trained model;
 :mod:`~fairseq_ext.engine.weights` lays the weights out, in fp32, bf16 or int8;

@@ -90,7 +90,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = unmodified.LAYER
 ) -> Callable:
-    """Return the entry for the nearest class of ``module``, whose methods it must not override."""
+    """Return the entry of the module's nearest class, whose methods it must not override."""
     for kind in type(module).__mro__:
         if kind in table:
             unmodified.require_methods(module, kind, methods)
@@ -102,17 +102,17 @@ def found(
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile ``x W^T + b`` of any kind of layer; ``how``: see :meth:`Program.linear`."""
+    """Compile ``x W^T + b`` of any kind of layer; ``how``: see :meth:`Writer.linear`."""
     return found(PRODUCTS, layer)(layer, x, program, **how)
 
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile a linear layer of torch's."""
+    """Compile torch's linear layer."""
     return program.linear(x, program.array(layer.weight), program.array(layer.bias), **how)
 
 
 def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
-    """Compile layers that read the same input; torch's own layers become one product."""
+    """Compile linear layers that read the same input; if all are torch's, as one product."""
     if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -326,7 +326,7 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 def lstm_encoder(
     encoder: LSTMEncoder, program: Writer
 ) -> tuple[Columns, list[Columns], list[Columns]]:
-    """Compile the encoder; return the last layer's states, and all layers' final states, cells."""
+    """Compile the encoder; return the last layer's states, and final states and cells of all."""
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]
@@ -361,7 +361,7 @@ def lstm_decoder(
     cells: list[Columns],
     program: Writer,
 ) -> None:
-    """Compile a step: the layers, attention with the last layer's state, the output layer."""
+    """Compile a decoder step: layers, attention with the last layer's state, output layer."""
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     if decoder.encoder_hidden_proj is not None:

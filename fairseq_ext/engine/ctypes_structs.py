@@ -66,7 +66,7 @@ class Results(ctypes.Structure):
 
 
 def address(array: np.ndarray | None) -> int | None:
-    """Return the address of an array's data, or None."""
+    """Return the address of an array's data; None if there is no array."""
     return None if array is None else array.ctypes.data
 
 

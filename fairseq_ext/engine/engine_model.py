@@ -55,7 +55,7 @@ class EngineModel:
     path: Path = Path("the model")
 
     def interface(self) -> tuple[Any, ...]:
-        """Return all that models must share to vote: languages, sources, dictionaries."""
+        """Return all that models of an ensemble must share: languages, sources, dictionaries."""
         sources = self.begins, self.cut, self.affixes
         return self.src, self.tgt, sources, self.source, self.target
 
@@ -76,7 +76,7 @@ class EngineModel:
 
 
 def voting(models: Sequence[EngineModel]) -> EngineModel:
-    """Join models into one that takes the mean of their probabilities.
+    """Join models into an ensemble, which takes the mean of their probabilities.
 
     The models have the same dictionaries and languages, in any number format. Text, defaults and
     shortlist come from the first.

@@ -127,7 +127,7 @@ class Machine:
         prefixes: Sequence[Sequence[int]] | None,
         constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[np.ndarray]:
-        """List the tokens of the shortlist that translations of each sentence may have."""
+        """Return for each sentence the shortlisted tokens that its translations may have."""
         none: list[tuple[int, ...]] = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         return [
@@ -138,7 +138,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of sentences whose rows of the output layer may be copied together."""
+        """Yield slices of sentences whose listed rows of the output layer fit into one copy."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:
@@ -256,7 +256,7 @@ class Worker:
 
 
 class Team:
-    """A team of workers that share out a batch; the result equals that of a single worker."""
+    """A team of workers that share a batch; the result equals that of a single worker."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads, self._free = machine, threads, ForkSafeLock()

@@ -70,7 +70,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register; ``rows``, for each sentence, is used only in :attr:`Phase.SLOTS`."""
+    """The shape of a register; ``rows`` per sentence is used only in :attr:`Phase.SLOTS`."""
 
     width: int
     phase: Phase
@@ -208,7 +208,7 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any) -> Signs:
-        """Pack -1, 1 and, if they are ``ternary``, 0 ``[N, K]``."""
+        """Pack signs ``[N, K]``: -1, 1 and, if they are ``ternary``, 0."""
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
 
@@ -227,7 +227,7 @@ def pack_bits(weight: np.ndarray) -> np.ndarray:
 
 
 class Output(NamedTuple):
-    """An output layer: what it reads, and the numbers of its matrix and bias (-1: none)."""
+    """An output layer: the columns it reads, and the indices of its matrix and bias or -1."""
 
     result: Columns
     weight: int
@@ -261,7 +261,7 @@ class Program:
 
     @property
     def source_tables(self) -> set[int]:
-        """The numbers of the matrices that have a row for each source token."""
+        """The indices of the matrices that have a row for each source token."""
         return {operation.weights[0] for operation in self.encoder if operation.code is Code.EMBED}
 
     @property

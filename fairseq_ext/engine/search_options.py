@@ -1,4 +1,4 @@
-"""Options of the search and of sampling, for the machine."""
+"""Options of search and sampling in the engine."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Rules:
 
     @property
     def followed(self) -> int:
-        """The most next tokens that the search may need for one hypothesis."""
+        """The largest number of next tokens that the search may need for one hypothesis."""
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:

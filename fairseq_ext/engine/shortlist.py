@@ -1,7 +1,7 @@
 """Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
 A shortlist has the most frequent target tokens and, for each source token, the tokens that
-translate it most often. For a sentence they are joined, so that output layer and softmax are
+translate it most often. A sentence has the union of these, so that output layer and softmax are
 computed for some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
@@ -63,7 +63,7 @@ class Shortlist:
             )
 
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
-        """Return the target tokens for a source sentence, and ``extra`` ones, ascending, int32."""
+        """Return the target tokens for a source sentence, and ``extra``, as ascending int32 ids."""
         listed = np.zeros(vocabulary, bool)
         listed[self.frequent] = listed[np.asarray(extra, np.int64)] = True
         for token in set(sentence):
@@ -91,7 +91,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """Read a file of `fairseq-ext shortlist`, made with these symbols of the dictionaries."""
+    """Read a file of `fairseq-ext shortlist` that was made with these dictionary symbols."""
     try:
         lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

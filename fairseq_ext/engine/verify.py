@@ -54,7 +54,7 @@ MOST_OPERATIONS = 1 << 13  # of the encoder or the decoder; 48 layers have some 
 
 
 def is_whole(weight: Packed) -> bool:
-    """Return whether a weight has the numbers that its kind and size need."""
+    """Return whether a weight has as many numbers as its kind and size need."""
     kind, outputs, inputs = weight[:3]
     if not (0 < outputs < MOST and 0 < inputs < MOST and (kind == PLAIN or kind in PANELS)):
         return False
@@ -84,7 +84,7 @@ OF_DECODER = {
 
 
 def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Refuse a program that would read or write outside its memory, with its weights laid out."""
+    """Refuse a program that would, with these weights, read or write outside its memory."""
     for number, weight in enumerate(weights):
         _require(is_whole(weight), f"weight {number} has another size or kind than it says")
     _Verifier(program, weights).run()
@@ -96,7 +96,7 @@ def _require(condition: object, fault: str) -> None:
 
 
 class _Verifier:
-    """A walk through the operations in the order in which they run."""
+    """A checker of the operations, in the order in which they run."""
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
@@ -207,7 +207,7 @@ class _Verifier:
         return self.weights[number]
 
     def product(self, number: int, inputs: int, outputs: int) -> None:
-        """Check the weight of a product, in panels."""
+        """Check the weight of a product, which is laid out in panels."""
         weight = self.weight(number)
         fits = weight.kind != PLAIN and (weight.inputs, weight.outputs) == (inputs, outputs)
         _require(fits, "its weight has another size or kind")
@@ -225,7 +225,7 @@ class _Verifier:
             self.plain(number, size)
 
     def cache(self, number: int) -> None:
-        """Check the number of a memory of past steps, and count it."""
+        """Count a use of a memory of past steps, given its number."""
         if self.decoding:
             self.caches[number] += 1
 

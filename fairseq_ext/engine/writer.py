@@ -35,7 +35,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A program that is being written, with the weights' names in a model's state dict."""
+    """A builder of a program, which names weights as in the model's state dict."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -80,7 +80,7 @@ class Writer(Program):
         return array
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return the number of a weight, -1 for None; an array always has the same number."""
+        """Return the index of a weight, or -1 for None; an array is stored only once."""
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):
@@ -90,7 +90,7 @@ class Writer(Program):
         return len(self.matrices) - 1
 
     def signs(self, weight: Signs) -> int:
-        """Add a weight of signs, and return its number."""
+        """Add a weight of signs, and return its index."""
         self.matrices.append(weight)
         return len(self.matrices) - 1
 
@@ -176,7 +176,7 @@ class Writer(Program):
 
     @staticmethod
     def activation(name: str) -> int:
-        """Return the number of an activation function."""
+        """Return the engine's code for an activation function."""
         if name not in ACTIVATIONS:
             raise ConfigError(f"the engine has no activation `{name}`.")
         return ACTIVATIONS[name]
@@ -237,7 +237,7 @@ class Writer(Program):
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
     def cache(self) -> int:
-        """Add a memory of past steps, and return its number."""
+        """Add a memory of past steps, and return its index."""
         self.caches += 1
         return self.caches - 1
 
@@ -266,7 +266,7 @@ class Writer(Program):
         return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
 
     def taps(self, x: Columns, count: int) -> Columns:
-        """Put the rows that a kernel of ``count`` taps reads at each row side by side."""
+        """Put side by side, for each row, the rows that a kernel of ``count`` taps reads there."""
         out = self.like(x, count * x.width)
         cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
         return self.write(Code.TAPS, out, (x,), ints=(1, cache, count))
@@ -301,7 +301,7 @@ class Writer(Program):
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
     def recall(self, x: Columns, initial: Columns = NOTHING, out: Columns | None = None) -> Columns:
-        """Recall ``x`` of the step before; at the first step, ``initial`` or zeros."""
+        """Return ``x`` of the step before; at the first step, ``initial`` or zeros."""
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
 

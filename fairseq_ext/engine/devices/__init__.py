@@ -1,4 +1,4 @@
-"""Run programs on any device of torch's with static memory, in particular on GPUs.
+"""Run programs in static memory on any torch device, in particular on GPUs.
 
 :mod:`~fairseq_ext.engine.devices.operations` does the operations of ``native/machine.c`` for
 padded batches; :mod:`~fairseq_ext.engine.devices.search` is one step of beam search, without

@@ -1,4 +1,4 @@
-"""Translate batches on any device of torch's, with the interface of the native workers."""
+"""Translate batches on any torch device, with the interface of the native workers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _anchor(device: int) -> torch.cuda.CUDAGraph:
 
 
 class Sizes(NamedTuple):
-    """Sizes of the memory: B, the tokens S of the longest source, T and W."""
+    """Sizes of the memory: B sentences, S tokens of the longest source, T steps, beam W."""
 
     sentences: int
     source: int
@@ -79,7 +79,7 @@ def rounded(count: int) -> int:
 def allocate(
     program: Program, attention: bool, sizes: Sizes, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Allocate the state of a search by name, all 0.
+    """Allocate the tensors of a search's state by name, filled with 0.
 
     ``line [b, w, t]`` is the row at step t that hypothesis w descends from; the data of each
     step stays unchanged, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
@@ -125,7 +125,7 @@ def allocate(
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Clear the state: no sentences, and the first step."""
+    """Clear the state, so that it has no sentences and is at the first step."""
     for tensor in state.values():
         tensor.zero_()
 
@@ -149,7 +149,7 @@ KEPT = 1 << 32  # bytes of memory with graphs to keep for later batches
 
 
 class Stage:
-    """Memory of given sizes, and the step that works in it."""
+    """The state of a search in memory of given sizes, and the step that updates it."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -166,7 +166,7 @@ class Stage:
 
 
 class Executor:
-    """A runner of a program on a device.
+    """A translator of batches, which runs a program on a device.
 
     Args:
         program: the program of a model.

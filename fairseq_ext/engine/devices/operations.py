@@ -115,7 +115,7 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
-    """Compute ``Σ_j weights_j values_j`` with both binarized; ``mix`` in machine.c."""
+    """Compute ``Σ_j weights_j values_j`` with both binarized, like ``mix`` in machine.c."""
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
     unsigned = how == WEIGHTS["unsigned"]

@@ -68,7 +68,7 @@ def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities of the best next tokens and these tokens, ``[B, W, 2 W]``."""
+    """Return the best next tokens: their log-probabilities and ids, both ``[B, W, 2 W]``."""
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
     logits.select(2, symbols.unknown).sub_(rules.unkpen)
@@ -104,7 +104,7 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 
 
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
-    """Store hypotheses ``[B, W]`` that end, the best first, while there are places."""
+    """Store the hypotheses ``[B, W]`` that end, best first, until a sentence has W of them."""
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
     ends = ends & places.lt(beam)
