@@ -1,4 +1,4 @@
-"""Corpora: from archives, tables and text of any origin to the files that fairseq-preprocess reads.
+"""Turn archives, tables and text of any origin into the files that fairseq-preprocess reads.
 
 :mod:`~fairseq_ext.corpora.catalogue` lists the corpora of the literature,
 :mod:`~fairseq_ext.corpora.preparation` prepares one of them,

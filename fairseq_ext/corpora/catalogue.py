@@ -1,4 +1,4 @@
-"""Catalogue of the corpora of the literature: sources, and steps to prepare each.
+"""The catalogue of corpora from the literature: their sources, and the steps to prepare each.
 
 Addresses and protocols come from the scripts that the papers used:
 

@@ -70,7 +70,7 @@ def _columns(text: str) -> tuple[int, int] | tuple[str, str]:
 
 @dataclass(frozen=True)
 class OfficialOptions:
-    """Options to prepare a corpus of the catalogue."""
+    """Options to prepare a corpus from the catalogue."""
 
     corpus: str
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
@@ -223,7 +223,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """Options to read files of translations, and to treat the marks in their texts."""
+    """Options to read files of translations, and to handle the mark-up in their texts."""
 
     src: str = option(help="source language, such as en")
     tgt: str = option(help="target language, such as de")
@@ -293,7 +293,7 @@ class ContaminationOptions:
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    """Which noise to add to which test set."""
+    """Options to add noise to a test set."""
 
     test: Path = option(dataclasses.MISSING, "source sentences, plain text, a line each", "test")
     kind: str = option(

@@ -3,7 +3,7 @@
 A score on sentences of the training text says little about other sentences. Two sentences are
 near-duplicates if they become equal when a word is left out of each (two words in sentences of nine
 words or more), as in :mod:`fairseq_ext.corpora.near_duplicates`. They then share a skeleton, which
-is what this module compares. Training text of any size can be read: once, in chunks.
+is what this module compares. Training text is read once, in chunks, so it may have any size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Download files, resuming where needed; record and compare checksums; unpack archives."""
+"""Download files, resuming if interrupted; record and compare checksums; unpack archives."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Rules:
 
 
 def _plain_names(placeholders: list[str]) -> list[str]:
-    """Drop positions, as in ``%1$s``: translations may change the order of values."""
+    """Drop positions, such as ``1$`` in ``%1$s``: translations may change the order of values."""
     return [re.sub(r"^%\d+\$", "%", placeholder) for placeholder in placeholders]
 
 

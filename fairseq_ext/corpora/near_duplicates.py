@@ -61,7 +61,7 @@ def normalized(sentence: str) -> str:
 
 
 class WordHashes(NamedTuple):
-    """Hashes of the words of many sentences, one after the other.
+    """The hashes of the words of many sentences, all in one array.
 
     Attributes:
         words: ``[W]`` 64-bit hashes of all words.
@@ -113,8 +113,8 @@ def skeletons(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
 
-    A fingerprint is a polynomial in :data:`BASE`. Sums up to each word give that of the words
-    before, between and behind the words left out, and division by the base closes the gaps.
+    A fingerprint is a polynomial in :data:`BASE`. Prefix sums give the terms of the words before,
+    between and behind those left out, and division by the base closes the gaps.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -199,13 +199,13 @@ class Groups:
         return row
 
     def join(self, pairs: np.ndarray) -> None:
-        """Put the two rows of each column of ``pairs`` ``[2, n]`` into one group."""
+        """Join the groups of the two rows in each column of ``pairs`` ``[2, n]``."""
         for left, right in zip(*pairs.tolist(), strict=True):
             low, high = sorted((self._root(left), self._root(right)))
             self._parents[high] = low
 
     def numbers(self) -> np.ndarray:
-        """Return the group of each row, ``[N]``: the smallest row in it."""
+        """Return each row's group, ``[N]``; its number is that of its smallest row."""
         return np.array([self._root(row) for row in range(len(self._parents))], np.int64)
 
 

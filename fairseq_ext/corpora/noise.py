@@ -1,4 +1,4 @@
-"""Add noise to a test set: typing errors, another case, or no punctuation."""
+"""Add noise to a test set: typing errors, changed case, or no punctuation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ KINDS: Mapping[str, Noise] = {
 
 
 def run(options: NoiseOptions) -> str:
-    """Write a test set with noise; returns how many of its lines differ."""
+    """Write a test set with noise; return how many of its lines differ."""
     share = 0.1 if options.share is None else options.share
     seed = 1 if options.seed is None else options.seed
     for name in ("share", "seed"):

@@ -1,4 +1,4 @@
-"""Check a user's own text, and copy it as words into the folder of a run."""
+"""Check a user's own text, and write it as words into the folder of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of sentence pairs, and their parts, which machines can read independently."""
+"""Texts of sentence pairs, and cutting them into parts that can be read independently."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Text:
 
 @dataclass(frozen=True)
 class PairPart:
-    """Successive pairs of one text.
+    """A part of a text: successive pairs.
 
     Attributes:
         number: number of this part, from 0.
@@ -62,12 +62,12 @@ class PairPart:
 
 
 def unpacked_name(text: int, file: int) -> str:
-    """The name of a text's unpacked file in the folder of a job."""
+    """Return the name of a text's unpacked file in the folder of a job."""
     return f"input-{text}-{file}.txt"
 
 
 def is_packed(text: Text, path: Path) -> bool:
-    """Whether a text's file must be unpacked by :func:`unpack` before parts of it can be read."""
+    """Return whether :func:`unpack` must unpack a text's file before parts of it can be read."""
     return path.suffix in PACKED or text.table or text.header
 
 

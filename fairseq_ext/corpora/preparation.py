@@ -1,7 +1,7 @@
 """Prepare a corpus of the literature, from its archives to the input of fairseq-preprocess.
 
 The steps are download, verify, unpack, normalize, tokenize, clean, split and byte-pair encoding.
-Each is done once, and a run that was stopped goes on.
+Each is done once, and a run that was stopped can continue.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Preparation:
         return self._steps.run(f"tokens.{source.name}", settings, [folder / n for n in names], make)
 
     def _plain(self, text: str, language: str) -> str:
-        """Make a reference for sacrebleu of a sentence: untokenized, in the case of the corpus."""
+        """Turn a sentence into sacrebleu's reference: untokenized, in the case of the corpus."""
         text = one_spaced(text)
         if not self.corpus.tokenize:
             from fairseq_ext.text import moses
@@ -292,7 +292,7 @@ class Preparation:
     # ---- from text to subwords -------------------------------------------------------------------
 
     def _pieces(self, test_names: Sequence[str]) -> Report:
-        """Make ``bpe/``: merges or a model, and the splits and further tests as pieces."""
+        """Write ``bpe/``: the merges or model, and the splits and further test sets as pieces."""
         text, bpe = self.out / "text", self.out / "bpe"
         settings, codes = self._settings(), self._codes
 
@@ -352,7 +352,7 @@ class Preparation:
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
-    """Return the counts of each split, none of which may have no pair."""
+    """Return the counts of each split; refuse a split without pairs."""
     for name, (pairs, *_) in zip(splits, counts, strict=True):
         if not pairs:
             raise DataError(f"no pair is left for `{name}`; check the archives.")
@@ -360,7 +360,7 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
 
 
 def _existing(paths: list[Path]) -> Iterator[Path]:
-    """Yield the paths that exist when they are asked for; readers complain of the others."""
+    """Yield the paths that exist by the time they are needed; readers report missing files."""
     return (path for path in paths if path.is_file())
 
 

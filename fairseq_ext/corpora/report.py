@@ -23,7 +23,7 @@ def manifest(
     bpe: Manifest | None,
     checksums: dict[str, str],
 ) -> Manifest:
-    """Build the manifest, which is equal for equal runs: it has no paths and times.
+    """Build the manifest, which is equal for equal runs: it has no paths or times.
 
     Args:
         name, corpus: the corpus and its protocol.

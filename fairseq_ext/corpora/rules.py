@@ -38,7 +38,7 @@ def empty(source: str, target: str) -> str | None:
 
 
 def length(languages: tuple[str, str], values: str) -> Check:
-    """Build the check ``length=MIN:MAX``: each side has so many words."""
+    """Build the check ``length=MIN:MAX``: each side has MIN to MAX words."""
     low, _, high = values.partition(":")
     if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high)):
         raise _wrong("length", values, "MIN:MAX in words, such as 1:100")
@@ -54,7 +54,7 @@ def length(languages: tuple[str, str], values: str) -> Check:
 
 
 def ratio(languages: tuple[str, str], values: str) -> Check:
-    """Build the check ``ratio=R``: no side has over R times as many words as the other."""
+    """Build the check ``ratio=R``: no side has more than R times as many words as the other."""
     max_ratio = _number(values)
     if not 1 < max_ratio < math.inf:
         raise _wrong("ratio", values, "a number above 1, such as 3")

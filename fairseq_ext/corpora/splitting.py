@@ -86,12 +86,12 @@ class SplitJob:
 
     @property
     def clean_names(self) -> list[str]:
-        """Names of the reports on the parts, which show that a part is cleaned."""
+        """The names of the reports on parts; a part with a report has been cleaned."""
         return [f"clean-{part.number:06d}.json" for part in self.parts]
 
     @property
     def repeat_names(self) -> list[str]:
-        """Names of the reports on the ranges, which show that a range is compared."""
+        """The names of the reports on ranges; a range with a report has been compared."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
@@ -109,7 +109,7 @@ class SplitJob:
     # ---- the stages ----------------------------------------------------------------------------
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Yield each stage's files and the method that makes one; a stage needs earlier stages."""
+        """Yield each stage's files and the method that makes one of them, in the order needed."""
         yield self.clean_names, self.clean
         if self.options.as_split is None:
             yield self.repeat_names, self.repeat
@@ -328,7 +328,7 @@ class SplitJob:
         }
 
     def _fates(self, number: int, clean: str, pair_count: int) -> tuple[np.ndarray, int]:
-        """Return each pair's fate, and the number of train pairs whose other side is held out."""
+        """Return each pair's split or reason to drop it, and the number of leaks into train."""
         fates = np.zeros(pair_count, np.uint8)
         if self.options.as_split is not None:
             fates[:] = SPLITS.index(self.options.as_split)
@@ -413,7 +413,7 @@ def shared(folder: Path) -> SharedFolder:
 
 
 def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) -> list[str]:
-    """Do all stages, side by side with other workers.
+    """Do all stages, in parallel with other workers.
 
     Args:
         job: the job, from :func:`prepare`.

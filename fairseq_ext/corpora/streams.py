@@ -134,7 +134,7 @@ def ordered_map(
 
 @dataclass(frozen=True)
 class Encode:
-    """Encode the pairs of a chunk; can be sent to another process.
+    """An encoder of chunks of pairs, which can be sent to another process.
 
     Attributes:
         pipeline: the steps from text to tokens.
@@ -155,7 +155,7 @@ class Encode:
     version: str = ""
 
     def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> EncodedLines:
-        """Return the source and target tokens of the pairs that are kept, and the counts.
+        """Return the source and target tokens of the pairs that are kept, and counts of pairs.
 
         Args:
             chunk: successive pairs.

@@ -1,4 +1,4 @@
-"""Readers of files in which people keep translations, one module for each family of formats.
+"""Readers of translation files, one module for each family of formats.
 
 A reader is a function of one path (two for formats with a file or folder for each language) and of
 the two languages. It yields a :class:`Segment` for each translated text, in order, and raises
@@ -39,6 +39,6 @@ Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]
 
 
 def is_language(code: str, language: str) -> bool:
-    """Whether a language code in a file, such as ``de-AT``, stands for a language."""
+    """Return whether a language code in a file, such as ``de-AT``, stands for ``language``."""
     code, language = (text.lower().replace("_", "-") for text in (code, language))
     return code == language or code.startswith(f"{language}-")

@@ -37,7 +37,7 @@ class Message:
 
     @property
     def forms(self) -> dict[int, str]:
-        """Forms of the translation by number; a message without a plural has only number 0."""
+        """The plural forms of the translation, by number; without a plural, only number 0."""
         keywords = [keyword for keyword in self.texts if keyword.startswith("msgstr")]
         return {int(keyword[7:-1] or 0): self.texts[keyword] for keyword in keywords}
 
@@ -196,7 +196,7 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
 
 
 def _mo_charset(content: bytes, order: str, translations: int) -> str:
-    """Return the charset that the header names, which is the first message of the file."""
+    """Return the charset named in the header, which is the first message of the file."""
     length, start = struct.unpack_from(f"{order}2I", content, translations)
     match = CHARSET.search(content[start : start + length])
     return match[1].decode() if match else "utf-8"

@@ -68,7 +68,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Paragraphs(HTMLParser):
-    """Collect the text of a page's paragraphs by id; tags in it lose their attributes.
+    """A parser that collects the text of paragraphs by id; tags in it lose their attributes.
 
     Attributes:
         texts: texts by id; None if two paragraphs have the id.

@@ -99,7 +99,7 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
-    """Yield each outermost element with one of ``names``, after the elements that surround it.
+    """Yield ``(ancestors, element)`` for each outermost element with one of ``names``.
 
     Names lose their namespaces. The parser refuses entities that expand without end.
 
