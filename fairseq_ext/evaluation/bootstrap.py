@@ -148,7 +148,7 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def draw_sentences(sentences: int, samples: int) -> np.ndarray:
-    """Draw sacrebleu's sentence numbers, ``[samples, sentences]``, the same in each call."""
+    """Draw the sentences of sacrebleu's samples, ``[samples, sentences]``, equal in each call."""
     seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))
     return draw.choice(sentences, size=(samples, sentences), replace=True)
@@ -180,7 +180,7 @@ def check_comparable(
     names: Sequence[str],
     samples: int,
 ) -> None:
-    """Refuse too few samples, a missing baseline, and translations, by file, of another length."""
+    """Refuse too few samples, a missing baseline, or a file with missing or surplus lines."""
     chosen_seed()
     if baseline not in names:
         raise ConfigError(

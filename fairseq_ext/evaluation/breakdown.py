@@ -1,7 +1,6 @@
 """Score kinds of sentences, count faults, and find the sentences where two systems differ most.
 
-The sentences whose reference is in the training text are a kind of their own: :class:`Overlap` has
-the scores without them.
+:class:`Overlap` has the scores without the sentences whose reference is in the training text.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def kinds_of(
 
 
 def _names(sentence: str) -> set[str]:
-    """Return the words with a capital letter inside a sentence."""
+    """Return the capitalized words of a sentence, except its first word."""
     return {word for word in re.findall(r"(?<=\S )\w+", sentence) if word[0].isupper()}
 
 

@@ -124,7 +124,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """Describe by row of the table what p compares, and by which test."""
+        """The tests used for p, with a description of each."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
@@ -200,7 +200,7 @@ def compare(
     kinds: bool = False,
     differing: str | None = None,
 ) -> Result:
-    """Measure every system, as :class:`Measured` describes.
+    """Measure every system, and compare it with the baseline.
 
     Args:
         systems: systems with different names.

@@ -23,7 +23,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Bucket:
-    """The sentences in a range of lengths."""
+    """The test sentences whose lengths are in one range."""
 
     first: int  # shortest source
     last: int | None  # longest source; None if there is no limit

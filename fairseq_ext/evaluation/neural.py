@@ -120,7 +120,7 @@ class NeuralMetric:
         self.close()
 
     def _started(self) -> dict[str, Any]:
-        """Start the worker, if needed, and return its greeting: facts on its model and library."""
+        """Start the worker, if needed, and return its first line, which describes its model."""
         if self._process is None:
             progress = str(int(sys.stderr.isatty()))
             command = [self.python, "-W", "ignore", os.fspath(WORKER), self.model]
@@ -211,7 +211,7 @@ def opened(
 
 
 def _python(python: str | None) -> str:
-    """Return the library's Python; links stay, because a virtual environment's Python is one."""
+    """Return the library's Python as a path; a virtual environment's link is not resolved."""
     program = python or os.environ.get(PYTHON)
     if program:
         program_path = shutil.which(Path(program).expanduser())

@@ -123,7 +123,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join the paths of an output for a message that puts them between backquotes."""
+    """Join the paths of an output for use between the backquotes of a message."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

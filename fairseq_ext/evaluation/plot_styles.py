@@ -35,7 +35,7 @@ class Look:
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
-        """Return whether two lines or two points cannot be told apart."""
+        """Return whether lines or points of two looks cannot be told apart."""
         return self.line == other.line or self.point == other.point
 
 

@@ -76,12 +76,12 @@ def show_names(legend: Legend) -> float:
 
 
 def room_for_legend(lines: float) -> float:
-    """Return the inches for a legend below the panels; inside it would cover some curve."""
+    """Return the height in inches of a legend; it is below the panels, so as to hide no curve."""
     return 0.17 * lines
 
 
 def draw_legend(axes: Axes, below: float = -0.15) -> float:
-    """Draw a legend at ``below`` heights of the panel; return its number of lines."""
+    """Draw a legend at height ``below``, relative to the panel; return its number of lines."""
     return show_names(
         axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, below), handlelength=3.5)
     )
@@ -290,7 +290,7 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
 
 
 def _size(shown: Alignment) -> tuple[float, float]:
-    """Return width and height of a heat map in inches, including the words around it."""
+    """Return the width and height of a heat map, with its labels, in inches."""
     cell, letter = 0.34, 0.09
     left = 0.5 + letter * max(map(len, shown.target))
     above = 0.75 + 0.85 * letter * max(map(len, shown.source))
@@ -317,7 +317,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 
 def stem(output: str | Path) -> Path:
-    """Remove the ending of a picture's path; each file of the picture adds its own ending."""
+    """Return a picture's path without its ending; refuse formats other than PNG and SVG."""
     path = Path(output)
     if path.suffix.lower() in OTHER_KINDS:
         raise ConfigError(
@@ -328,7 +328,7 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Return the path of one of a picture's files; ``.png`` is ``.svg`` if the picture is one."""
+    """Return the path of a picture's file with this ending; ``.svg`` replaces ``.png`` in SVGs."""
     base = stem(output)
     if Path(output).suffix == ".svg":
         ending = ending.replace(".png", ".svg")

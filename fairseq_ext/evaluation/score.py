@@ -305,7 +305,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 def plain_lines(path: str | Path) -> list[str]:
-    """Read the lines of a text; refuse one in which fairseq and sacrebleu see other sentences."""
+    """Read the lines of a text; refuse one that fairseq and sacrebleu would split differently."""
     text.check_text(path, empty_lines=True, max_tokens=None)
     return read_lines(path)
 

@@ -1,4 +1,4 @@
-r"""Test whether a difference would persist on another test set, and in another training.
+r"""Test whether a difference would persist on another test set and after another training.
 
 The difference of two systems' mean scores varies for two reasons. Its variance is
 
@@ -190,7 +190,7 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
 
 
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
-    """Estimate how often two equally good systems differ as much, in either direction.
+    """Estimate how often two equally good systems would differ this much, in either direction.
 
     If the systems were equally good, the samples' differences would lie around zero as they now lie
     around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
@@ -212,7 +212,7 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Correct p values for their number (Holm 1979), by system; None stays None."""
+    """Correct the systems' p values for multiple tests (Holm 1979); None stays None."""
     ranked = sorted((p, name) for name, p in p_values.items() if p is not None)
     corrected: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0

@@ -40,7 +40,7 @@ def write_table(
 
 
 def read_table(path: str | Path) -> dict[str, tuple[bool, list[list[str]]]]:
-    """Read a table: for each system, whether its lines are tokens, and the lines of each run."""
+    """Return for each system of a table whether it has tokens, and the lines of each run."""
     rows = list(csv.reader(io.StringIO(read_text(path), newline=""), delimiter="\t"))
     heading = rows[0] if rows else []
     if not all(heading) or len(set(heading)) < len(heading) or len(rows) < 2:

@@ -52,7 +52,7 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A loaded model.
+    """A loaded COMET model.
 
     Args:
         model: a local path, or a name on the Hub.
@@ -156,7 +156,7 @@ def end_with(parent: int) -> None:
 
 
 def main() -> int:
-    """Keep standard output for answers, and serve."""
+    """Serve, with standard output for answers only."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
