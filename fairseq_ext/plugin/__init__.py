@@ -1,4 +1,4 @@
-"""The only entry point of this plugin into a process: :func:`register`.
+"""The only entry point of this plugin, :func:`register`.
 
 It is called by ``--user-dir user_dir`` in a clone, by ``--user-dir "$(fairseq-ext user-dir)"`` when
 installed, by our own commands, and in their processes. Importing the package registers nothing.

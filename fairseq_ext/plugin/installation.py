@@ -26,7 +26,7 @@ def fairseq_distributions() -> list[str]:
 
 
 def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
-    """Look in the list of its packages or, where there is none, of its files."""
+    """Return whether a distribution's list of packages, or else of files, has fairseq."""
     packages = (distribution.read_text("top_level.txt") or "").split()
     if packages:
         return "fairseq" in packages

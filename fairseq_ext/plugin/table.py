@@ -73,7 +73,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """Return its kind, by the folder of its functions; a wing's patches are features."""
+        """The patch's kind, by the folder of its functions; a wing's patches are features."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 

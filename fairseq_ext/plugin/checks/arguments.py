@@ -1,4 +1,4 @@
-"""Report errors in command lines before anything is loaded: missing, misspelt, misfit options."""
+"""Report missing, misspelt or unsuitable options before anything is loaded."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def _require_dictionaries(
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Copy the record into `task_state`, the only part of a checkpoint that a task can see."""
+    """Copy the record of dictionaries into `task_state`, all that a task sees of a checkpoint."""
     state = original(path, *rest, **options)
     entry = {"file": path, "record": dictionaries.recorded(state, path)}
     return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: entry}}
@@ -245,7 +245,7 @@ def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _load_state_dict(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
-    """Check dictionaries where a task loads a model: generation, validation, hubs, a teacher."""
+    """Check dictionaries when a task loads a model, as in generation, validation and hubs."""
     rest = dict(state_dict)
     if entry := rest.pop(DICTIONARIES, None):
         compare(self, entry["record"], entry["file"])

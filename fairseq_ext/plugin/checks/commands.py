@@ -48,7 +48,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 
 @around("fairseq.trainer:Trainer.__init__")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
-    """Check in processes that `fairseq-hydra-train` has started, which skip `call_main`."""
+    """Run the checks in processes of `fairseq-hydra-train`, which skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
     original(self, cfg, *rest, **options)
 
@@ -69,7 +69,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Check options against the models, here because no earlier call has both."""
+    """Check options against the models; no earlier call has both options and models."""
     from fairseq.models import FairseqLanguageModel
     from fairseq.tasks.translation import TranslationTask
 
@@ -243,7 +243,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse to replace the dictionary of data that stay in the folder."""
+    """Refuse to replace the dictionary of data that would remain in the folder."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():

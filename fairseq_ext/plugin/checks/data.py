@@ -149,7 +149,7 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Filter in place of fairseq, whose messages do not say which side is too long."""
+    """Filter sentences by length; fairseq's messages do not say which side is too long."""
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     if len(skipped) == 0:
         return fitting

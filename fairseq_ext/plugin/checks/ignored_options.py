@@ -1,11 +1,11 @@
-"""Name options of fairseq's commands that are given and not read.
+"""Warn of options that a user gives and fairseq's command does not read.
 
 fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
 fairseq-preprocess `--fp16`. Other options are read only beside another one, or by some tasks.
 :data:`IGNORED`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` list the three kinds.
 ``tests/unit/test_ignored_options.py`` compares them with the parsers and with fairseq's code, so
-that an option of another fairseq cannot be missed; ``tests/commands/test_option_effects.py``
-compares runs with and without each option.
+that no option of another version is missed; ``tests/commands/test_option_effects.py`` compares runs
+with and without each option.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Return the options among words, abbreviated ones too, by the names of their values."""
+    """Return the options among ``words``, even abbreviated ones, by the attributes they set."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

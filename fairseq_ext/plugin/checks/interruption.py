@@ -69,7 +69,7 @@ def interrupts() -> Iterator[list[signal.Signals]]:
 
 
 def leave_quietly() -> None:
-    """Make a process that the first one started end at a signal, once, without a message."""
+    """Make a child of the first process end at a signal, once, without a message."""
 
     leaving = False
 

@@ -1,4 +1,4 @@
-"""Look after a training's processes: open files, one training per folder, one line if one dies.
+"""Guard a training's processes: enough open files, a lock on the folder, a message if one dies.
 
 A running ``fairseq-train`` holds a lock on its ``--save-dir``; only its first process takes it, and
 commands that read are not affected. A file system without locks (see
@@ -36,7 +36,7 @@ LEAST = 64
 
 
 def allow_open_files() -> None:
-    """Raise the limit of this process as far as needed and allowed."""
+    """Raise this process's limit on open files as far as needed and allowed."""
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if limit != unlimited and limit < ENOUGH:

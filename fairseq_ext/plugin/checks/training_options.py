@@ -93,7 +93,7 @@ def require_batch_size(dataset: Any) -> None:
 
 
 def _require_packages(cfg: Any) -> None:
-    """Refuse options whose package is missing, which fairseq ignores or meets with a traceback."""
+    """Refuse options whose package is missing; fairseq would ignore them or show a traceback."""
     common, backend = cfg.common, cfg.distributed_training.ddp_backend
     for is_set, option, *packages in (
         (common.tpu and not common.bf16, "--tpu", "torch_xla"),
@@ -111,7 +111,7 @@ def _require_packages(cfg: Any) -> None:
 
 
 def _check_sharding(cfg: Any) -> None:
-    """Refuse options that do not go with ``--zero-sharding os``: it shares out several tensors."""
+    """Refuse options that ``--zero-sharding os`` cannot work with; it distributes whole tensors."""
     common = cfg.common
     if cfg.distributed_training.zero_sharding != "os":
         return
@@ -234,16 +234,16 @@ def _check_direction(checkpoint: Any) -> None:
 
 
 class UnknownMetricError(ConfigError):
-    """The error, in every process of the job, that validation does not measure a metric."""
+    """The error that validation does not measure a metric; every process of the job raises it."""
 
 
 @around("fairseq_cli.train:validate")
 def _validate(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any, subsets: list[str]
 ) -> Any:
-    """Save the training if the metric has a wrong name, which only the first validation shows.
+    """Save a checkpoint if the first validation shows that the metric has a wrong name.
 
-    An existing checkpoint stays, because it has the best value, which a wrong name cannot keep.
+    An existing checkpoint is kept, because it stores the best value; a new one could not.
     """
     from fairseq import checkpoint_utils
 

@@ -24,7 +24,7 @@ from fairseq_ext.plugin.table import Patch, around
 
 
 class Writer:
-    """Saves in a thread, one checkpoint at a time."""
+    """A writer that saves in a thread, one checkpoint at a time."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
@@ -53,7 +53,7 @@ class Writer:
         self._released.set()
 
     def wait(self) -> None:
-        """Wait until everything is saved; raise what went wrong since the last call."""
+        """Wait until everything is saved; raise an error that occurred since the last call."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()

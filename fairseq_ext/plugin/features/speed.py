@@ -121,7 +121,7 @@ def update_in_one_pass(
 
 @around("fairseq.trainer:Trainer._build_optimizer")
 def fold_factors(original: Callable, self: Any) -> None:
-    """Leave the gradients' factors to Adam's step, if the trainer calls fairseq's Adam directly.
+    """Let Adam's step apply the gradients' factors, if the trainer calls fairseq's Adam directly.
 
     The weights must be in fp32.
     """

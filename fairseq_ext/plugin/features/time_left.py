@@ -40,7 +40,7 @@ def clock(seconds: float) -> str:
 
 @around("fairseq_cli.train:train")
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Before each epoch, set when the training ends."""
+    """Set, before each epoch, the number of the training's last update."""
     done = trainer.get_num_updates()
     trainer.last_update = done + updates_left(cfg, epoch_itr, done)
     if not hasattr(trainer, "began"):

@@ -1,4 +1,4 @@
-"""Make batches complete, read old binarized data, and end the thread with the process."""
+"""Make batches complete, read old binarized data, and end the loading thread in time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ USERS_OF_REMOVED_NAMES = (
 
 
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
-    """Copy the module numpy, with the removed names that fairseq uses."""
+    """Return a copy of the module numpy that still has the old names that fairseq uses."""
     view = ModuleType("numpy")
     vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
     return view
@@ -95,7 +95,7 @@ def not_cached(original: Callable, path: str) -> str | None:
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.prefetch")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
-    """Let tasks such as online back-translation prefetch into a cache that nobody needs."""
+    """Do nothing when a task such as online back-translation prefetches: no cache is used."""
     return None
 
 

@@ -27,7 +27,7 @@ COPIES = tuple(
 
 @around(f"{LAYER}.__init__")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Build the layer without copies, whose making is the last step and fails without biases."""
+    """Build the layer without copies; making them is the last step, and fails without biases."""
     try:
         original(self, *args, **options)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Repair fairseq-generate: diverse beam search and shards of the test set; and validation BLEU.
+"""Repair diverse beam search and test set shards in fairseq-generate, and validation BLEU.
 
 fairseq scores every language with sacrebleu's tokenizer ``13a``, which takes a Japanese or Chinese
 sentence for one word: BLEU is always 0, and ``--best-checkpoint-metric bleu`` keeps an arbitrary
@@ -34,7 +34,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the sentences of a batch by rows, in the order in which group overlap is stored."""
+    """Number a batch's remaining sentences by their first rows, as group overlap is stored."""
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
             self.sentences = original_batch_idxs

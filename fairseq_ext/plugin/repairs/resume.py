@@ -66,7 +66,7 @@ def compose_as_in_first_epoch(original: Callable) -> Callable:
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
-    """Set the shuffling of a reused sampler, which would otherwise keep its first epoch's."""
+    """Set the shuffling of a reused sampler, which would otherwise stay as in its first epoch."""
     if hasattr(self, "epoch_batch_sampler"):
         self.epoch_batch_sampler.shuffle = shuffle
     return original(self, epoch, shuffle, *args, **kwargs)
@@ -151,7 +151,7 @@ def save_early_stopping(
 
 
 def aim(cfg: Any) -> str:
-    """Return which value ``cfg.checkpoint`` takes for best, for instance ``lowest loss``."""
+    """Return which value ``cfg.checkpoint`` counts as the best, for instance ``lowest loss``."""
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 

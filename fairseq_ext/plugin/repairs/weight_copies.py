@@ -1,4 +1,4 @@
-"""Save and restore copies of the weights: in float32 with half precision, and moving averages.
+"""Save and restore copies of the weights: in float32, for half precision, and moving averages.
 
 In half precision the optimizer updates a float32 copy of the weights, but fairseq saves only the
 half-precision weights.

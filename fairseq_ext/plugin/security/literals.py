@@ -27,7 +27,7 @@ PACKAGES = ("fairseq", "fairseq_cli")
 
 @around("importlib.machinery:SourceFileLoader.exec_module")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
-    """Set :func:`literal`, run the module's code, then patch a command's functions."""
+    """Give a module :func:`literal` as ``eval``, run its code, then patch a command's functions."""
     if module.__name__.partition(".")[0] not in PACKAGES:
         return original(self, module)
     module.eval = literal  # type: ignore[attr-defined]

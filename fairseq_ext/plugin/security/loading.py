@@ -60,7 +60,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check a checkpoint whoever reads it, and let a bundle pass for a file."""
+    """Check a checkpoint, whichever code reads it; accept a bundle in place of a file."""
     from fairseq.file_io import PathManager
 
     with about(path):
