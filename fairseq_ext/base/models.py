@@ -116,7 +116,7 @@ def build_embeddings(
 
 
 def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
-    """Raise :class:`ConfigError` where one table cannot serve both languages."""
+    """Raise :class:`ConfigError` if the languages cannot share one embedding table."""
     if source != target:
         raise ConfigError(
             "`--share-all-embeddings` must have one dictionary for both languages, but "

@@ -147,7 +147,7 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """While the block builds models, refuse parameters far beyond the numbers in the state.
+    """Refuse, within the block, models with far more parameters than ``state`` has numbers.
 
     A configuration of a few bytes may ask for a billion layers. Parameters are counted when modules
     get them, before their initialization takes the memory.

@@ -205,7 +205,7 @@ class Groups:
             self._parents[high] = low
 
     def numbers(self) -> np.ndarray:
-        """Return each row's group, ``[N]``; its number is that of its smallest row."""
+        """Return each row's group, ``[N]``: the smallest row of the group."""
         return np.array([self._root(row) for row in range(len(self._parents))], np.int64)
 
 

@@ -78,7 +78,7 @@ def wrong_counts(manifest: Manifest) -> list[str]:
 
 
 def summary(manifest: Manifest, ready: Path) -> str:
-    """Return tables of pairs kept and dropped, of the splits, and of the known counts."""
+    """Return tables of kept and dropped pairs, of splits, and of known counts."""
     protocol = manifest["protocol"]
     src, tgt = protocol["src"], protocol["tgt"]
     fates = [("text", "", "pairs", f"{src} tokens", f"{tgt} tokens")]

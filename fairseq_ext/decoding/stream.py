@@ -69,7 +69,7 @@ def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield the lines of a pipe; refuse a byte-order mark, for which files are checked earlier."""
+    """Yield the lines of a pipe; refuse a byte-order mark (files are checked for one earlier)."""
     for number, line in enumerate(lines):
         if number == 0 and line.startswith(codecs.BOM_UTF8):
             raise DataError(

@@ -183,7 +183,7 @@ class _GRURecurrence(torch.autograd.Function):
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
-    """The function :func:`additive_recurrence` with its gradient; ``u_t = tanh(W_s s + keys)``."""
+    """Compute :func:`additive_recurrence` with its gradient, with ``u_t = tanh(W_s s + keys)``."""
 
     @staticmethod
     def forward(

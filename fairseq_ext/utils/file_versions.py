@@ -15,7 +15,7 @@ Version = tuple[int, ...]
 
 
 def version(file: str | Path | int) -> Version:
-    """Return device, inode, size in bytes and nanosecond of the last writing of a file.
+    """Return a file's device, inode, size in bytes and modification time in nanoseconds.
 
     Args:
         file: its path or descriptor.

@@ -50,7 +50,7 @@ class SharedFolder:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Whether this job has been begun here.
+        """Return whether this job has been begun in the folder.
 
         Args:
             job: everything that the files depend on, as JSON.

@@ -181,7 +181,7 @@ class Frame:
         return self.state["step"]
 
     def keep(self, name: str, values: Tensor) -> Tensor:
-        """Store this step's values ``[B, W, …]``; return those of all steps ``[B, T, W, …]``."""
+        """Store this step's values ``[B, W, …]``; return all steps' values ``[B, T, W, …]``."""
         past = self.state[name]
         return past.index_copy_(1, self.step, values.unsqueeze(1).to(past))
 

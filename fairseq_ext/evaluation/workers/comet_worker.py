@@ -149,7 +149,7 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """End this process when ``parent`` ends, even within a request that nobody waits for."""
+    """End this process when ``parent`` ends, even during a request."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
