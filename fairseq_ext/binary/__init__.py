@@ -14,7 +14,7 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
-``docs/bmt.md`` gives the line of each equation. ``reference.py`` has these equations in plain code
+``docs/bmt.md`` lists the code of each equation. ``reference.py`` has these equations in plain code
 and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
 the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``products.py`` the two
 products of an attention, ``attention.py`` the layer with them, ``switches.py`` the choice

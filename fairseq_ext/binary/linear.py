@@ -108,9 +108,9 @@ def _rows(x: Tensor) -> Tensor:
 class BinaryLinear(nn.Linear):
     """A linear layer with ``A_b W_b / s + b`` instead of ``A W + b`` (sections 3.1 and 3.3).
 
-    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. Each row of it has a
-    bound, its largest magnitude, and so have the ``K`` inputs of each token. After
-    :meth:`make_generation_fast_` the layer has only binary weights and stays in its stage.
+    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. Each row has a bound,
+    its largest magnitude, and so have the ``K`` inputs of each token. After
+    :meth:`make_generation_fast_` only binary weights are left; the stage is fixed until reloading.
 
     Args:
         in_features, out_features, bias: as for ``nn.Linear``.

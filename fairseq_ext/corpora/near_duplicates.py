@@ -137,7 +137,7 @@ def skeletons(
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Spread the bits of 64-bit numbers, one-to-one (the last steps of MurmurHash3)."""
+    """Mix the bits of 64-bit numbers, one-to-one (the last steps of MurmurHash3)."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
     return values ^ (values >> np.uint64(33))
@@ -229,7 +229,7 @@ def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None
 
 
 def group_pairs(pairs: Sequence[tuple[str, str]], ranges: int | None = None) -> np.ndarray:
-    """Assign each pair of a source and a target to a group, like :func:`group_sides`."""
+    """Assign sentence pairs given as text to groups, like :func:`group_sides`."""
     return group_sides([[hash_words(pair[side] for pair in pairs)] for side in (0, 1)], ranges)
 
 

@@ -383,7 +383,7 @@ def save(path: Path, array: np.ndarray) -> None:
 
 
 def leak(side: str) -> str:
-    """Name the fault of a training pair whose sentence on this side is also in valid or test."""
+    """Return the reason to drop a training pair whose ``side`` is also in valid or test."""
     return f"{side} sentence also in valid or test"
 
 

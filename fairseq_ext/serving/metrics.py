@@ -97,7 +97,7 @@ class Metrics:
 
 
 class _Together(MultiProcessCollector):
-    """A collector of the metrics of all workers, except one that is just starting.
+    """A collector of the metrics of all workers, except those that are just starting.
 
     A worker creates a file and then gives it its size. The library cannot read an empty file.
     """
