@@ -54,10 +54,9 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     matches = {path: re.fullmatch(pattern, path.name) for path in Path(folder).iterdir()}
     values = {path: (float(match[1]), path.name) for path, match in matches.items() if match}
     if len(values) < count:
-        advice = f"ask for at most {len(values)}" if values else "choose another kind of them"
         raise CheckpointError(
-            f"`{folder}` holds {len(values)} of the {count} checkpoints `{shape}` asked for; "
-            f"{advice}."
+            f"`{folder}` holds {len(values)} checkpoints named `{shape}`, fewer than {count}; ask "
+            "for no more, or for checkpoints of another kind."
         )
     paths = sorted(values, key=values.__getitem__)
     run = layout.options(storage.peek(paths[0]), "checkpoint") if kind == "best" else {}

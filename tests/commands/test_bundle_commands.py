@@ -179,7 +179,7 @@ def test_one_line_where_it_cannot_be(copy_model: Path, bundled: Path, tmp_path: 
     assert done.stderr.count("\n") == 1
     for name in ("a.tar.gz", "a.TGZ", "a.7z"):
         done = run("fairseq-ext", "bundle", copy_model, "-o", tmp_path / name, ok=False)
-        refused(done, f"use {tmp_path / 'a.zip'} or {tmp_path / 'a.tar.zst'}.")
+        refused(done, f"{tmp_path / name}`: an archive's name must end in .zip or .tar.zst.")
     done = run("fairseq-ext", "translate", "--path", tmp_path, ok=False, stdin=LINES)
     assert "is a folder without a model" in done.stderr
 

@@ -207,7 +207,7 @@ def test_words_that_people_try(words: list[str], status: int, text: str, capsys)
         (["average", "--inputs", "text", "-o", "out"], "text is not a checkpoint"),
         (
             ["average", "--dir", ".", "--last-epochs", "2", "-o", "out"],
-            "holds no checkpoint named `checkpointEPOCH.pt`",
+            "holds 0 checkpoints named `checkpointEPOCH.pt`",
         ),
         (["average", "--dir", "absent", "--best", "2", "-o", "out"], "`absent` is not a folder"),
         (["plot", "curves", "--log", "text", "-o", "out"], "NAME=FILE"),

@@ -121,7 +121,7 @@ def test_the_demo(hidden: dict[str, str], tmp_path: Path):
         ("average", "--inputs", "a.pt", "b.pt", "-o", "c.pt"),
         ("bundle", "a.pt", "--data", ".", "-o", "bundle"),
         ("export", "tatoeba-es-en", "-o", "c.pt"),
-        ("translate", ".", "--path", "a.pt", "--input", "a.pt"),
+        ("translate", ".", "--path", "a.pt", "--input", "text"),
         ("translate", "--model", "tatoeba-es-en", "--engine", "fairseq", "No."),
     ],
     ids=lambda words: "-".join(words[:1] + words[3:4]),
@@ -131,10 +131,11 @@ def test_what_needs_torch_says_what_to_install(
 ):
     for name in ("a.pt", "b.pt"):
         (tmp_path / name).write_bytes(b"PK\3\4")
+    (tmp_path / "text").write_text("No.\n")
     done = run("fairseq-ext", *words, cwd=tmp_path, ok=False, **hidden)
     assert TRAIN in done.stderr
     assert done.stderr.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "b.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "b.pt", "text"]
 
 
 @pytest.mark.parametrize("module", ["user_dir", "fairseq_ext.plugin.fairseq_ext_plugin"])
