@@ -31,7 +31,7 @@ EXAMPLES = {
     "user-dir": 'fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',
     "doctor": "fairseq-ext doctor --patches",
     "corpus": "fairseq-ext corpus pairs --help",
-    "corpus multi30k": "fairseq-ext corpus multi30k -o multi30k",  # all of the literature
+    "corpus multi30k": "fairseq-ext corpus multi30k -o multi30k",  # one of the published corpora
     "corpus tatoeba": "fairseq-ext corpus tatoeba --src es --tgt en -o text",
     "corpus pairs": "fairseq-ext corpus pairs sentences.csv --header --columns german,english "
     "--src de --tgt en -o text",
@@ -122,7 +122,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Set the examples of subcommands and of their subcommands; those of wings have their own."""
+    """Set the examples of subcommands at every level; a wing's subcommands set their own."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

@@ -1,4 +1,4 @@
-"""``fairseq-ext bundle``: make one folder, or one file, of a trained model."""
+"""``fairseq-ext bundle``: pack a trained model into one folder or one file."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _run(args: argparse.Namespace) -> int:
     written: Sequence[Path] = []
     try:
         print(compare_report.as_table(result), flush=True)  # before a full disk stops the rest
-    finally:  # the reader of the table may be gone
+    finally:  # even if printing failed, as into a closed pipe
         options.write_json(request.json, result.as_dict())
         if request.output is not None:
             written = compare_report.write(result, request.output, request.pictures)

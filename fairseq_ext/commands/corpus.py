@@ -1,4 +1,4 @@
-"""``fairseq-ext corpus``: make corpora: the literature's, Tatoeba, pairs, translation files."""
+"""``fairseq-ext corpus``: make corpora from published data, Tatoeba, pairs, translation files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext demo``: a web page on which several models translate one sentence."""
+"""``fairseq-ext demo``: serve a web page on which several models translate one sentence."""
 
 from __future__ import annotations
 

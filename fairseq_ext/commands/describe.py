@@ -1,4 +1,4 @@
-"""``fairseq-ext describe``: say what is in a bundle, and where its bytes are."""
+"""``fairseq-ext describe``: say what a bundle contains, and how many bytes each part takes."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _python() -> list[Check]:
 
 
 def _is_for_training() -> bool:
-    """Whether torch or some fairseq is installed, so that both must be, and work together."""
+    """Return whether torch or any fairseq is installed; if so, both are checked."""
     return any(importlib.util.find_spec(name) for name in ("torch", "fairseq")) or bool(
         _version("torch") or installation.fairseq_distributions()
     )
@@ -212,7 +212,7 @@ def _quietly(action: Callable[[], Any]) -> str | None:
 
 
 def _plugin() -> list[Check]:
-    """Import fairseq and register; then check changes to fairseq, and architectures."""
+    """Import fairseq, register the plugin, and list its architectures and changes to fairseq."""
     failure = _quietly(lambda: importlib.import_module("fairseq.models"))
     if failure:
         return [Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)]

@@ -2,7 +2,7 @@
 
 ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` share them: the reference,
 neural metrics, BLEU's tokenizer, and how translations become text. The ``text.json`` of the run
-that made the translations decides whatever the last options leave open.
+that made the translations decides how they become text where no option does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReferenceOptions:
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """BLEU's tokenizer, and the languages that decide if it is not given."""
+    """The options for BLEU's tokenizer, and for the languages that choose it by default."""
 
     tokenize: str | None = option(
         None,
@@ -63,7 +63,7 @@ class TokenizerOptions:
     def choose(
         self, undoing: Iterable[Undoing], references: Sequence[str], path: Path | None = None
     ) -> str:
-        """Choose the tokenizer by option, language or text; ``path`` is that of the reference."""
+        """Choose the tokenizer by option, language or text; ``path`` is the reference's path."""
         from fairseq_ext.evaluation.score import choose_tokenizer
 
         languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]
@@ -74,7 +74,7 @@ class TokenizerOptions:
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """The process in which a neural metric runs."""
+    """The options for the process in which a neural metric runs."""
 
     metric_python: str | None = option(
         None,
@@ -92,7 +92,7 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Refuse these options if there is no metric."""
+        """Refuse these options if they are given, because the option ``needs`` is missing."""
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
@@ -100,7 +100,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """Further metrics, and the source text that the neural ones read."""
+    """The options for further metrics, and for the source text that neural metrics read."""
 
     metric: Sequence[str] = option(
         [],
@@ -129,7 +129,7 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions) -> Path | None:
-        """Find the source text that ``--source`` or ``--ref`` names; None for the S lines."""
+        """Find the source text by ``--source`` or ``--ref``; None stands for the S lines."""
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
         if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
@@ -160,7 +160,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class UndoingOptions:
-    """How translations become text; subword pieces are always joined."""
+    """The options for turning translations into text; subword pieces are always joined."""
 
     detokenize: str | None = option(
         None, "undo Moses tokenization of this language, such as de", metavar="LANG"
@@ -169,7 +169,7 @@ class UndoingOptions:
     remove_bpe: bool | None = None
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
-        """Choose how the translations in outputs of one system become text.
+        """Choose how the translations of one system become text.
 
         ``subwords`` is the kind of pieces if neither ``--remove-bpe`` nor a ``text.json`` says it.
         """
@@ -205,7 +205,7 @@ class UndoingOptions:
 
 
 def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> None:
-    """Add the options of how translations become text as a group; ``pieces``: --remove-bpe too."""
+    """Add the group of options for turning translations into text; ``pieces`` adds --remove-bpe."""
     group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where the run of the translations has no text.json, or to override it.",

@@ -1,4 +1,4 @@
-"""``fairseq-ext export``: make a bundle a checkpoint again, or write another tool's model."""
+"""``fairseq-ext export``: turn a bundle back into a checkpoint, or into another tool's model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _export_to(args: argparse.Namespace) -> int:
-    """Write a model's folder for another tool."""
+    """Convert a model for another tool, and write the folder that this tool reads."""
     from fairseq_ext.decoding.loading import data_of, in_run
 
     path = in_run(args.model)

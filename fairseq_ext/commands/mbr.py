@@ -67,7 +67,7 @@ class Request:
 
     @property
     def candidates(self) -> int:
-        """The number of candidates of each sentence in the files."""
+        """The number of candidates that each sentence has in all files together."""
         return self.num_candidates if self.candidates_of is None else self.candidates_of
 
     def check(self) -> None:

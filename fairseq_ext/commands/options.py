@@ -92,7 +92,7 @@ def keep_inputs(args: Any) -> None:
 
 
 def require_folders(args: argparse.Namespace) -> None:
-    """Refuse outputs whose folder is missing before the work, which would otherwise be lost.
+    """Refuse outputs whose folder is missing, before any work that would then be lost.
 
     A command that makes the folder of its ``--output`` sets ``makes_folder``.
     """
@@ -104,7 +104,7 @@ def require_folders(args: argparse.Namespace) -> None:
 
 
 def _written(name: str, path: Path, args: argparse.Namespace) -> list[Path]:
-    """List the files of an output: one for each of ``endings`` if the command has them."""
+    """List the files of an output: one for each ending if the command has ``endings``."""
     if name != "output" or not hasattr(args, "endings"):
         return [path]
     from fairseq_ext.evaluation import plots

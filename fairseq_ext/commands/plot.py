@@ -60,7 +60,7 @@ def _plot_curves(args: argparse.Namespace) -> int:
 
 
 def _named_files(option: str, items: list[str]) -> dict[str, Path]:
-    """Parse ``NAME=FILE``, once or more, into paths by name."""
+    """Parse one or more values ``NAME=FILE`` into a dictionary of paths by name."""
     paths: dict[str, Path] = {}
     for item in items:
         name, equals, path = item.partition("=")

@@ -1,4 +1,4 @@
-"""Options of search and sampling, with the names, types and defaults of :class:`Search`."""
+"""Command-line options of search and sampling, with names and types of :class:`Search`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS_OF_MODE = {
 
 
 def _number(default: float, text: str) -> Any:
-    """Declare an option with a number, which is None if not given."""
+    """Declare a numeric option, whose value is None if it is not given."""
     return option(None, f"{text} ({default})", metavar="N")
 
 
@@ -146,7 +146,7 @@ class SearchOptions:
         return Search(**fixed, beam=count, nbest=count, sampling=True, **samples)
 
     def of_job(self) -> dict[str, Any]:
-        """Return the options that change translations, by name, with checksums for files."""
+        """Return the options that change translations, by name; checksums stand for files."""
         elsewhere = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long")
         values = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         return {n: value for n, value in values.items() if value is not None and value is not False}

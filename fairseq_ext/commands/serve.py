@@ -53,7 +53,7 @@ def serve(settings: Settings) -> int:
     settings = replace(settings, models=models, keys=keys, versions=versions)
     listener = address.listen(settings.host, settings.port)
     application = server.application(settings)  # workers load it again, but errors show up here
-    loaded = application if settings.workers == 1 else None  # others only watch their workers
+    loaded = application if settings.workers == 1 else None  # else this process only watches them
     del application
     with options.ended_by_sigterm():  # the server handles signals itself once it runs
         print(address.url(listener), flush=True)
@@ -62,7 +62,7 @@ def serve(settings: Settings) -> int:
 
 
 def _keys(settings: Settings) -> list[str]:
-    """Read keys from the option, the variable and the file."""
+    """Read the API keys from option, environment variable and file."""
     sources = {"`--api-key`": settings.api_key, f"`{KEY}`": os.environ.get(KEY)}
     keys = []
     for name, key in sources.items():

@@ -62,7 +62,7 @@ def chosen_codec(
     codes: Path | None = None,
     constraints: bool = False,
 ) -> TextCodec:
-    """Make the functions between text and tokens.
+    """Make the functions that turn text into tokens and back.
 
     The first ``text.json`` in the folders counts; ``codes`` replace ``--bpe-codes``, and with
     ``constraints`` target text follows a line after tabs.
@@ -82,7 +82,7 @@ def chosen_codec(
 
 
 def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
-    """Make the function from a line, with target text after tabs, to tokens and tabs."""
+    """Make the function that encodes a line of source and, after tabs, target constraints."""
 
     def encode(line: str) -> str:
         text, *constraints = line.split("\t")
@@ -95,7 +95,7 @@ def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
 def _overridden(
     options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
-    """Replace saved or plain steps with those that options name."""
+    """Return the saved steps, or else the plain ones, as changed by options and ``codes``."""
     overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }

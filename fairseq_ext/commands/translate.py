@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A call of ``translate``; :meth:`resolved` tells models, data and text apart."""
+    """The options of a call of ``translate``; :meth:`resolved` sorts models, data and text."""
 
     words: Sequence[str] = option(
         [],

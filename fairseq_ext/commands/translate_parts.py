@@ -82,7 +82,7 @@ def run(request: Request) -> int:
     size = options.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
-    # The manifest describes only bundle.json of a bundle, which has the checksums of the others.
+    # Of a bundle, the manifest has only bundle.json, which lists the checksums of its other files.
     versions = FileVersions([*inputs, *files, *chain(*map(files_of, map(in_run, request.path)))])
     all_parts, texts = cut(inputs, size)
     line_by_line = (request.search.nbest or 1) == 1

@@ -1,4 +1,4 @@
-"""``fairseq-ext trim``: a bundle with fewer symbols."""
+"""``fairseq-ext trim``: remove the symbols that your texts do not need from a bundle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairseq-ext user-dir``: the folder to give to fairseq's ``--user-dir``."""
+"""``fairseq-ext user-dir``: print the folder to give to fairseq's ``--user-dir``."""
 
 from __future__ import annotations
 
