@@ -24,11 +24,11 @@ def require_kind(path: Path) -> None:
 
 
 def write(folder: Path, path: Path) -> None:
-    """Write the files of a bundle into an archive, whole or not at all; equal files, equal bytes.
+    """Archive a bundle, whole or not at all; the same files always give the same bytes.
 
     Args:
-        folder: of the bundle, with files alone.
-        path: of the archive; its name ends as one of :data:`SUFFIXES`.
+        folder: of the bundle, without folders in it.
+        path: of the archive; its name ends with one of :data:`SUFFIXES`.
     """
     kind = suffix(path)
     home = path.name.removesuffix(kind)

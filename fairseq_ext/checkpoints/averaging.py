@@ -1,4 +1,4 @@
-"""The mean of several checkpoints' weights, summed in float64, one checkpoint in memory at a time.
+"""Average the weights of several checkpoints in float64, with one checkpoint in memory at a time.
 
 The mean of the last checkpoints usually translates better than each of them (Vaswani et al.
 2017, section 6.1 average 5 or 20). Parameters are averaged. Integer and boolean buffers, which
@@ -29,8 +29,8 @@ KINDS = {
     "last_updates": ("checkpoint_EPOCH_UPDATE.pt", r"checkpoint_\d+_(\d+)\.pt"),
     "best": ("checkpoint.best_METRIC_VALUE.pt", r"checkpoint\.best_.+_(\d+\.?\d*)\.pt"),
 }
-"""Names of the files of each kind that :func:`select` chooses from, and a pattern with the number
-by which they are sorted."""
+"""The kinds of checkpoints for :func:`select`: names of their files, and a pattern with the number
+by which these files are sorted."""
 
 
 def select(folder: str | Path, kind: str, count: int) -> list[Path]:
@@ -171,7 +171,7 @@ def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts about a checkpoint in which all that are averaged must agree."""
+    """Return the facts on which all averaged checkpoints must agree."""
     facts = {"the architecture": layout.architecture(checkpoint)}
     for name, weight in checkpoint["model"].items():
         shape = "×".join(map(str, weight.shape)) or "a single number"

@@ -14,7 +14,7 @@
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are fp32 or bf16; or matrices are int8; or binary weights are bits, ternary ones trits. The
+Weights are fp32 or bf16, or matrices are int8, or binary weights are bits and ternary trits. The
 folder may be packed into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted
 wherever the folder is. Nothing in a bundle is unpickled or evaluated.
 """
@@ -50,15 +50,15 @@ SUFFIXES = (".zip", ".tar.zst")
 """Endings of the names of archived bundles."""
 FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
-"""Kinds of bundles whose binary weights take one bit each, or ternary ones 1.6; with the second one
-the embeddings and the output projection are int8, and all other weights are fp32."""
+"""Kinds of bundles whose binary weights take one bit each, ternary weights 1.6. All other weights
+are fp32, except that ``bits-int8`` stores the embeddings and the output projection in int8."""
 KINDS = (*NUMBERS, BITS, BITS_INT8)
 ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "int8"}
-"""The numbers in which the engine computes with each kind of bundle."""
+"""The engine's number format for each kind of bundle."""
 CONSTANT = "program."
 """Prefix of the names of tensors that belong to the program and not to the state dict."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
-"""Size of a latent weight that binarizes to its stored level, in levels, by binarizer."""
+"""By binarizer, the factor from a stored level to a latent weight that binarizes to this level."""
 TERNARY = "ternary"
 """The binarizer whose latent weights depend on the number of zeros."""
 LARGEST = 1 << 24  # bytes of a JSON file
@@ -76,10 +76,10 @@ class Bundle:
         folder: of the bundle.
         src, tgt: languages.
         architecture: its name in fairseq.
-        numbers: of the weights, of :data:`KINDS`.
+        numbers: number format of the weights, one of :data:`KINDS`.
         search: defaults of the search.
         files: SHA-256 of each file that is used, by name.
-        updates: of the training, where that is known.
+        updates: number of training updates, if it is known.
     """
 
     folder: Path
@@ -142,7 +142,7 @@ def _folder(path: str | Path) -> Path | None:
 
 
 def _checked(folder: Path) -> Path:
-    """Return the only folder in an unpacked archive, a bundle whose files have been checked."""
+    """Check the bundle that is the only folder of an unpacked archive, and return this folder."""
     entries = [*folder.iterdir()]
     if len(entries) != 1 or not (entries[0] / MANIFEST).is_file():
         raise CheckpointError(f"it has no folder with {MANIFEST}, so it is not a bundle.")
@@ -315,12 +315,12 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 
 
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
-    """Return weights ``[N, K]`` that binarize to these signs and levels."""
+    """Return latent weights ``[N, K]`` that binarize to the signs and levels of ``weight``."""
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:
         return signs * (LATENT[binary["binarizer"]] * levels[:, None]).astype(np.float32)
-    # The level is to be the mean magnitude of a row, or of all rows. Numbers that are not 0 are as
-    # much larger as there are zeros, rounded down; the zeros share what the mean then lacks.
+    # The mean magnitude of each row, or of all rows, must be the level. So the latent weights of
+    # nonzero signs are total / nonzero, rounded down, and those of zeros share the remainder.
     axis = 1 if binary["granularity"] == "channel" else None
     level = levels[:, None].astype(np.float64) if axis == 1 else np.float64(levels.max(initial=0))
     nonzero = np.count_nonzero(signs, axis, keepdims=True)

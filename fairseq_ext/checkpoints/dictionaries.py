@@ -1,6 +1,6 @@
 """Keep a model's dictionaries in its checkpoints, and compare them with those of the data.
 
-A model knows words by their numbers alone. With a dictionary of the same size in another order it
+A model knows words only by their indices. With a dictionary of the same size in another order it
 still runs, but translates into other words. So ``extra_state`` of a checkpoint keeps all words of
 both dictionaries in their order: only the words themselves can show where two dictionaries differ.
 37,000 subwords take some 0.3 MB, while such a model takes 250 MB and more. Two equal dictionaries

@@ -155,7 +155,7 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory(weight: Any) -> tuple[Any, ...]:
-    """Return a key of a tensor's place in memory and its layout, which tied weights share.
+    """Return a key that tied weights share: a tensor's place in memory and its layout.
 
     Callers leave out weights without elements: all of these have address 0.
     """
@@ -163,7 +163,7 @@ def memory(weight: Any) -> tuple[Any, ...]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on a misfit state dict to one line: two names of each kind."""
+    """Shorten torch's report on unfitting weights to one line, with two names of each kind."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

@@ -1,4 +1,4 @@
-"""Take from a trained model what can be shipped: its options without paths, each weight once."""
+"""Extract what a bundle keeps of a trained model: options without paths, tied weights once."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def _plain(cfg: Any) -> dict[str, Any]:
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Keep only these options, to leave out paths and names of the machine that trained."""
+    """Keep only the named options; this drops paths and names of the training machine."""
     return {name: values[name] for name in sorted(set(names) & values.keys())}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MARK = "published.json"
 """File in each folder that :func:`prepare` has made: the task's options, if they change."""
 MIRROR = "FAIRSEQ_EXT_PUBLISHED"
-"""Environment variable with a folder or address to take archives from, not their server."""
+"""Environment variable with a folder or address that replaces the server of the archives."""
 RUN = ("average.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Checkpoints in the folder of a run; the first that exists is its model."""
 ARCHIVES = (".tar.gz", ".tgz", ".tar.bz2", ".tar", ".zip")
@@ -48,7 +48,7 @@ _VOTERS = re.compile(r"(\w+\.)?model\d*\.pt")
 _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 
 HUB = ("transformer.", "lightconv.", "dynamicconv.", "conv.")
-"""Beginnings of the names of :func:`hub_models`; other texts are paths, and need no fairseq."""
+"""Prefixes of the names of :func:`hub_models`; anything else is a path, and needs no fairseq."""
 OUTPUT = "decoder.output_projection.weight"
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,11 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Prepare a published model and return its checkpoints, an ensemble; none for other paths.
+    """Prepare a published model and return its checkpoints; none if it is not a published model.
 
     Args:
         path: an archive, a folder, or one of the checkpoints in it.
-        src, tgt: languages, needed by a model of many; None for those of the training.
+        src, tgt: languages, needed by a multilingual model; None for those of the training.
 
     Raises:
         CheckpointError: an archive that is damaged or unsafe.
@@ -104,9 +104,9 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 
 
 def resolved(path: Path) -> Path:
-    """Download the archive that a name of :func:`hub_models` stands for; return other paths.
+    """Download the archive behind a name of :func:`hub_models`; return other paths unchanged.
 
-    It stays in the cache. :data:`MIRROR` names a folder or an address to take it from instead.
+    The archive stays in the cache. :data:`MIRROR` names a folder or address to take it from.
     """
     name = str(path)
     if path.exists() or not name.startswith(HUB) or name not in hub_models():
@@ -121,7 +121,7 @@ def resolved(path: Path) -> Path:
 
 
 def _voters(folder: Path) -> list[Path]:
-    """Return the checkpoints of a published folder; none in another folder."""
+    """Return the checkpoints in the folder of a published model; none for any other folder."""
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))
@@ -209,7 +209,7 @@ def _prepared(
 
 
 def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline, str]:
-    """Return the text steps of a published model, and where they are known from."""
+    """Return the text steps of a published model, and the source that they were inferred from."""
     kind, used = _subwords(folder)
     moses, origin = kind in ("fastbpe", "subword-nmt"), "its files"
     name = _name(path) or _name(folder)
@@ -227,7 +227,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 
 def _name(path: Path) -> str | None:
-    """Return the published name of a folder or archive: its own, or that of its archive."""
+    """Return the name in :func:`hub_models` to which the name of a folder or archive belongs."""
     for name, entry in hub_models().items():
         archive = entry["path"].rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))
@@ -251,7 +251,7 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Put the task options of a folder that :func:`prepare` has made into its checkpoint.
+    """Replace a checkpoint's task options with those that :func:`prepare` stored in its folder.
 
     Args:
         checkpoint: with or without its weights.

@@ -26,7 +26,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check the names in the old form of a configuration; fairseq trusts such files as its own.
+    """Check that fairseq knows all names in an old ``args``, which fairseq itself never checks.
 
     Args:
         path: for the message.
@@ -109,7 +109,7 @@ def _registered_task(cfg: Any, path: str | Path) -> type:
 
 
 def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
-    """Check that a checkpoint is of a translation task and an architecture for it.
+    """Check that a checkpoint has a translation task, and an architecture for this task.
 
     Packed files and files that cannot be read pass: their readers report faults.
 

@@ -48,7 +48,7 @@ from fairseq_ext.utils.literals import LiteralError
 
 ADVICE = "Do not use this file unless you know who made it."
 ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
-MOST_ENTRIES = 2_000_000  # of all containers, each counted as often as it is referred to
+MOST_ENTRIES = 2_000_000  # in all containers; a container counts once per reference
 DEEPEST = 50
 SPARE_BYTES = 64 << 20  # bytes that tensors may claim beyond four times the file
 # Files of torch before 1.6 begin with this pickle of a fixed number. Four more pickles follow.
@@ -109,7 +109,7 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
     Args:
         state: the checkpoint.
         path: for the message.
-        size: bytes that it may stand for.
+        size: the most bytes that its contents may take.
     """
     with about(path):
         require_plain(state, size)
@@ -210,7 +210,7 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
 
 
 def _require_memory(path: Path, size: int) -> None:
-    """Refuse a file of torch before 1.6 larger than memory, because it cannot be mapped."""
+    """Refuse a file from before torch 1.6 that exceeds memory, because it cannot be mapped."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise CheckpointError(
@@ -262,7 +262,7 @@ def _foreign(path: Path, start: bytes) -> str:
 
 
 def _forbidden(path: Path, reason: str) -> CheckpointError:
-    """Make the error for a refused object: one sentence, not torch's page of advice."""
+    """Make the one-sentence error for a refused object; torch would print a page of advice."""
     name = re.search(r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason)
     refused = f"the object `{name[1]:.80}`" if name else "an object"
     return CheckpointError(

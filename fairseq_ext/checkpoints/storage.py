@@ -1,8 +1,8 @@
 """Read checkpoint files safely and only once, and save them whole.
 
-A command asks for the options of a checkpoint before and after fairseq loads it. So that no version
-of a file is read twice, :func:`peek` keeps its weights for the next :func:`load`, and both keep
-everything else for the next :func:`peek`. Nothing here imports fairseq.
+A command asks for the options of a checkpoint before and after fairseq loads it. To read each
+version of a file once, :func:`peek` keeps the weights for the next :func:`load`, and both functions
+keep everything else for the next :func:`peek`. Nothing here imports fairseq.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_archive(path: str | Path) -> bool:
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether :func:`load` can read a path: a file of torch's, or a bundle."""
+    """Return whether :func:`load` can read a path, which is a file of torch's or a bundle."""
     return bundle.is_bundle(path) or is_archive(path)
 
 
@@ -79,7 +79,7 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 
 def _version(path: str | Path) -> tuple[Any, ...]:
-    """Return a key of a file, or of a bundle's files, that changes when anyone writes to them."""
+    """Return a key that changes whenever the file, or a file of the bundle, is written to."""
     paths = [Path(path)]
     if bundle.is_bundle(path):
         paths = sorted(bundle.home(path).iterdir())
