@@ -131,7 +131,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into a sentence and its constraints, which the translator's search has."""
+        """Split a line into sentence and constraints, if the translator's search has any."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -144,7 +144,7 @@ class EngineTranslator:
         return tokens
 
     def _encode(self, line: str) -> list[int]:
-        """Encode a line as token numbers, cut and with special symbols as in training."""
+        """Encode a line as token ids, truncated and with special symbols as in training."""
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
         tokens = [number for number in numbers if number != PAD]  # fairseq takes pads for padding

@@ -29,10 +29,10 @@ class Opened(NamedTuple):
     """An opened model.
 
     Attributes:
-        translator: of tokens.
+        translator: translates lines of tokens.
         search: the default search of all calls.
         folders: where its ``text.json`` may be; the first one found counts.
-        versions: of its files before they were read, to compare once the text is loaded, too.
+        versions: of its files before they were read, to compare after loading the text, too.
     """
 
     translator: Translates
@@ -100,7 +100,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return the checkpoints of a published model; for any other path, the one of :func:`in_run`.
+    """Return the checkpoints of a published model; for other paths, :func:`in_run` finds the model.
 
     A published model of many languages needs the languages of the translation.
     """
@@ -124,7 +124,7 @@ def has_dictionaries(path: Path) -> bool:
 
 
 def in_run(path: Path) -> Path:
-    """Find the model in a run's folder, or the bundle of a name; a file stays as it is."""
+    """Find the model in a run's folder, or the bundle with a name; return a file unchanged."""
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path

@@ -120,7 +120,7 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 
 
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
-    """Draw ``size`` places of candidates without replacement, in ascending order.
+    """Draw the indices of ``size`` candidates without replacement, in ascending order.
 
     fairseq sorts samples by score, so the first ones are not a random choice. The draw depends only
     on seed and sentence, and a smaller draw is part of a larger one.
@@ -130,7 +130,7 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
 
 
 def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> Decision:
-    """Choose the candidate at ``places`` with the best mean utility over all of them."""
+    """Choose, among the candidates at ``places``, the candidate with the best mean utility."""
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
     for place in places:

@@ -105,7 +105,7 @@ def _ngrams(items: Sequence[Any], order: int) -> list[Any]:
 
 
 class ChrfUtility:
-    """Sentence-level chrF2, 0 to 100, as ``sacrebleu.sentence_chrf`` computes it."""
+    """The sentence-level chrF2, 0 to 100, as ``sacrebleu.sentence_chrf`` computes it."""
 
     reads_source = False
 
@@ -117,7 +117,7 @@ class ChrfUtility:
         self.signature = _signature(metric, "chrF2")
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """``[H, H]``; the source is not looked at."""
+        """Compute u for all pairs, ``[H, H]``; the source is ignored."""
         texts = ["".join(text.split()) for text in candidates]
         shape = (len(texts), len(texts))
         precision, recall, used = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -137,7 +137,7 @@ class ChrfUtility:
 
 
 class BleuUtility:
-    """Sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
+    """The sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
 
     It uses exponential smoothing, and only orders that the hypothesis is long enough for.
     """
@@ -150,7 +150,7 @@ class BleuUtility:
         self.signature = _signature(metric, "BLEU")
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """``[H, H]``; the source is not looked at."""
+        """Compute u for all pairs, ``[H, H]``; the source is ignored."""
         tokens = [tuple(self.tokenize(text.rstrip()).split()) for text in candidates]
         lengths = np.array([len(words) for words in tokens], float)
         shape = (len(tokens), len(tokens))
@@ -242,7 +242,7 @@ class MbrsUtility:
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """``[H, H]``, in the metric's own unit."""
+        """Compute u in the metric's own unit, ``[H, H]``."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()

@@ -55,11 +55,11 @@ class Folder:
 
     @property
     def shared(self) -> SharedFolder:
-        """The folder as workers share it."""
+        """The folder's interface for workers that share the job."""
         return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return which of the given parts, or of all, have not been translated yet."""
+        """Return the parts among the given ones, or among all, that are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }

@@ -13,7 +13,7 @@ from fairseq_ext.engine import DEFAULT, SPECIAL
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
 
-# Numbers of a search: option, kind, minimum and maximum.
+# Numeric options of a search, by field: option, type, minimum and maximum.
 RANGES: dict[str, tuple[str, type, float, float]] = {
     "beam": ("--beam", Integral, 1, math.inf),
     "nbest": ("--nbest", Integral, 1, math.inf),
@@ -158,7 +158,7 @@ class Translates(Protocol):
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:
-    """Refuse targets of more tokens, ``</s>`` included, than their model writes."""
+    """Refuse targets with more tokens, ``</s>`` included, than the model can write."""
     for number, length in enumerate(lengths, start=1):
         if length > longest:
             raise DataError(

@@ -24,14 +24,14 @@ class TextCodec(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Translations of a sentence, best first, as text and as tokens; none if it was left out."""
+    """Translations of a sentence, best first, as text and as tokens; empty if it was skipped."""
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
 
 
 Translate = Callable[[Sequence[str], Sequence[int]], list[Ranked]]
-"""From sentences and the numbers of their lines to translations."""
+"""A function from sentences and their line numbers to translations."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Translation:
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode lines of UTF-8, which end in LF or CR LF; refuse others with their number."""
+    """Decode lines of UTF-8 that end in LF or CR LF; an error names the first other line."""
     for number, line in enumerate(lines, start=1):
         try:
             yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
@@ -150,7 +150,7 @@ def _around_spans(
     translate: Translate,
     line_numbers: Sequence[int],
 ) -> list[Ranked]:
-    """Translate sentences around the spans that stay; those that lose one part by part."""
+    """Translate with masked spans; sentences whose mask gets lost are translated part by part."""
     ranked = translate([line.text for line in masked], line_numbers)
     results = []
     for sentence, line, number, row in zip(sentences, masked, line_numbers, ranked, strict=True):
@@ -161,7 +161,7 @@ def _around_spans(
             results.append(Ranked([sentence], []))
         elif pairs:
             results.append(Ranked(*zip(*pairs, strict=True)))
-        elif line.text and not row.texts:  # left out, for it is too long
+        elif line.text and not row.texts:  # skipped, because it is too long
             results.append(row)
         else:
             translated = translate(parts, [number] * len(parts))

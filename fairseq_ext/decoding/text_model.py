@@ -24,10 +24,10 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Model:
-    """A trained model from lines of text to lines of text. Several threads may call its methods.
+    """A trained model that translates lines of text. Several threads may call its methods.
 
     Args:
-        translator: of tokens.
+        translator: translates lines of tokens.
         codec: between text and tokens.
         target: turns a line of text in the target language into tokens.
         search: the default search of all calls.
