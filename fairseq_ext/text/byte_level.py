@@ -1,4 +1,4 @@
-"""Byte-level byte-pair encoding of GPT-2 and BART, read from their files, as fairseq token ids.
+"""The byte-level byte-pair encoding of GPT-2 and BART, read from their files.
 
 A line becomes the ids of its pieces, separated by spaces, as fairseq's ``--bpe gpt2`` writes them.
 The `tokenizers` library does the work.

@@ -186,7 +186,7 @@ def check_alignments(
 
 
 def _aligns(pair: str, source: int, target: int) -> bool:
-    """Whether a pair such as ``0-1`` has numbers of words in sentences of these lengths."""
+    """Return whether a pair such as ``0-1`` has word indices within these sentence lengths."""
     try:
         i, j = map(int, pair.split("-"))
     except ValueError:
@@ -256,7 +256,7 @@ def check_fastbpe(path: str | Path) -> list[list[str]]:
 
 
 def _rows(path: Path, row: re.Pattern[str], form: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield the number of each line and its match; refuse the first line without one."""
+    """Yield each line's number and match; refuse the first line that does not match."""
     for number, line in _lines(path):
         match = row.fullmatch(line)
         if match is None:

@@ -38,7 +38,7 @@ class Undoing:
 
     @classmethod
     def by_language(cls, language: str | None) -> Undoing:
-        """Build one that joins subword-nmt's pieces, and detokenizes if a language is given."""
+        """Build a converter that joins subword-nmt's pieces, and detokenizes a given language."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:
@@ -71,7 +71,7 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Find the ``text.json`` that an output names or that is beside it: its folder and content.
+    """Find the ``text.json`` that an output names or that is beside it; return folder and content.
 
     Raises:
         DataError: ``text.json`` or a file that it names is damaged.

@@ -37,7 +37,7 @@ SACREMOSES = "sacremoses"
 
 @contextmanager
 def _without_package() -> Iterator[None]:
-    """Replace the package with an empty module while modules in its folder are imported.
+    """Replace the package sacremoses with an empty module while its modules are imported.
 
     The package itself takes 0.4 seconds: it imports joblib and tqdm, for work in several processes,
     and compiles some forty expressions of ten thousand characters each.
@@ -326,7 +326,7 @@ def base(language: str) -> str:
     return ALIASES.get(code, code)
 
 
-# Each process builds them once, because building takes longer than tokenizing hundreds of lines.
+# Normalizers and tokenizers are built once: building takes longer than hundreds of lines.
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
     """Return the normalizer of a language."""

@@ -208,7 +208,7 @@ def load(folder: str | Path) -> Pipeline | None:
 
 
 def _whole(path: Path, entry: Any) -> Path:
-    """Return the path of the file in an entry; refuse one elsewhere or with changed content."""
+    """Return the path of an entry's file; refuse one in another folder or with changed content."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")

@@ -109,7 +109,7 @@ def _has_word(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Find the spans of a line that must stay unchanged.
+    """A finder of the spans of a line that must stay unchanged.
 
     Attributes:
         patterns: regular expressions of the spans; matches that touch become one span.

@@ -65,7 +65,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
 
 def kind_of_merges(path: Path) -> str:
-    """Return the kind of subwords of a file of merges, told by its number of columns.
+    """Tell the kind of subwords by the number of columns in a file of merges.
 
     Raises:
         DataError: the file cannot be read.
