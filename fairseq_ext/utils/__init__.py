@@ -1,1 +1,1 @@
-"""Helpers for all packages that no library has: files, locks, archives, errors, JSON."""
+"""Helpers that all packages share and no library has: files, locks, archives, errors, JSON."""

@@ -67,7 +67,7 @@ def final_line(error: BaseException) -> str | None:
 
 
 def _refuses_options(error: BaseException) -> bool:
-    """Whether fairseq, or a library that it uses, refuses options with its own message.
+    """Return whether an error is a refusal of options by fairseq or by a library that it uses.
 
     Errors in the middle of the work do not count, nor do faults of this package.
     """

@@ -18,7 +18,7 @@ def printable(text: str) -> str:
 
 
 class FairseqExtError(Exception):
-    """Base of every error this package raises for a cause outside its code."""
+    """The base class of all errors that this package raises for a cause outside its code."""
 
     def __str__(self) -> str:
         return printable(super().__str__())  # the name of a file may contain any character

@@ -39,10 +39,10 @@ class FileVersions:
 
 
 def _has_content_of(status: os.stat_result, former: os.stat_result) -> bool:
-    """Whether nobody wrote to a file between two readings of its status.
+    """Return whether nobody wrote to a file between two readings of its status.
 
-    The time of modification can be set back, unlike that of the last change; but a new name, mode
-    or owner is a change, too.
+    Anyone can set back the modification time, but not the change time. A new name, mode or owner
+    also sets the change time.
     """
     attributes = [
         (facts.st_mode, facts.st_uid, facts.st_gid, facts.st_nlink) for facts in (status, former)

@@ -92,7 +92,7 @@ def is_name(name: object) -> bool:
 
 def require_folder_of(path: Path, option: str) -> None:
     """Refuse an output file whose folder does not exist."""
-    folder = Path(os.path.realpath(path)).parent  # through a link, as `atomic_write` goes
+    folder = Path(os.path.realpath(path)).parent  # of a link's target, as in `atomic_write`
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
     if os.path.exists(folder):  # noqa: PTH110
@@ -262,7 +262,7 @@ def scratch_folder(path: str | Path) -> Iterator[Path]:
 def whole_folder(folder: str | Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``folder`` once the block has succeeded.
 
-    This takes one step: if anything happens before it, even to the process, ``folder`` stays as it
+    It does so in one step: if anything happens before, even to the process, ``folder`` stays as it
     was. ``folder`` must be empty, or not exist.
     """
     folder = Path(os.path.realpath(folder))

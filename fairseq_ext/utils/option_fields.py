@@ -36,7 +36,7 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Refuse the first option, by its field's name, that is below its minimum.
+    """Refuse the first option whose value is below its minimum; ``minima`` are by field name.
 
     Raises:
         ConfigError: the message names the option.
@@ -81,7 +81,7 @@ def _of_type(hint: Any, default: Any) -> dict[str, Any]:
 
 
 def from_args(kind: type[T], args: argparse.Namespace) -> T:
-    """Fill a dataclass, with nested ones, from the arguments named like its fields.
+    """Fill a dataclass, and dataclasses nested in it, from the arguments named like their fields.
 
     A field keeps its default if no argument has its name.
     """

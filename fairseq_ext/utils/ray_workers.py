@@ -1,4 +1,4 @@
-"""Run workers on a Ray cluster, processes that make parts until none is missing.
+"""Run workers on a Ray cluster: processes that make parts until none is missing.
 
 Ray places the workers and restarts killed ones. The workers agree among themselves who makes which
 part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).

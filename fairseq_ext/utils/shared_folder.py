@@ -31,7 +31,7 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """The folder of a job.
+    """A folder in which several workers do one job.
 
     Attributes:
         path: of the folder, which :meth:`begin` makes if necessary.
@@ -114,7 +114,7 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file unless it exists or another worker makes it; return whether this one did."""
+        """Make a file unless it exists or another worker makes it; return whether it was made."""
         stem = Path(name).stem
         try:
             with locks.held(self.path / f".{stem}.lock", wait=False) as alone:
