@@ -52,7 +52,7 @@ class Card:
         about: text about the model and its data.
         licence: name of the licence.
         scores: on a test set.
-        measured: numbers of the weights with these scores; None for the stored ones.
+        measured: number format of the weights that have these scores; None for the stored one.
     """
 
     about: str = ""

@@ -64,8 +64,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights for a token of the source and of a hypothesis.
 
-    Products of a token's numbers with each other are not counted, those of attention among them,
-    which grow with the sentence.
+    Products of activations with each other are not counted, such as those of attention, which grow
+    with the sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:

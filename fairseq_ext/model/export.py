@@ -15,7 +15,7 @@ EXACTNESS = {
     "bits-int8": "binary and ternary weights that quantize to those of the bundle, and embeddings "
     "as rounded to int8",
 }
-"""How near an exported checkpoint is to the trained one, by the numbers of the bundle."""
+"""How near an exported checkpoint is to the trained one, by the bundle's number format."""
 
 
 def export(path: Path, output: Path) -> tuple[int, str]:

@@ -39,11 +39,11 @@ CLASSES = {
     (True, True, True): ModelClass("MBartForConditionalGeneration", "mbart"),
     (True, True, False): ModelClass("BlenderbotForConditionalGeneration", "blenderbot", 0),
 }
-"""Classes by three facts: layers normalize first, positions are learned, embeddings normalized."""
+"""Classes by whether layers normalize first, positions are learned, embeddings are normalized."""
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the class that computes the same as a model."""
+    """Find the library's class whose computation equals the model's."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (
@@ -114,14 +114,14 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the class's state dict; the format demands separate memory for each tensor."""
+    """Return the state dict for a class; no tensors share memory, as the file format demands."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():
         if name.endswith(("version", "_float_tensor")):
             continue
         if name.endswith("embed_positions.weight"):
-            learned = tensor[2:]  # fairseq's positions begin after the padding's number, 1
+            learned = tensor[2:]  # fairseq's positions begin after the padding's index, 1
             tensor = tensor.new_zeros(longest + kind.first_position, tensor.shape[1])
             tensor[kind.first_position :][: len(learned)] = learned
         weights[f"model.{name}"] = tensor.clone().contiguous()

@@ -60,7 +60,7 @@ class StockTransformer:
 
     @property
     def has_joined_dictionary(self) -> bool:
-        """Whether both languages have the same symbols with the same numbers."""
+        """Whether both languages have the same symbols with the same indices."""
         return bool(self.source == self.target)
 
     @property

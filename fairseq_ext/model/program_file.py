@@ -64,7 +64,7 @@ def encode(
     in_bits: Collection[str] = (),
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES,
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the content of the file, and the constants for the file of weights, by name.
+    """Return the content of ``program.json``, and, by name, the constants for the weight file.
 
     Weights ``in_bits`` are stored as bits or trits with their levels; for ``begins``, ``cut`` and
     ``affixes`` see :class:`fairseq_ext.engine.engine_model.EngineModel`.
@@ -105,7 +105,7 @@ def encode(
 
 
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
-    """Check a bundle and lay it out for the engine.
+    """Check a bundle, and lay out its program and weights for the engine.
 
     Args:
         path: of the bundle.

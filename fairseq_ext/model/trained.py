@@ -20,7 +20,7 @@ def load(
     src: str | None = None,
     tgt: str | None = None,
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """Load the models of some checkpoints, the last one's configuration, and their task.
+    """Load checkpoints: their models, the configuration of the last model, and their task.
 
     Args:
         data: folder with the dictionaries of their training.

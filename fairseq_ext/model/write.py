@@ -42,7 +42,7 @@ TABLES = ("embed_tokens.weight", "output_projection.weight")
 """Endings of the weights that are stored in int8 beside binary ones."""
 
 Change = Callable[..., tuple[BaseFairseqModel, TranslationTask]]
-"""From a model, its configuration and task to another model and its task."""
+"""A function from a model, its configuration and its task to another model and its task."""
 
 logger = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
 
 
 def _rounded(name: str, tensor: Tensor, numbers: str) -> dict[str, Tensor]:
-    """Return the tensors, by name, as which one tensor is stored."""
+    """Return the tensors, by name, that a bundle stores for one tensor of the model."""
     if not tensor.is_floating_point() or not tensor.numel():
         return {name: tensor}
     if numbers == "bf16":
