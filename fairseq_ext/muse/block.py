@@ -25,7 +25,7 @@ from fairseq_ext.muse.projections import (
 
 
 class Dropouts(NamedTuple):
-    """Dropout probabilities: of branch outputs, of the self-attention's input, and inside."""
+    """Dropout probabilities of branch outputs, self-attention's input, weights and activations."""
 
     branch: float = 0.0
     input: float = 0.0
@@ -101,7 +101,7 @@ class ParallelBlock(nn.Module):
 
     @property
     def cached_parts(self) -> int:
-        """How many tensors decoding keeps: k, v, and the convolution's input if that is not v."""
+        """The number of tensors that decoding keeps: k, v, and any separate convolution input."""
         own_input = self.ordinary_convolution is not None or self.attention.separate
         return 3 if own_input else 2
 

@@ -73,7 +73,7 @@ def longest_band(kernel_size: int) -> int:
 
 
 class _TapLoop(torch.autograd.Function):
-    """The function :func:`convolve` as K multiply-adds of shifted values, without copies.
+    """A form of :func:`convolve` with K multiply-adds of shifted values, without copies.
 
     Sums are at least in fp32: in half precision each tap would round the sum of earlier taps.
     """

@@ -107,10 +107,10 @@ class MuseEncoder(TransformerEncoderBase):
     ) -> None:
         self._options = block_options(cfg, "encoder")
         super().__init__(cfg, dictionary, embed_tokens)
-        del self._options  # a generator: nothing would copy the model (--store-ema)
+        del self._options  # a generator, which cannot be copied with the model (--store-ema)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
-        """fairseq's hook for the next layer."""
+        """Build the next layer; fairseq's hook."""
         layer = EncoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
@@ -127,14 +127,14 @@ class MuseDecoder(TransformerDecoderBase):
     ) -> None:
         self._options = block_options(cfg, "decoder")
         super().__init__(cfg, dictionary, embed_tokens)
-        del self._options  # a generator: nothing would copy the model (--store-ema)
+        del self._options  # a generator, which cannot be copied with the model (--store-ema)
         self.need_attn = True
         self._output = OneDnnProduct()
 
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
-        """fairseq's hook for the next layer."""
+        """Build the next layer; fairseq's hook."""
         layer = DecoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 

@@ -29,7 +29,7 @@ def compile_muse(model: MuseModel, program: Writer) -> None:
 def block(
     layer: ParallelBlock, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``."""
+    """Compile a block, ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``."""
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
@@ -75,7 +75,7 @@ def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: 
 
 
 def one_product(layer: ParallelBlock) -> bool:
-    """Whether the branches' products can be joined, which binary ones cannot."""
+    """Return whether the branches' products can be joined; binary products cannot."""
     projections = layer.projections
     return isinstance(projections, FusedProjections) or all(
         type(module) is nn.Linear for module in projections.children()
@@ -122,7 +122,7 @@ def convolution(
 
 
 def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer) -> Columns:
-    """Compile ``y`` plus an ordinary convolution of ``x``."""
+    """Compile an ordinary convolution of ``x``, added to ``y``."""
     taps = program.taps(x, layer.kernel_size)
     weight = program.derive("taps", program.array(layer.convolution.weight))  # [C, k C]
     return program.linear(taps, weight, program.array(layer.convolution.bias), added=y)

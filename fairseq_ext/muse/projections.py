@@ -57,7 +57,7 @@ def init_out_(weight: Tensor) -> None:
 
 
 class OneDnnProduct:
-    """``F.linear`` with a packed copy of the weight, once ``enabled`` is set.
+    """A product like ``F.linear``, with a packed copy of the weight once ``enabled`` is set.
 
     The copy is made at the first use, and again after the weight has been reloaded. Enable it only
     for a model that is no longer trained, because an optimizer's changes go unnoticed. Only fp32
@@ -71,7 +71,7 @@ class OneDnnProduct:
         self._of: tuple[int, int] | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """``x W^T + b``: ``[..., C]`` to ``[..., N]``."""
+        """Compute ``x W^T + b``: ``[..., C]`` to ``[..., N]``."""
         if not self.enabled or torch.is_grad_enabled() or not can_pack(weight):
             return F.linear(x, weight, bias)
         current = (weight.data_ptr(), weight._version)

@@ -20,9 +20,9 @@ Parameters = Mapping[str, Tensor]
 
 
 def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
-    """Return for each position i the rows ``[k, ·]`` of ``x`` ``[T, ·]`` a kernel reads, 0 outside.
+    """Return the rows ``[k, ·]`` that a kernel reads at each position i of ``x`` ``[T, ·]``.
 
-    Tap j = 1 … k reads position ``i + j - ⌈(k+1)/2⌉``; in a decoder the last tap reads i itself.
+    Tap j = 1 … k reads position ``i + j - ⌈(k+1)/2⌉``, 0 outside; a decoder's last tap reads i.
     """
     left = (k if causal else math.ceil((k + 1) / 2)) - 1
     padded = torch.cat([x.new_zeros(left, x.size(1)), x, x.new_zeros(k - 1 - left, x.size(1))])
@@ -30,7 +30,7 @@ def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False) -> Tensor:
-    """Compute equation (4) for each head: ``[T, C]``."""
+    """Compute the attention of all heads, equation (4): ``[T, C]``."""
     outputs = []
     for query, key, value in zip(*(x.chunk(heads, dim=-1) for x in (q, k, v)), strict=True):
         scores = query @ key.t() / math.sqrt(key.size(-1))  # Q K^T / √d_k: [T, S]
@@ -42,7 +42,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, causal: bool = False)
 
 
 def convolution(values: Tensor, logits: Tensor, causal: bool) -> Tensor:
-    """Compute equation (6) for one head: ``[T, D]`` with logits ``[T, k]`` of the kernel's taps."""
+    """Convolve one head, equation (6): ``[T, D]``, with logits ``[T, k]`` of the kernel's taps."""
     kernels = torch.softmax(logits, dim=-1)
     read = taps(values, logits.size(-1), causal)
     return torch.stack([kernel @ rows for kernel, rows in zip(kernels, read, strict=True)])  # (6)
@@ -56,7 +56,7 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Compute (7) before ``W_out``, ``[T, C]``; the predictor's rows go by head, kernel, tap."""
+    """Sum gated convolutions (7) before ``W_out``: ``[T, C]``; predictor by head, kernel, tap."""
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
     outputs = []
@@ -84,7 +84,7 @@ def block(
     source: Tensor | None = None,
     normalize_before: bool = False,
 ) -> Tensor:
-    """Compute (1) and (2), ``[T, C]``, for an encoder, or for a decoder with its ``source``."""
+    """Compute a block, equations (1) and (2): ``[T, C]``; a decoder's block has a ``source``."""
 
     def linear(name: str, argument: Tensor) -> Tensor:
         return argument @ p[f"{name}.weight"].t() + p[f"{name}.bias"]

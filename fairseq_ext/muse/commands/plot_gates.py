@@ -1,4 +1,4 @@
-"""``fairseq-ext plot gates``: the share of each kernel in each layer (Figure 4 of MUSE)."""
+"""``fairseq-ext plot gates``: plot the share of each kernel in each layer (Figure 4 of MUSE)."""
 
 from __future__ import annotations
 
