@@ -295,7 +295,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
 
 def _route(path: str, endpoint: Callable[..., Any], *methods: str) -> Route:
-    """Make a path with only the given methods; the library would add HEAD to GET."""
+    """Make a route with only the given methods; the library would add HEAD to GET."""
     route = Route(path, endpoint, methods=methods)
     route.methods = set(methods)
     return route
@@ -328,7 +328,7 @@ class _Nothing(Response):
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    """An error in LibreTranslate's form."""
+    """Answer with an error in LibreTranslate's form."""
     if isinstance(error, Gone):
         return _Nothing()
     if isinstance(error, Refusal):

@@ -78,7 +78,7 @@ class Metrics:
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """Count a batch by its source tokens and results; what is no list is a failed sentence."""
+        """Count a batch by its source tokens and results; a result that is no list is a failure."""
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]
         self._batches.observe(len(lengths))

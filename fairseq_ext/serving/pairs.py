@@ -29,14 +29,14 @@ class Served:
     splitter: SentenceSplitter | None = None  # splits lines into sentences; None keeps lines whole
 
     def encode(self, lines: Sequence[str]) -> list[list[Sentence]]:
-        """Encode lines of text; return for each its sentences, or the whole line as one."""
+        """Encode lines of text; return each line's sentences, or each line as one sentence."""
         split = [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
         tokens = [[self.codec.encode(part) for part in parts] for parts in split]
         lengths = iter(self.translator.lengths([part for parts in tokens for part in parts]))
         return [[Sentence(part, next(lengths)) for part in parts] for parts in tokens]
 
     def decode(self, sentences: Sequence[Sequence[Candidate]], rank: int) -> str:
-        """Join the translations of a given rank of a line's sentences, or else their last ones."""
+        """Join a line's translations of one rank; sentences with fewer give their last one."""
         texts = [
             self.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
             for candidates in sentences
@@ -68,7 +68,7 @@ class Pairs:
 
     @functools.cached_property  # Babel and its names take a tenth of the server's start
     def languages(self) -> list[dict[str, Any]]:
-        """Languages, with those that each is translated to, as ``/languages`` gives them."""
+        """The languages and the targets of each, in the form of ``/languages``."""
         codes = dict.fromkeys(code for pair in self.models for code in pair)
         return [
             {

@@ -29,7 +29,7 @@ CLOSE = {"Connection": "close"}
 
 
 class Gone(Exception):
-    """The error that the client has closed the connection before the answer."""
+    """The error for a client that has closed the connection before the answer."""
 
 
 class Query(BaseModel):

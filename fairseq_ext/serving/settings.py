@@ -71,7 +71,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """How sentences are translated together; None leaves a search option to the model."""
+    """The options for translating sentences together; None leaves a search option to the model."""
 
     beam: int | None = option(
         None,
