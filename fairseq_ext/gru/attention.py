@@ -17,14 +17,14 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
-    """Softmax over the last dimension, at least in fp32; exactly 0 on pads, even if all are pads.
+    """Compute a softmax over the last dimension, at least in fp32; pads get exactly 0.
 
     Args:
         scores: ``[..., S]``.
         padding_mask: broadcasts to ``scores``, true on pads.
 
     Returns:
-        weights in the dtype of ``scores``, shaped like it.
+        weights in the dtype and shape of ``scores``; all are 0 if all are pads.
     """
     precise = torch.promote_types(scores.dtype, torch.float32)
     masked_scores = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)

@@ -76,7 +76,7 @@ def decode(
 
 
 def turned(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Return a matrix for inputs whose first ``first`` numbers are moved to the end."""
+    """Reorder a matrix for inputs whose first ``first`` numbers are moved to the end."""
     return program.derive("beside", *reversed(halved(weight, first, program)))
 
 
@@ -94,7 +94,7 @@ def advance(
     program: Writer,
     weight: np.ndarray | None = None,
 ) -> None:
-    """Compile ``s_t = GRU(read, s_{t-1})``."""
+    """Compile the new state ``s_t = GRU(read, s_{t-1})``."""
     weight = program.array(gru.weight_ih_l0) if weight is None else weight
     inputs = program.linear(read, weight, program.array(gru.bias_ih_l0))
     recurrent_weights = program.array(gru.weight_hh_l0), program.array(gru.bias_hh_l0)
@@ -104,7 +104,7 @@ def advance(
 def attend(
     attention: nn.Module, query: Columns, annotations: Columns, out: Columns, program: Writer
 ) -> None:
-    """Compile ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
+    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
     if isinstance(attention, MLPAttention):
         hidden, split = attention.hidden, attention.query_dim
         of_query, of_keys = halved(program.array(hidden.weight), split, program)
@@ -120,7 +120,7 @@ def attend(
 
 
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
-    """Compile ``W_o features + b_o``, with a projection to the embedding's size if it is tied."""
+    """Compile the logits ``W_o features + b_o``; a tied ``W_o`` first needs a projection."""
     if decoder.tied:
         features = linear(decoder.to_embedding, features, program)
     layer = decoder.output_projection

@@ -129,7 +129,7 @@ class GRUEncoder(FairseqEncoder):
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
-        """Longest source sentence, in tokens."""
+        """Return the length of the longest source sentence, in tokens."""
         return self.max_source_positions
 
 
@@ -244,7 +244,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         self.set_incremental_state(incremental_state, "state", reordered)
 
     def max_positions(self) -> int:
-        """Longest target sentence, in tokens."""
+        """Return the length of the longest target sentence, in tokens."""
         return self.max_target_positions
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
