@@ -44,7 +44,7 @@ POOLINGS = ("mean", "bos")
 
 @dataclass
 class ClassifierOptions(FairseqDataclass):
-    """Options of a sentence classifier beside those of its encoder."""
+    """The options of a sentence classifier, except those of its encoder."""
 
     pooling: ChoiceEnum(POOLINGS) = field(
         default="mean",
@@ -108,7 +108,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Hook: replace the attention of the encoder's layers; this class keeps it."""
+        """Do nothing; subclasses replace the attention of the encoder's layers here."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any
@@ -161,7 +161,7 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Keep this model's heads, with a warning, where those of a checkpoint do not fit.
+        """Keep this model's heads, with a warning, where a checkpoint's heads do not fit.
 
         So a trained encoder can be fine-tuned for other classes (``--finetune-from-model``).
         """

@@ -18,7 +18,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
+    """Compile an attention, ``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
     read = x if source is NOTHING else source
     projection = layer.projection
     if projection.kind == "learned":

@@ -37,7 +37,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 @dataclass
 class LinformerOptions(FairseqDataclass):
-    """Options of the Linformer beside those of a Transformer."""
+    """The options that a Linformer has in addition to a Transformer's."""
 
     linformer_k: str = field(
         default="32",
@@ -120,11 +120,11 @@ class LinformerModel(models.TranslationTransformer):
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k`` to one number for each encoder layer, then for each decoder layer.
+    """Parse ``--linformer-k`` to a number for each encoder layer, then for each decoder layer.
 
     Raises:
-        ConfigError: it is not made of numbers, has more or fewer than there are layers, or has
-            different ones although all layers share E.
+        ConfigError: it is not made of numbers, has more or fewer numbers than there are layers, or
+            has different numbers although all layers share E.
     """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
@@ -154,7 +154,7 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
 def build_projections(
     cfg: LinformerOptions, slots: list[int]
 ) -> Iterator[projection.LengthProjection]:
-    """Yield the projection of each layer, always the same one with ``layerwise`` sharing."""
+    """Yield each layer's projection; with ``layerwise`` sharing, all layers get one projection."""
     shared = None
     for count in slots:
         if shared is None or cfg.linformer_sharing != "layerwise":
@@ -282,7 +282,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
 
     def _width(self, src_tokens: Tensor) -> int:
-        """Return how many columns to keep, without pads if E and F have too few columns."""
+        """Return the number of columns to keep; columns of pads go if E and F have too few."""
         width = src_tokens.size(1)
         if width > self.linformer_max_len:
             width = max(1, int(src_tokens.ne(self.padding_idx).sum(1).max()))
@@ -294,7 +294,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return self.layers[0].self_attn.projection.max_len
 
     def max_positions(self) -> int:
-        """Longest source, in tokens."""
+        """Return the length of the longest source, in tokens."""
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:

@@ -40,7 +40,7 @@ def attention(
     num_heads: int,
     scale: str = "head-dim",
 ) -> Tensor:
-    """Compute equation (7) for all heads of (2): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
+    """Compute attention, (7) for all heads of (2): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
 
     Args:
         p: the four projections by name, ``q_proj.weight`` …
