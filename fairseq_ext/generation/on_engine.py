@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log why fairseq translates instead of the engine; refuse to do without a shortlist."""
+    """Log why fairseq translates instead of the engine; refuse this if there is a shortlist."""
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
     # fp32 is the default and saves only time; the user has asked for rounded weights.
@@ -55,7 +55,7 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Make those generators of the same models that are on the engine share weights."""
+    """Share the engine's weights among generators of the same models; skip fairseq's own."""
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
@@ -130,7 +130,7 @@ def obstacle(generator: Any) -> str | None:
 
 
 def _followed(generator: SequenceGenerator) -> int:
-    """Return how many tokens the search may try after a hypothesis."""
+    """Return how many next tokens the search may try for a hypothesis."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
 
 
@@ -216,7 +216,7 @@ class NativeGenerator:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
         self._program = merged([compile_model(model, target, fallback.eos) for model in models])
         self._model, self._rules, self._seen = models[0], rules_of(fallback), 0
-        # none or one; all that share weights share the list
+        # none or one team; generators that share weights share the list
         self._teams: list[Team | Executor] = []
         self._left: set[str] = set()
 
@@ -282,9 +282,9 @@ class NativeGenerator:
         return Team(machine, torch.get_num_threads())
 
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
-        """Turn a hypothesis of the engine for a source ``[S]``, with pads, into one of fairseq's.
+        """Convert a hypothesis from the engine's form to fairseq's.
 
-        Its attention is ``[S, T]``, with 0 for pads, and empty if there is none.
+        Its attention over ``source`` ``[S]`` is ``[S, T]``, 0 on pads, or empty if not computed.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = torch.empty(0)

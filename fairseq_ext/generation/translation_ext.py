@@ -36,7 +36,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass
 class TranslationExtConfig(TranslationConfig):
-    """All options of ``translation``, and ours."""
+    """The options of ``translation`` and the additional ones of this task."""
 
     truncate_target: bool = field(
         default=False,
@@ -270,7 +270,7 @@ class TranslationExtTask(TranslationTask):
 
 
 class Affixes(NamedTuple):
-    """Numbers of the symbols around sources and targets; None for no symbol."""
+    """Indices of the symbols around sources and targets; None for no symbol."""
 
     source_prefix: int | None = None
     source_suffix: int | None = None
@@ -279,17 +279,17 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """Return the numbers of the symbols around a source."""
+        """Return the indices of the symbols around a source."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """Return the numbers of the symbols around a target."""
+        """Return the indices of the symbols around a target."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 
 def symbol_number(words: Dictionary, symbol: str, option: str) -> int | None:
-    """Return the number of an option's symbol; None if the option is empty."""
+    """Return the index of an option's symbol; None if the option is empty."""
     if not symbol:
         return None
     if symbol not in words.indices:
