@@ -51,7 +51,7 @@ def fold(optimizer: Optimizer) -> None:
 
 
 def is_folded(optimizer: Optimizer) -> bool:
-    """Whether the next step takes a factor: :func:`fold`, :func:`can_fuse`, and no hook reads."""
+    """Return whether the next step applies a factor; a hook before the step prevents this."""
     hooks = getattr(optimizer, "_optimizer_step_pre_hooks", None)
     return hasattr(optimizer, "factor") and not hooks and can_fuse(optimizer)
 
@@ -80,7 +80,7 @@ def multiply(optimizer: Optimizer, factor: float | Tensor) -> None:
 def clip(optimizer: Optimizer, largest: float) -> Tensor:
     """Return the norm of all gradients, a scalar; the next step clips it to ``largest``.
 
-    fairseq's rule, with ``largest`` 0 for no clipping (:func:`is_folded`).
+    This is fairseq's rule; ``largest`` 0 means no clipping (:func:`is_folded`).
     """
     gradients = [weight.grad for weight in _weights(optimizer) if weight.grad is not None]
     if not gradients:

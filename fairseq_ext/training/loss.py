@@ -94,7 +94,7 @@ def distilled_nll(
     padding_idx: int | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Mix the cross-entropy with a teacher's probabilities and that with the targets.
+    """Mix two cross-entropies: with the teacher's probabilities, and with the targets.
 
     For one word with logits ``z`` of the student and ``y`` of the teacher, ``w`` the teacher's
     weight, ``p = softmax(y/τ)`` and ``q = softmax(z/τ)``:

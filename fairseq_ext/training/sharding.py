@@ -24,7 +24,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     """Keep fairseq from casting the state: it is float32 even where the weights are not."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return an ability of the optimizer inside, such as ``supports_step_with_scale``."""
+        """Return a property of the inner optimizer, such as ``supports_step_with_scale``."""
         if name.startswith("supports"):
             return getattr(self.optim, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -36,7 +36,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return utils.broadcast_object(state, src_rank=0, group=self.process_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep this process's part of a whole state once (torch would hold it twice)."""
+        """Load this process's part of a whole state, without the second copy that torch keeps."""
         super().load_state_dict(state_dict)
         self.state.clear()
 
