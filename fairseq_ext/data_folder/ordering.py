@@ -16,7 +16,7 @@ LONGEST = KEYS - 1
 
 
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
-    """Order sentences by length, and those of equal length at random.
+    """Order sentences by length, and sentences of equal length at random.
 
     The order is fairseq's: numpy's global generator gives the same numbers, and sorting is stable.
     This needs 12 bytes a sentence instead of some 30, including eight for the result.

@@ -1,4 +1,4 @@
-"""Binarized data in shards: folders of training pairs with one dictionary, one for each epoch.
+"""Binarized data in shards: one folder of training pairs for each epoch, with a common dictionary.
 
 fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. Each epoch opens the next
 shard, so an epoch of a corpus of any size begins as soon as one shard is open. Every n-th pair goes
@@ -144,7 +144,7 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
 
     Args:
         shards: the text and its division.
-        share: number and count of the share of the shards to binarize.
+        share: which share of the shards to binarize, and of how many.
 
     Returns:
         The shards that are still missing, which are in other shares.
