@@ -1,4 +1,4 @@
-"""Registration of architectures, embedding tables, and the base of those like Transformers."""
+"""Register architectures, build embedding tables, and give our Transformers a base class."""
 
 from __future__ import annotations
 

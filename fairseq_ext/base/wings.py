@@ -5,7 +5,7 @@ that register something (a criterion, a schedule, a second model) are named in `
 wing's ``__init__.py``. Its own rows of the table of patches are in its ``patches.py``, and its
 subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext.commands`).
 ``PORTRAIT`` names the module whose ``portrait(checkpoint)`` gives the demo pictures of a model,
-``BITS`` the one whose ``binary_weights`` gives the weights that a bundle keeps as bits.
+``BITS`` the module whose ``binary_weights`` gives the weights that a bundle keeps as bits.
 """
 
 from __future__ import annotations
