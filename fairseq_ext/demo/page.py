@@ -28,7 +28,7 @@ def build(
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """Build the page of systems, by name, that ``translate`` asks, with sentences to click."""
+    """Build the page for these systems; ``translate`` asks them, ``examples`` can be clicked."""
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")
@@ -87,7 +87,7 @@ def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
 def _shown(
     text: str, names_chosen: Sequence[str], names: Sequence[str], translate: Translate
 ) -> list[Any]:
-    """Return new states of the message, and of column, text and picture of every system."""
+    """Return updates of the message, and of every system's column, text and picture."""
     try:
         if not names_chosen:
             raise DataError("Choose a system first.")

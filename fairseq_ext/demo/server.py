@@ -111,7 +111,7 @@ def _beside(name: str) -> str:
 
 
 def application(blocks: gr.Blocks, host: str) -> ASGIApp:
-    """Make a web application of the page, without uploads, statistics and its own description.
+    """Make a web application of the page, without gradio's uploads, statistics and description.
 
     ``host`` is the address or name that it is served on.
     """
