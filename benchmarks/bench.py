@@ -29,7 +29,7 @@ NOT_RUN = "not run"
 
 
 def machine() -> dict[str, object]:
-    """Return everything that a figure depends on: processor, threads, versions, date, commit."""
+    """Describe the machine of a figure: processor, threads, versions, date, commit."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -66,7 +66,7 @@ def paired(
     """Time the candidates in turn in every round, so that drift affects all of them equally.
 
     The order is reversed every other round, and the garbage collector rests within rounds. After
-    ``budget`` seconds no further round begins, if there are three (fewer have no quartiles).
+    ``budget`` seconds no round begins, except to complete three (fewer have no quartiles).
     ``clock`` is ``time.process_time`` for the work of one process on a busy machine.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
@@ -138,12 +138,12 @@ def save(destination: Path, *, title: str, **content: object) -> None:
 
 @dataclass
 class Cells:
-    """Measurements as cells over n, in their order; each script decides what n counts.
+    """Measurements in cells, one for each value of n; each script decides what n counts.
 
     Attributes:
         title: what the figures are about.
         axis: what n is, in tables.
-        unit: the figure of a candidate that tables show; None leaves it to the tables.
+        unit: which figure of a candidate tables show; None leaves the choice to them.
         figures: milliseconds and time per token of each candidate in each cell.
         ratios: the peer's time over ours in each cell, median and quartiles of paired rounds.
         notes: facts that hold for all figures (kernels, drawn lengths).
@@ -167,7 +167,7 @@ class Cells:
         peers: Iterable[str] = (),
         **extra_columns: object,
     ) -> None:
-        """Add a cell: times of its candidates, and each ``(ours, peer)`` of ``pairs`` that ran."""
+        """Add a cell: the candidates' times, and the ratio of each ``(ours, peer)`` that ran."""
         cell = {"what": measurement, "n": n, "tokens": tokens, **extra_columns}
         print(f"{measurement}{'' if n is None else f', {self.axis} = {n:,}'}")
         for name in dict.fromkeys([*seconds, *peers]):
@@ -217,7 +217,7 @@ class Cells:
 
 
 class Stopwatch:
-    """A timer of candidates in turn, by the options, in which ``budget`` may replace the seconds.
+    """A timer of candidates in turn, set by the options; ``budget`` may replace ``--budget``.
 
     A peer that needed more than ``--limit`` seconds for a pass, or too much memory, is left out of
     later cells in the same series. Ours is never left out.
@@ -232,7 +232,7 @@ class Stopwatch:
         return (measurement, name) not in self.left_out
 
     def learn(self, measurement: str, name: str, seconds: float) -> None:
-        """Leave a peer out from now on if it took too long."""
+        """Leave a peer out of later cells if it took too long."""
         if seconds > self.options.limit and not name.startswith("k="):
             self.left_out.add((measurement, name))
 

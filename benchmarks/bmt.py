@@ -1,4 +1,4 @@
-"""Cost of binarization in training: a step of BMT against the same architecture in float.
+"""Measure the cost of binarization in training: a step of BMT against the same model in float.
 
 ``python benchmarks/bmt.py --threads 2 --json docs/results/bmt_training.json``
 
@@ -50,7 +50,7 @@ def learners(options: Namespace) -> dict[str, Side]:
 
 
 def training(options: Namespace) -> Cells:
-    """Time the steps."""
+    """Time a training step of each model."""
     cells = Cells(f"Training step of BMT, {options.dtype}", unit="tokens_per_second")
     samples = pair_batches(options)
     tokens = sum(sample["ntokens"] for sample in samples) / len(samples)

@@ -1,4 +1,4 @@
-"""Make models for comparisons: checkpoints of random weights, and CTranslate2's from memory."""
+"""Make models for comparisons: checkpoints with random weights, and CTranslate2 models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _InMemory(Converter):
     """CTranslate2's converter of fairseq models, for a model in memory."""
 
     def __init__(self, model: TransformerModel, task: TranslationTask) -> None:
-        self.model, self.task = copy.deepcopy(model), task  # its arrays are written to
+        self.model, self.task = copy.deepcopy(model), task  # because its arrays are overwritten
 
     def _load(self) -> TransformerSpec:
         model = self.model.eval().requires_grad_(False)
@@ -55,7 +55,7 @@ class _InMemory(Converter):
 
 
 def convert(model: TransformerModel, task: TranslationTask, folder: Path, kind: str) -> str:
-    """Write CTranslate2's model with weights of this kind; return its folder."""
+    """Write a CTranslate2 model with weights of type ``kind``; return its folder."""
     return _InMemory(model, task).convert(str(folder), quantization=kind, force=True)
 
 

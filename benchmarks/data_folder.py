@@ -1,4 +1,4 @@
-"""Time to open binarized data: fairseq alone, at a first start, at later ones.
+"""Time the opening of binarized data: by fairseq alone, by the plugin at first and later starts.
 
     python benchmarks/data_folder.py --json docs/results/data_folder.json
 
@@ -63,7 +63,7 @@ def opening(folder: Path, load: Callable, *, first: bool = False) -> Callable[[]
 
 
 def measure(tokens: int, repeats: int, folder: Path) -> Cells:
-    """Time all ways to open the data, then the sums."""
+    """Time all ways to open the data, then the summing of sentence starts."""
     cells = Cells(f"Opening binarized data of {tokens:,} tokens", unit="ms")
     listed = write(folder / "listed", tokens, listed=True)
     stock = write(folder / "stock", tokens, listed=False)

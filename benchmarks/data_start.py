@@ -1,4 +1,4 @@
-"""Cost of fairseq-train from its start to the first update, over the number of pairs.
+"""Measure the cost of fairseq-train from its start to the first update, by number of pairs.
 
     python benchmarks/data_start.py --json docs/results/data_start.json
 
@@ -101,7 +101,7 @@ def measure(options: Namespace, folder: Path, pairs: int) -> dict[str, dict[str,
 def row(
     pairs: int, rounds: dict[str, dict[str, list[float]]], base: dict[str, dict[str, list[float]]]
 ) -> dict[str, Any]:
-    """Compute medians and the plugin's share of stock fairseq's, with and without the base."""
+    """Compute medians, and the plugin's ratio to stock fairseq with and without the base."""
     figures: dict[str, Any] = {"pairs": pairs}
     for name in rounds[PLUGIN]:
         medians = {side: statistics.median(rounds[side][name]) for side in SIDES}

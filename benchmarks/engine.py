@@ -119,7 +119,7 @@ def engines(
 def ctranslate2_systems(
     model: BaseFairseqModel, task: TranslationTask, folder: Path
 ) -> Iterator[tuple[str, Translate]]:
-    """Yield CTranslate2 in fp32 and int8; its tokens are words, which are looked up beforehand."""
+    """Yield CTranslate2 in fp32 and int8; token ids are turned into its words beforehand."""
     import ctranslate2
     from ctranslate2_models import convert
 
@@ -219,7 +219,7 @@ def compare_bleu(
     systems: dict[str, Callable[[list[list[int]]], Any]],
     cells: Cells,
 ) -> None:
-    """State BLEU of the whole test set's tokens without `@@`, with and without the shortlist."""
+    """Compute BLEU of the whole test set, in words, with and without the shortlist."""
     dataset, dictionary = task.dataset("test"), task.target_dictionary
     pairs = sorted(dataset, key=lambda pair: len(pair["source"]))
     references = [dictionary.string(pair["target"], "@@ ") for pair in pairs]
@@ -243,7 +243,7 @@ def share_of_equal_tokens(outputs: list[list[int]], expected: list[list[int]]) -
 
 
 def draw(cells: Cells, names: list[str], output: Path) -> None:
-    """Draw time per token over the batch's size, a panel for each model."""
+    """Draw time per token over batch size, with a panel for each model."""
     order = [FAIRSEQ, *map(ctranslate2s, PEERS), *map(ours, ("fp32", "int8")), DYNAMIC]
     order += map(listed, ("fp32", "int8"))
     run = {(row["what"], row["candidate"]) for row in cells.figures}

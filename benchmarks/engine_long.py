@@ -49,7 +49,7 @@ def build(options: Namespace, folder: Path) -> dict[str, Translate]:
 
 
 def pairs_of(options: Namespace) -> list[tuple[str, str]]:
-    """Pair Linformer in the engine with its peers: whole translations, then decoding."""
+    """List the pairs of a Linformer and a peer: whole translations, then decoding alone."""
     pairs = []
     for part in ("", DECODING):
         for name in (f"k={k}" for k in options.k):

@@ -1,4 +1,4 @@
-"""The engine, CTranslate2 and Marian: one model, the same sentences, a process for each.
+"""Compare the engine, CTranslate2 and Marian on one model, each in a process of its own.
 
 ``python benchmarks/engine_peers.py --batches 1 32 128 --json docs/results/engine_peers.json``
 
@@ -116,7 +116,7 @@ def write(options: Namespace, folder: Path) -> list[str]:
     with torch.no_grad():
         for layer in model.modules():
             if type(layer) is torch.nn.Linear and layer is not model.decoder.output_projection:
-                layer.weight.mul_(3)  # or each word would be followed by itself
+                layer.weight.mul_(3)  # otherwise the model would repeat each word
     marian_models.like_marian(model, words)
     checkpoint = folder / "checkpoint.pt"
     ctranslate2_models.save_checkpoint(side, checkpoint)
@@ -173,7 +173,7 @@ def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> dict[str, float]:
-    """Compute tokens a second, latencies, memory, and the share of words as in ``reference``."""
+    """Compute tokens a second, latencies, memory, and the share of words equal to ``reference``."""
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])
@@ -194,7 +194,7 @@ def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> 
 
 
 def draw(rows: list[dict[str, Any]], output: Path) -> None:
-    """Draw tokens a second, a panel for each size of a batch."""
+    """Draw tokens a second, with a panel for each batch size."""
     import pictures
 
     panels: dict[str, dict[str, tuple[float, ...]]] = {}

@@ -38,7 +38,7 @@ print(translator.translate_batch(
 )[0].hypotheses[0])
 """
 
-# A process counts the memory of its starter as its own, so a small process starts each command.
+# A process counts the memory of its parent as its own, so a small process starts each command.
 STARTER = """
 import json, os, sys, time
 null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
@@ -81,7 +81,7 @@ def measure(command: list[str]) -> Use:
 
 
 def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
-    """Run all commands in turn, once for warming up and ``count`` times that count."""
+    """Run all commands in turn: once as warm-up, then ``count`` times for the figures."""
     uses: dict[str, list[Use]] = {name: [] for name in commands}
     for number in range(count + 1):
         names = list(commands) if number % 2 else list(commands)[::-1]

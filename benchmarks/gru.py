@@ -37,7 +37,7 @@ LENGTHS = {  # words of each sentence with </s>, by their mean
 
 
 class RecurrentSize(Size):
-    """The sizes of a recurrent model in the paper, of which only the vocabulary varies."""
+    """The paper's sizes of a recurrent model, in which only the vocabulary varies."""
 
     def flags(self) -> list[str]:
         """Return the options of ``fairseq-train``."""

@@ -1,4 +1,4 @@
-"""Measure from an empty environment to the first translation, for each Python, without torch.
+"""Time an installation and its first translation, for each Python, without torch.
 
 ``python benchmarks/install.py --wheel full/*.whl --python python3.12 --json install.json``
 

@@ -57,7 +57,7 @@ from peers import (
 )
 from torch import Tensor, nn
 
-VOCABULARY = 1000  # the table of embeddings has no part in these questions
+VOCABULARY = 1000  # embeddings are not part of these questions
 CONSTANT = "forward, constant tokens"
 STOCK, FUSED, MASKED = "fairseq", "sdpa", "sdpa with mask"
 
@@ -92,7 +92,7 @@ def forward(encoder: nn.Module, tokens: Tensor) -> Callable[[], dict]:
 
 
 def training_step(encoder: nn.Module, tokens: Tensor) -> Callable[[], None]:
-    """Run forward and backward with a random gradient; layer norm makes a sum's gradient 0."""
+    """Return a training pass with a random gradient; by layer norm a sum's gradient would be 0."""
     encoder.train()
     weight = encoder.embed_tokens.weight
     gradient = weight.new_empty(*tokens.t().shape, weight.size(1)).normal_()
@@ -143,8 +143,8 @@ def encoder(options: Namespace) -> Cells:
 
 
 def flat(options: Namespace) -> Cells:
-    """Time only our encoders forward, with as many tokens at every n as the largest n needs: larger
-    tensors cost more for each token, and that does not depend on n."""
+    """Time only our encoders forward, with equally many tokens in the batch at every n. A larger
+    batch costs more per token, whatever its n."""
     check(Size(options.embed_dim, options.ffn_embed_dim, options.heads), options.device)
     cells = Cells(f"Encoder of {options.layers} layers, constant tokens, {options.dtype}")
     watch = Stopwatch(options)
@@ -212,7 +212,7 @@ def memory(options: Namespace) -> Cells:
     cells.note(
         "above model and batch; " + ("the allocator's" if "cuda" in options.device else "resident")
     )
-    # A server that has imported everything and computed nothing: its children start at once. It
+    # The server has imported everything and computed nothing, so its children start at once. It
     # finds modules by the environment alone.
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -245,7 +245,7 @@ def memory(options: Namespace) -> Cells:
 
 
 MEAN_SOURCE, MEAN_TARGET, LONGEST = 31, 59, 256  # Pampaloni, section 2
-SIGMA, CORRELATION = 0.65, 0.9  # ours: the paper gives the means alone
+SIGMA, CORRELATION = 0.65, 0.9  # our choice: the paper gives only the means
 BEAM = 5
 
 
@@ -332,7 +332,7 @@ def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def generation(options: Namespace) -> Cells:
-    """Time beam 5 on sources of n tokens, every hypothesis exactly ``--words`` long."""
+    """Time beam search with beam 5 on n source tokens; all hypotheses have ``--words`` words."""
     options = Namespace(**{**vars(options), "k": options.k[:1]})
     cells = Cells(f"Beam-5 generation of {options.words} words over n, {options.dtype}")
     longest = max(options.lengths)

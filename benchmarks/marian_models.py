@@ -27,7 +27,7 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 @torch.no_grad()
 def like_marian(model: TransformerModel, words: Dictionary) -> TransformerModel:
-    """Change a model with learned positions in place: to sines from 0, and zeros as beginning."""
+    """Change a model in place: sinusoidal positions from 0, and a zero embedding at the start."""
     for coder in (model.encoder, model.decoder):
         table = coder.embed_positions.weight
         count, half = len(table) - words.pad() - 1, table.size(1) // 2

@@ -77,7 +77,7 @@ class Texts:
         return [str(word) for word in words]
 
     def in_parts(self, lines: int) -> tuple[list[str], Path]:
-        """Return a command that writes into a new folder of parts, and its output."""
+        """Return a command that translates in parts in a new folder, and the path of its output."""
         number = next(self._number)
         output, parts = self.folder / f"whole-{number}", self.folder / f"parts-{number}"
         part_options = ["--parts", parts, "--part-lines", self.options.part_lines, "-o", output]

@@ -48,7 +48,7 @@ def compare(ours: list[str], theirs: list[str], shown: int) -> dict[str, object]
 
 
 def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Callable]]:
-    """Return for each step the script, its options, and ours."""
+    """Return for each step the script, its options, and our function."""
     folder, tokenizer = scripts / "tokenizer", moses.tokenizer(language)
     return {
         "normalize": (
@@ -81,7 +81,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for path in args.texts:
-        # A script strips the ends of a normalized line as ours does, or not: compared without.
+        # Some scripts strip the ends of a line and some do not, so lines are compared stripped.
         lines = lines_of(path)
         for name, (script, options, ours) in steps(args.moses, language_of(path)).items():
             theirs = by_script(script, options, lines)

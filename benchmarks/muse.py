@@ -10,7 +10,7 @@ Questions:
   convolution  the dynamic convolution alone over T, against both paths of fairseq's
   all          all of them; each writes its own file, --json x.json gives x_generation.json …
 
-Before a question is timed, what should compute the same function is checked to do so. Candidates
+Before timing, the candidates that should compute the same function are checked. Candidates
 take turns in every round; tables show medians and quartiles of the rounds' ratios, which are the
 peer's time over ours: above 1 ours is faster. Half precision is that of weights and activations
 alike (no autocast).
@@ -46,7 +46,7 @@ class StockConvolution(nn.Module):
     """fairseq's dynamic convolutions and a gate, with the parameters of ours.
 
     fairseq has two paths for the same function: `expanded` multiplies with a band matrix,
-    `unfolded` copies each position's window. Several gated kernels are as many of its convolutions,
+    `unfolded` copies each position's window. Several gated kernels are several of its convolutions,
     as the paper's authors have it; ours merges the kernels first.
 
     Args:
@@ -92,7 +92,7 @@ def forward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
 
 
 def backward(module: nn.Module, values: Tensor) -> Callable[[], Tensor]:
-    """Run forward, then gradients of values, predictors and gate from a random output gradient."""
+    """Return a pass forward and backward, from a random gradient of the output."""
     leaf = values.clone().requires_grad_()
     gradient = torch.randn_like(values)
 
@@ -194,7 +194,7 @@ def translators(size: Size, **where: object) -> dict[str, Side]:
 
 
 def generate(side: Side, samples: list[dict], words: int) -> Callable[[], list]:
-    """Return ``fairseq-generate``'s search of a batch, each call with the next of ``samples``."""
+    """Return a function that searches like ``fairseq-generate``, one of ``samples`` a call."""
     side.model.prepare_for_inference_(side.cfg)
     settings = GenerationConfig(beam=BEAM, max_len_a=0, max_len_b=words, min_len=words)
     settings.engine = "fairseq"
@@ -233,7 +233,7 @@ def check_generation(options: Namespace) -> None:
 
 
 def generation(options: Namespace) -> Cells:
-    """Time table 4: beam 5, every hypothesis exactly ``--words`` words long."""
+    """Time the paper's table 4 with beam 5; all hypotheses have exactly ``--words`` words."""
     check_generation(options)
     cells = Cells(
         f"Beam-5 generation, {options.layers} + {options.layers} layers of "

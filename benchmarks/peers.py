@@ -1,4 +1,4 @@
-"""Peers of our models: fairseq's Transformer, unchanged and with faster parts; and batches."""
+"""Build the peers of our models, fairseq's Transformer and faster variants of it; make batches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def linformer(k: int, max_len: int) -> list[str]:
 
 
 class Side:
-    """A model with everything for a training step, as fairseq's own command builds it."""
+    """A model, built by fairseq's own command, with everything that a training step needs."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Side:
         return self._exchanged(MultiheadAttention, FusedAttention)
 
     def on_packed_weights(self) -> Side:
-        """Copy the model, with weights packed by oneDNN in linear layers that are called so."""
+        """Copy the model, with oneDNN's packed weights in all linear layers that are modules."""
         return self._exchanged(nn.Linear, PackedLayer)
 
     def _exchanged(self, kind: type[nn.Module], replacement: Callable[..., nn.Module]) -> Side:
@@ -182,7 +182,7 @@ class FusedAttention(nn.Module):
 
 
 class PackedLayer(nn.Module):
-    """A linear layer that computes like MUSE's fused layers in generation."""
+    """A linear layer with a packed weight, like MUSE's fused layers in generation."""
 
     def __init__(self, stock: nn.Linear) -> None:
         super().__init__()
@@ -229,8 +229,8 @@ def core(module: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> nn.Module:
 
 
 def source_batch(sentences: int, n: int, vocabulary: int, *, padded: bool = False) -> Tensor:
-    """Draw sources ``[B, S]`` of ``n`` tokens; if ``padded``, on the left as in fairseq, lengths go
-    down evenly from ``n - 1`` to about three quarters of ``n``."""
+    """Draw sources ``[B, S]`` of ``n`` tokens. If ``padded``, they have pads on the left, and their
+    lengths fall evenly from ``n - 1`` to about three quarters of ``n``."""
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(FIRST_WORD, vocabulary, (sentences, n), generator=generator)
     tokens[:, -1] = EOS
@@ -301,7 +301,7 @@ def sample_of(source_lengths: Tensor, target_lengths: Tensor, size: Size, device
 
 @torch.no_grad()
 def check(size: Size, device: str) -> None:
-    """Check that the timed models compute the same.
+    """Check that the timed models compute the same function.
 
     Fused attention equals fairseq's encoder, with and without pads; so does Linformer with
     ``k = n`` and E = F = identity, without pads (pads leave zero keys).

@@ -34,7 +34,7 @@ def draw(
 
     Args:
         cells: the figures.
-        panels: for each title the ``what`` to draw and its candidates, and perhaps the figure.
+        panels: by title, the measurement to draw, its candidates, and perhaps the figure.
         output: the JSON's path; the pictures lie beside it under the same name.
         order: of the colours, and of the kinds of lines once there are no more.
         xlabel: what n is.

@@ -1,4 +1,4 @@
-"""Predicted cost of large corpora, from figures that were measured: a table in docs/scale.md.
+"""Predict the cost of large corpora from measured figures, as a table in docs/scale.md.
 
     python benchmarks/predicted_cost.py            # write the table
     python benchmarks/predicted_cost.py --check    # status 1 if it is not what the figures say
@@ -31,11 +31,11 @@ TRAINED = {
         "bmt": "BMT of a Multi30k run",
     },
 }
-"""Files of training speeds: their models, and how the table calls them."""
+"""By file of training speeds, its models and their names in the table."""
 
 
 Row = tuple[str, float, str]
-"""The work, the pairs that one core does in a second, and the file of that figure."""
+"""The work, the pairs that one core does in a second, and the file with this speed."""
 
 
 def _figures(name: str) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def table(tokens: float) -> str:
 
 
 def page(text: str, tokens: float) -> str:
-    """Return the page with a table of the present figures."""
+    """Return the page with its table replaced by one of the current figures."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table(tokens)}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""Preparing a corpus: ours against the command lines of sacremoses and subword-nmt.
+"""Time the preparation of a corpus against the command lines of sacremoses and subword-nmt.
 
 ``python benchmarks/preprocessing.py --json docs/results/preprocessing.json``
 
@@ -84,7 +84,7 @@ def write_pairs(folder: Path, name: str, pairs: Iterator[tuple[str, str]]) -> No
 
 
 def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
-    """Run shell commands, each job's one after the other and the jobs at the same time.
+    """Run jobs at the same time, and the shell commands of each job one after the other.
 
     Returns:
         Seconds, and the peak of their resident memory in MiB.
@@ -101,7 +101,7 @@ def watched(jobs: Sequence[Sequence[str]]) -> tuple[float, float]:
 
 
 def peer_commands(work: Path, name: str, side: str, processes: int) -> list[str]:
-    """Return the two command lines for one side, as in their documentation."""
+    """Return the two peers' command lines for one side, as in their documentation."""
     raw, tokens, pieces = (work / part / f"{name}.{side}" for part in ("raw", "tokens", "pieces"))
     bpe = f"subword-nmt apply-bpe --num-workers {processes} -c {work / 'codes'}"
     return [
@@ -156,13 +156,13 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         limits=Limits(LONGEST, RATIO),
         merges=MERGES,
     )
-    # Learning is not what is measured.
+    # Learning is not measured.
     preparation.learn = lambda kind, texts, size, folder: shutil.copy(codes, folder / "codes")
     preparation.Preparation(name, corpus, out, out / "download", str(folder), workers).run()
 
 
 def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
-    """Each way of preparing ``name``, by its name and cores: jobs that run at the same time."""
+    """Return the ways of preparing ``name``, by name and cores, as jobs to run side by side."""
     sides = {n: [peer_commands(work, name, side, n) for side in SIDES] for n in (1, 2)}
     return {
         (OURS, 2): [our_command(work, name, 2)],
@@ -177,7 +177,7 @@ def ways(work: Path, name: str) -> dict[tuple[str, int], list[list[str]]]:
 
 
 def require_equal(work: Path, name: str) -> None:
-    """Compare our pieces with those of the command lines that ran last, but for pairs we drop.
+    """Require that our pieces equal those of the command lines, except for the pairs we drop.
 
     Cleaning keeps a pair whose sides have 1 to 80 tokens, at most 9 times as many.
     """

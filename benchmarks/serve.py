@@ -1,9 +1,9 @@
-"""Load ``fairseq-ext serve``, with the engine and with CTranslate2 behind the same server.
+"""Load-test ``fairseq-ext serve``, with the engine and with CTranslate2 behind the same server.
 
 ``python benchmarks/serve.py --checkpoint PT --data BIN --text FILE --json docs/results/serve.json``
 
-So many clients ask for one sentence at a time, each over a connection that stays, as soon as it has
-the last answer. All servers are up at once, and take turns in every round, so that drift hits all
+Each of several clients asks for one sentence at a time over a lasting connection, as soon as it has
+its last answer. All servers are up at once, and take turns in every round, so that drift hits all
 alike. Figures are requests per second, and the median and the 99th percentile of the milliseconds
 from a request to its answer; a ratio above 1 means that ours has answered more in a second.
 
@@ -203,7 +203,7 @@ def add_cell(cells: Cells, clients: int, rounds: dict[str, list[Round]], count: 
 
 
 def draw(cells: Cells, output: Path) -> None:
-    """Requests per second, and both percentiles, over the number of clients."""
+    """Draw requests per second, and both percentiles, over the number of clients."""
     panels = {
         "requests per second": (WHAT, SYSTEMS, "requests_per_second"),
         "median, ms": (WHAT, SYSTEMS, "p50_ms"),

@@ -1,4 +1,4 @@
-"""One server of benchmarks/serve.py: the application of ``fairseq-ext serve`` over one system.
+"""Run one server of benchmarks/serve.py: the application of ``fairseq-ext serve`` with one system.
 
 ``python benchmarks/serve_systems.py SYSTEM FOLDER SETTINGS`` prints its address and serves. The
 files are made by :func:`write`. Languages, text steps and dictionaries of all systems are those of
@@ -49,7 +49,7 @@ class Peer:
 
     Args:
         path: of its model.
-        kind: of its numbers.
+        kind: number format of its weights.
         ours: the same model for the engine.
         search: how to search.
         threads: of one translation.

@@ -60,7 +60,7 @@ def _flag(name: str) -> str:
 
 
 def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
-    """Fill options that were not given from a question's defaults, and name its ``--json``."""
+    """Fill missing options from a question's defaults, and name its own ``--json`` file."""
     overrides = {name: value for name, value in vars(options).items() if value is not None}
     path = options.json
     if path is not None and options.question == ALL:

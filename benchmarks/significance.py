@@ -36,7 +36,7 @@ RUNS = [(left, right) for left in range(1, 6) for right in range(1, left + 1) if
 SEEDS = (0.0, 0.15, 0.3, 0.6)  # standard deviation over seeds, in the metric's unit
 NOISE = {"BLEU": 0.33, "chrF": 0.25, "COMET": 0.0025}  # of sentences, of a single run
 SHARED = {"BLEU": (0.07, 0.3), "chrF": (0.07, 0.3), "COMET": (0.0007, 0.003)}
-UNITS = {"BLEU": 1.0, "chrF": 1.0, "COMET": 0.01}  # what SEEDS are multiples of, and the gain
+UNITS = {"BLEU": 1.0, "chrF": 1.0, "COMET": 0.01}  # of SEEDS and of the gain
 SAMPLES = 1000  # of the bootstrap
 POOL, WORSE = ("transformer", "muse"), "linformer-8"
 GAP = 2.5  # BLEU from the pool to the worse system
@@ -134,7 +134,7 @@ def _counts(metric, lines: Sequence[str]) -> np.ndarray:
 
 
 def _pseudo_experiment(metric, pool, worse, weights, seeds, runs, spread, draw) -> bool:
-    """Whether p < 0.05 for two systems whose runs are drawn from the same pool."""
+    """Return whether p < 0.05 for two systems whose runs are drawn from the same pool."""
     total, sentences = sum(runs), len(worse)
     # Shares of the worse system, whose standard deviation in BLEU is ``seeds``.
     if spread == "uniform":
@@ -194,7 +194,7 @@ def main() -> None:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """Print the rates of all numbers of runs side by side."""
+    """Format the rates as a table, with the numbers of runs side by side."""
     names = [f"{left} v {right}" for left, right in dict.fromkeys(tuple(r["runs"]) for r in rows)]
     parts = []
     for rate_name in ("errors", "covered", "power"):

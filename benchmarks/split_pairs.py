@@ -1,4 +1,4 @@
-"""Measure cleaning, deduplication and splitting of made-up pairs: memory and time over number.
+"""Measure memory and time of cleaning, deduplicating and splitting made-up pairs, by their number.
 
     python benchmarks/split_pairs.py --json docs/results/split_pairs.json
     python benchmarks/split_pairs.py --pairs 100000 1000000 10000000 100000000 --workers 2

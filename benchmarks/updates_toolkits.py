@@ -1,4 +1,4 @@
-"""Run other toolkits as a side of updates.py: their model, loss, clipping, Adam on our batches.
+"""Run another toolkit as a side of updates.py: its model, loss, clipping and Adam on our batches.
 
 ``python benchmarks/updates_toolkits.py joeynmt|sockeye|eole DATA FAIRSEQ_TRAIN_FLAG...``; numbers
 in and lines out as of updates_worker.py, and the model has the sizes of fairseq's flags. What
