@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Print the flags with which fairseq-train builds a bundle's model again, one in each line.
+"""Print the flags with which fairseq-train builds a bundle's model again, one per line.
 
     python recipes/finetune_flags.py BUNDLE
 
-They are the options of its architecture and its task that are not the defaults there, for
+The flags are the options of its architecture and task that differ from the defaults, for
 ``fairseq-train … --finetune-from-model BUNDLE``.
 """
 

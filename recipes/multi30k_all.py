@@ -38,7 +38,7 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
         folder: of the system.
         rates: as the folders have them in their names.
         updates: each training is judged by its last validation up to this update, however much
-            further it has gone.
+            further it has trained.
 
     Raises:
         DataError: a log without a validation until then.

@@ -44,7 +44,7 @@ def summary(
 
 
 def times(seconds: dict[str, int]) -> str:
-    """List the seconds of each stage."""
+    """List the stages with their seconds in one line."""
     return ", ".join(f"{name} {value} s" for name, value in seconds.items())
 
 

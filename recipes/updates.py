@@ -4,8 +4,8 @@
     python recipes/updates.py --text bpe/train.en --batch-size 88 --epochs 10 --warmup 4000 \\
         --init-lr 1e-7 --lr 1e-4 --min-lr 1e-6
 
-fairseq wants the length of the schedule in updates; a recipe has it in epochs. And its cosine is
-one of restarts: at its end the learning rate jumps back to ``--lr`` times ``--lr-shrink``.
+fairseq wants the length of the schedule in updates; a recipe has it in epochs. And fairseq's cosine
+restarts: at its end the learning rate jumps back to ``--lr`` times ``--lr-shrink``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def updates(pairs: int, batch_size: int, epochs: int) -> int:
-    """Count fairseq's updates: a smaller batch at the end of an epoch is one, too.
+    """Count fairseq's updates; a smaller batch at the end of an epoch counts as one, too.
 
     This holds with ``--required-batch-size-multiple 1`` (else fairseq splits the last batch in
     two), no ``--max-tokens``, ``--update-freq 1``, one device, and no pair left out for its length.

@@ -144,7 +144,7 @@ def rows(models: list[Model], heading: str) -> list[tuple[str, ...]]:
 
 
 def with_switches(table: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Add what each preset has in 1 bit, as in Table 1."""
+    """Add columns with the parts that each preset has in 1 bit, as in Table 1."""
     heading, *presets = table
     kinds = ("weights", "activations")
     switches = {

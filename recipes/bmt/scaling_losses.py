@@ -78,7 +78,7 @@ def measure(
     Args:
         checkpoint: of the model.
         data: binarized data.
-        splits: fairseq's name of each split, by ours.
+        splits: fairseq's names of the splits, by our names.
         max_tokens: in a batch.
     """
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
@@ -107,7 +107,7 @@ def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[s
 
 
 def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
-    """Split ``NAME=VALUE`` into pairs; a lone ``VALUE`` names itself.
+    """Split each ``NAME=VALUE`` into a pair; a lone ``VALUE`` is its own name.
 
     Raises:
         ConfigError: a name or a value is empty.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Simulate losses by the BMT paper's Table 3, as a table for ``fairseq-ext scaling-fit``.
+"""Simulate losses with the slopes of the BMT paper's Table 3, for ``fairseq-ext scaling-fit``.
 
     python recipes/bmt/scaling_paper.py -o table.json
     fairseq-ext scaling-fit table.json --json fits.json -o scaling.png

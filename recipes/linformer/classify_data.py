@@ -80,10 +80,10 @@ def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[str]]]:
-    """Read each split's sentences without end marks, labelled by the kind the mark tells.
+    """Read each split's sentences without their end marks; the mark's kind is the label.
 
-    Lines of several sentences, or without a mark at their end, are left out; so are repetitions,
-    also of another split's sentence.
+    Lines of several sentences, or without a mark at the end, are left out. So are repetitions of
+    a sentence of the same or an earlier split.
 
     Raises:
         DataError: a file is missing, empty, or no text; no sentence of a split is left.
@@ -109,7 +109,7 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
 
 
 def require_known(folder: Path, corpus: dict[str, tuple[list[str], list[str]]]) -> None:
-    """Raise :class:`DataError` where a split has a label to which nothing was trained."""
+    """Raise :class:`DataError` for a label that ``train`` lacks, or if ``train`` has only one."""
     labels = set(corpus["train"][1])
     if len(labels) < 2:
         raise DataError(

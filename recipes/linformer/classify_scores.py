@@ -58,7 +58,7 @@ def predict(data: Path, checkpoint: Path, batch_size: int) -> list[str]:
 def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
     """Compute accuracy with its 95 % interval (Wilson 1927), macro-F1, and figures of each class.
 
-    All in per cent; a class that was never guessed has a precision of 0.
+    All figures are in per cent; a class that was never predicted has a precision of 0.
     """
     right = sum(label == guess for label, guess in zip(truth, guesses, strict=True))
     interval = binomtest(right, len(truth)).proportion_ci(method="wilson")

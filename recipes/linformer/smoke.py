@@ -18,7 +18,7 @@ NAMES = {"train": "train", "valid": "validation", "test": "test"}
 def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
     """Write ``wmt14_translate_de-en_*.csv`` (columns ``TGT,SRC``) from ``{split}.{language}``.
 
-    Every fifth sentence is put in quotation marks and broken into two lines, as happens there.
+    Every fifth sentence is put in quotation marks and broken into two lines, as in Kaggle's files.
     """
     out.mkdir(parents=True, exist_ok=True)
     for split, name in NAMES.items():

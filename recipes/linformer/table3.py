@@ -30,7 +30,7 @@ VALID = re.compile(r"\| loss (\S+) \|(?:.* \|)? ppl (\S+)")
 
 
 def write_perplexity(log: Path, out: Path) -> None:
-    """Write the perplexity in the output of ``fairseq-validate`` in the form of ``scores.json``.
+    """Write the perplexity that ``fairseq-validate`` printed, in the form of ``scores.json``.
 
     Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
 

@@ -19,7 +19,7 @@ from fairseq_ext import register
 
 register()
 
-WARMUP_SHARE = 0.2  # of the time after which the rate is at its height, whatever the updates
+WARMUP_SHARE = 0.2  # of the time, after which the warm-up is over, whatever the updates
 
 
 @dataclass
@@ -37,10 +37,10 @@ class TimedCosineConfig(FairseqDataclass):
 
 @register_lr_scheduler("timed_cosine", dataclass=TimedCosineConfig)
 class TimedCosine(FairseqLRScheduler):
-    """Linear warm-up over updates, then half a cosine over the clock.
+    """A learning rate with a linear warm-up over updates, then half a cosine over the clock.
 
-    The rate is ``lr · min(1, update / warmup) · (1 + cos(π t)) / 2``, where ``t`` is the share of
-    the time that has passed since the scheduler was made.
+    The rate is ``lr · min(1, max(update / warmup, t / WARMUP_SHARE)) · (1 + cos(π t)) / 2`` at the
+    share ``t`` of the time, which begins when the scheduler is made.
     """
 
     def __init__(self, cfg: TimedCosineConfig, optimizer: Any) -> None:
