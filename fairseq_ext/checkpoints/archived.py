@@ -1,4 +1,4 @@
-"""Write a bundle as one file, ``NAME.zip`` or ``NAME.tar.zst``: a folder ``NAME`` of its files."""
+"""Pack the folder ``NAME`` of a bundle into one file, ``NAME.zip`` or ``NAME.tar.zst``."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def suffix(path: str | Path) -> str:
 
 
 def is_bundle(path: str | Path) -> bool:
-    """Whether a path is the folder of a bundle, its ``bundle.json``, or an archive of one."""
+    """Return whether a path is a bundle's folder, its ``bundle.json``, or a bundle's archive."""
     return _folder(path) is not None
 
 
@@ -170,7 +170,7 @@ def as_file(path: str | Path) -> Path:
 
 
 def has_program(path: str | Path) -> bool:
-    """Whether a path is a bundle with a program for the engine."""
+    """Return whether a path is a bundle with a program for the engine."""
     return is_bundle(path) and PROGRAM in read(path).files
 
 
@@ -224,7 +224,7 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def _are_sums(listed: Any, words: list[str]) -> bool:
-    """Whether ``listed`` maps file names, among them all required ones, to SHA-256 sums."""
+    """Return whether ``listed`` maps file names, among them all required ones, to SHA-256 sums."""
     return (
         isinstance(listed, dict)
         and {CONFIG, WEIGHTS, *words} <= listed.keys()
@@ -296,7 +296,7 @@ def _symbols(folder: Path, language: str) -> list[str]:
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
-    """Read the state dict in fp32; of binary and ternary weights see :func:`latent_weights`."""
+    """Read the state dict in fp32; binary and ternary weights as :func:`latent_weights`."""
     import torch
 
     tensors = Tensors(path)

@@ -182,7 +182,7 @@ def _split(value: Any) -> list[str]:
 
 
 def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
-    """Refuse a language that a model does not have, or that has to be given."""
+    """Refuse a language that the model lacks, or a missing language that the model needs."""
     if code in codes or (code is not None and not codes):
         return
     near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []

@@ -54,7 +54,7 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; in the older form each part is its ``args``."""
+    """Return a checkpoint's configuration by parts; in the older form, ``args`` is every part."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 

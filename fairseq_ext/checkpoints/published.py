@@ -70,7 +70,7 @@ def hub_models() -> dict[str, dict[str, str]]:
 
 
 def is_prepared(path: str | Path) -> bool:
-    """Whether a checkpoint is in a folder that :func:`prepare` has made."""
+    """Return whether a checkpoint is in a folder that :func:`prepare` has made."""
     return (Path(path).parent / MARK).is_file()
 
 

@@ -26,7 +26,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check that fairseq knows all names in an old ``args``, which fairseq itself never checks.
+    """Check that all names in an old ``args`` are registered, because fairseq would trust them.
 
     Args:
         path: for the message.

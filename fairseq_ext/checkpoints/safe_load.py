@@ -529,7 +529,7 @@ def require_inert(settings: Any) -> None:
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:
-    """Whether a text refers to one option at most; ``sections`` remembers each section's names."""
+    """Return whether a text refers to at most one option; ``sections`` caches sections' names."""
     reference = _REFERENCE.fullmatch(text)
     if reference is None or isinstance(settings, Namespace):  # the old form has no references
         return False

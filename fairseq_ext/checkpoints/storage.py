@@ -24,7 +24,7 @@ _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a file starts like torch's checkpoints."""
+    """Return whether a file starts like torch's checkpoints."""
     return head(path, len(safe_load.LEGACY)).startswith((b"PK", safe_load.LEGACY))
 
 
