@@ -119,7 +119,7 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
 
 
 def has_dictionaries(path: Path) -> bool:
-    """Whether a model comes with its dictionaries, as bundles and published models do."""
+    """Return whether a model comes with its dictionaries, as bundles and published models do."""
     return bundle.is_bundle(path) or published.is_prepared(path)
 
 

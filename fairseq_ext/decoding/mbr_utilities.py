@@ -51,7 +51,7 @@ class Utility(Protocol):
 
 
 def is_neural(name: str) -> bool:
-    """Whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
+    """Return whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
     return name.partition(":")[0] == neural.KIND
 
 

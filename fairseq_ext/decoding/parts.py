@@ -119,6 +119,6 @@ class Folder:
 
 
 def _holds(output: Path, content: Iterable[bytes]) -> bool:
-    """Whether a file has exactly this content."""
+    """Return whether a file has exactly this content."""
     with output.open("rb") as file:
         return all(file.read(len(block)) == block for block in content) and not file.read(1)

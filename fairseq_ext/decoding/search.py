@@ -34,7 +34,7 @@ DATA_HELP = (
 
 @dataclass(frozen=True)
 class Search:
-    """How to search for translations, or how to sample them.
+    """The options of a search for translations, or of sampling.
 
     Attributes:
         beam: beam size, or number of samples.
@@ -97,7 +97,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation.
+    """One translation of a sentence, with its score.
 
     Attributes:
         tokens: as the model wrote them, separated by spaces.

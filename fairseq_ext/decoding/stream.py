@@ -36,7 +36,7 @@ Translate = Callable[[Sequence[str], Sequence[int]], list[Ranked]]
 
 @dataclass(frozen=True)
 class Translation:
-    """One line of the input.
+    """A line of the input with its translations.
 
     Attributes:
         line: its number, from 1.
