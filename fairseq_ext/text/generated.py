@@ -38,7 +38,7 @@ class Undoing:
 
     @classmethod
     def by_language(cls, language: str | None) -> Undoing:
-        """Build a converter that joins subword-nmt's pieces, and detokenizes a given language."""
+        """Build a converter that joins subword-nmt's pieces and, given a language, detokenizes."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 
     def words(self, lines: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from fairseq_ext.text.reading import bounded
 
 @dataclass(frozen=True)
 class Part:
-    """Successive lines of one file.
+    """A part of a text: successive lines of one file.
 
     Attributes:
         number: number of the part, from 0.

@@ -81,7 +81,7 @@ def remove_bpe(text: str) -> str:
 
 
 class Merges:
-    """Byte-pair encoding, equal to subword-nmt's, with a cache of the pieces of recent words.
+    """A byte-pair encoding equal to subword-nmt's, with a cache of the pieces of recent words.
 
     The library itself would take time quadratic in the length of a word.
 
