@@ -81,7 +81,7 @@ def head(path: str | Path, size: int) -> bytes:
 
 
 def is_name(name: object) -> bool:
-    """Whether this is a plain file name, which cannot lead to another folder."""
+    """Return whether this is a plain file name, which cannot lead to another folder."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")
@@ -123,7 +123,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Whether a path is a folder, a pipe or in ``/dev``, which no file may replace."""
+    """Return whether a path is a folder, a pipe or in ``/dev``, which no file may replace."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
@@ -189,7 +189,7 @@ def atomic_write(
 
 
 def _is_stream(path: str | Path) -> bool:
-    """Whether the path is something other than a file or a folder, such as a pipe."""
+    """Return whether the path is something other than a file or a folder, such as a pipe."""
     try:
         mode = Path(path).stat().st_mode
     except OSError:

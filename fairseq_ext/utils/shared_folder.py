@@ -114,7 +114,7 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file unless it exists or another worker makes it; return whether it was made."""
+        """Make a file that neither exists nor is being made; return whether this worker made it."""
         stem = Path(name).stem
         try:
             with locks.held(self.path / f".{stem}.lock", wait=False) as alone:
