@@ -105,7 +105,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return for source and target the tokens of their texts that their dictionary has."""
+    """Return for each side the tokens of its dictionary that occur in its texts."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:
