@@ -225,7 +225,7 @@ class DecoderState:
         return self._past[..., : self.length, :]
 
     def reorder(self, order: Tensor) -> None:
-        """Take rows ``order`` ``[R']``, and the sources of their sentences."""
+        """Keep only the rows ``order`` ``[R']``, and the sources of their sentences."""
         rows, heads = self._past.shape[2:4]
         sentences = self.sources[0].keys.size(0) // heads
         if sentences > 1:

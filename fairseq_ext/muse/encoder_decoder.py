@@ -115,7 +115,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
+        """Select rows ``new_order`` ``[R']``; the rows of a sentence share its stored tensors."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 

@@ -85,7 +85,7 @@ class OneDnnProduct:
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN can multiply with a packed copy of this weight on this machine."""
+    """Return whether oneDNN can multiply with a packed copy of this weight on this machine."""
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32
