@@ -28,7 +28,7 @@ class BidirectionalGRU(nn.Module):
         xavier_uniform_per_gate_(self.gru)
 
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Annotate a batch.
+        """Compute the annotations of a batch of sentences.
 
         Args:
             embedded: ``[B, S, E]``.

@@ -64,7 +64,7 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
 
 @models.register_model("gru_attention", dataclass=GRUAttentionConfig)
 class GRUAttentionModel(FairseqEncoderDecoderModel):
-    """Bidirectional GRU encoder and attentive GRU decoder."""
+    """A model with a bidirectional GRU encoder and an attentive GRU decoder."""
 
     @staticmethod
     def add_args(parser: ArgumentParser) -> None:
@@ -87,7 +87,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
 
 class GRUEncoder(FairseqEncoder):
-    """Embedding, bidirectional GRU, and a layer that computes the decoder's first state."""
+    """An encoder of embedding, bidirectional GRU, and a layer for the decoder's first state."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -125,7 +125,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
+        """Select rows ``new_order`` ``[R']``; the rows of a sentence share its stored tensors."""
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
@@ -134,7 +134,7 @@ class GRUEncoder(FairseqEncoder):
 
 
 class GRUAttentionDecoder(FairseqIncrementalDecoder):
-    """Embedding, :class:`AttentiveGRU` and output layer."""
+    """A decoder of embedding, :class:`AttentiveGRU` and output layer."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding

@@ -100,7 +100,7 @@ def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> A
 
 
 class _Gates:
-    """GRU gates of T steps, kept for the backward pass.
+    """The gates of T GRU steps, kept for the backward pass.
 
     The hidden half has the order n, r, z (``torch.roll`` of torch's r, z, n), the input half r, z,
     n. So the gradients of both halves fit into one row ``[dh_n | dr | dz | dn]`` without copying:
