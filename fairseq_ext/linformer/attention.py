@@ -93,7 +93,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Use ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``, where the vector 1 is 0 on pads."""
+        """Compress first, by ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; vector 1 is 0 on pads."""
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]

@@ -298,7 +298,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Take rows ``new_order`` ``[R']``; tensors of a sentence are stored once for its rows."""
+        """Select rows ``new_order`` ``[R']``; the rows of a sentence share its stored tensors."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
