@@ -39,7 +39,7 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
 
 
 class EpsilonSampling(Sampling):
-    """fairseq's ``--sampling`` from the truncated and renormalized distribution.
+    """A form of fairseq's ``--sampling`` that draws from the truncated, renormalized distribution.
 
     ``--temperature`` comes before the threshold. Scores are the model's log-probabilities, as with
     fairseq's own sampling, and not those of the truncated distribution.
@@ -60,7 +60,7 @@ def penalty(length: int, alpha: float) -> float:
 
 
 class GnmtScores:
-    """A mixin for fairseq's generators that divides the score of each finished hypothesis.
+    """A mixin for fairseq's generators that divides the scores of hypotheses by GNMT's penalty.
 
     The search is fairseq's: hypotheses of equal length compete by log-probability, and a sentence
     is finished with the ``--beam``-th hypothesis, whatever the scores. So the penalty only ranks

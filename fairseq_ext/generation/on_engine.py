@@ -50,7 +50,7 @@ def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
 
 
 def on_a_device(model: BaseFairseqModel) -> bool:
-    """Whether a model is on a device other than the CPU."""
+    """Return whether a model is on a device other than the CPU."""
     return next(model.parameters()).device.type != "cpu"
 
 

@@ -102,7 +102,7 @@ class TranslationExtConfig(TranslationConfig):
 
 
 class CutDataset(TruncateDataset):
-    """Sentences cut to at most ``truncation_length`` symbols, which keep their last symbol.
+    """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
     fairseq's own combination (strip the end, truncate, append the end) counts one symbol too many
     for every uncut sentence; here ``sizes`` is exact.
@@ -116,7 +116,7 @@ class CutDataset(TruncateDataset):
 
 
 class RandomPairDataset(LanguagePairDataset):
-    """Sentence pairs in random order, with a new order in every epoch.
+    """A dataset of sentence pairs in random order, with a new order in every epoch.
 
     fairseq seeds numpy with ``--seed`` and the epoch before it asks for the order, so a resumed run
     gets the batches of its epoch again.
