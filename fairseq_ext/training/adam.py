@@ -28,7 +28,7 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def can_fuse(optimizer: Optimizer) -> bool:
-    """Whether :func:`step` covers an optimizer with fairseq's Adam: dense fp32 on one device."""
+    """Return whether :func:`step` can replace fairseq's Adam: dense fp32 on one device."""
     return all(
         not group.get("amsgrad", False)
         and all(

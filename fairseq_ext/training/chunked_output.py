@@ -82,7 +82,7 @@ def deferred(model: nn.Module) -> Iterator[None]:
 
 
 def is_deferred(model: nn.Module) -> bool:
-    """Whether ``model`` returns features now."""
+    """Return whether ``model`` returns features now."""
     return vars(getattr(unwrapped(model), "decoder", model)).get("output_layer") is _unchanged
 
 

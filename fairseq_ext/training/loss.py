@@ -161,7 +161,7 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Ten
 
 
 class _Summed(torch.autograd.Function):
-    """The sums of a :data:`ChunkLoss` over all chunks, with gradients computed on the way."""
+    """The sum of a :data:`ChunkLoss` over all chunks, with gradients computed on the way."""
 
     @staticmethod
     def forward(
@@ -201,7 +201,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Gradients:
-    """Sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``.
+    """The sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``.
 
     The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``, a product with few
     rows, twice as fast.

@@ -36,7 +36,7 @@ thirty. With the default of 1,024 for each, a training would fill gigabytes."""
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether torch's own products are slow here: MKL and AVX-512 on a non-Intel processor."""
+    """Return whether torch's products are slow here: MKL and AVX-512 on a non-Intel processor."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
