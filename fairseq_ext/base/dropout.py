@@ -19,7 +19,7 @@ LEAST = 2**14
 
 
 def is_active(dropout: nn.Module) -> bool:
-    """Whether a dropout module drops anything now: in training, or with ``--retain-dropout``."""
+    """Return whether a dropout module is active: in training, or with ``--retain-dropout``."""
     running = dropout.training or getattr(dropout, "apply_during_inference", False)
     return bool(running and getattr(dropout, "p", 0))
 

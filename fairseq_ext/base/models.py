@@ -103,7 +103,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 def build_embeddings(
     cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
 ) -> tuple[nn.Embedding, nn.Embedding]:
-    """Build the embedding tables of encoder and decoder; one with ``--share-all-embeddings``.
+    """Build the embedding tables of encoder and decoder, or one with ``--share-all-embeddings``.
 
     Raises:
         ConfigError: one table was asked for, but the dictionaries or the sizes differ.
