@@ -58,16 +58,18 @@ UNSEEN = {
     *("cpu", "empty_cache_freq", "fp16_no_flatten_grads", "on_cpu_convert_precision"),
     *("use_old_adam", "fp16_adam_stats", "offload_activations", "checkpoint_activations"),
     *("num_workers", "data_buffer_size", "workers"),  # the batches are loaded sooner
-    *("required_seq_len_multiple", "left_pad_source", "left_pad_target"),  # only padding changes
-    *("no_progress_bar", "log_format", "log_interval"),  # generation shows a bar on a terminal
+    "required_seq_len_multiple",  # only padding changes
+    "no_progress_bar",  # on a terminal
     *("tokenizer", "bpe"),  # stored with a model; in generation they need files
     *("stop_time_hours", "debug_param_names", "export"),
     "fixed_validation_seed",  # of losses that draw numbers
+    "combine_valid_subsets",  # of several validation sets
 }
 """Options whose effect a short run on one CPU, without a terminal, does not show."""
+PADDING = {"left_pad_source", "left_pad_target"}  # which in training meets dropout
 UNSEEN_IN = {
-    "generate": {"max_tokens"},
-    "interactive": {"max_tokens", "batch_size", "buffer_size"},
+    "generate": {"max_tokens", "log_format", "log_interval", *PADDING},
+    "interactive": {"max_tokens", "batch_size", "buffer_size", *PADDING},
     "preprocess": {"task"},
     "train": set(),
 }
@@ -75,7 +77,7 @@ UNSEEN_IN = {
 NOT_TOGETHER = {
     *("log_file", "aim_repo", "wandb_project", "tokenizer", "bpe"),  # need files or libraries
     *("tpu", "pipeline_model_parallel", "distributed_init_method", "cpu_offload"),
-    *("print_step", "distributed_rank", "model_parallel_size"),
+    *("print_step", "distributed_rank", "model_parallel_size", "fp16_adam_stats"),
 }
 """Options that change nothing or are refused, but not beside each other."""
 OTHER_VALUES: dict[str, tuple[object, ...]] = {
@@ -100,7 +102,7 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {
     "eval_bleu_detok_args": ("{}",),
     "quant_noise_pq": (0.5,),
     "adam_betas": ("(0.5, 0.5)",),
-    "optimizer_overrides": ("{'lr': [0.5]}",),
+    "optimizer_overrides": ("{'weight_decay': 0.9}",),
     "retain_dropout_modules": ("TransformerEncoderLayer",),
     "max_valid_steps": (1,),
 }
