@@ -15,12 +15,13 @@ Version = tuple[int, ...]
 
 
 def version(file: str | Path | int) -> Version:
-    """Return a file's device, inode, size in bytes and modification time in nanoseconds.
+    """Return a file's device, inode, size in bytes, and times of modification and last change.
 
     Args:
         file: its path or descriptor.
     """
-    return _version_of(os.stat(file))  # noqa: PTH116  # takes a descriptor, too
+    status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
+    return *_version_of(status), status.st_ctime_ns
 
 
 class FileVersions:
