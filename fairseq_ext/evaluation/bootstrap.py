@@ -20,7 +20,7 @@ from tqdm import tqdm
 from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.evaluation.significance import Difference, Runs, Variances, compare_runs, holm
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError
 
 SAMPLES = 1000  # sacrebleu's default
 SEED = "12345"  # sacrebleu's, if SACREBLEU_SEED is not set
@@ -66,15 +66,8 @@ def bootstrap(
 ) -> Comparison:
     """Compare systems with a baseline by BLEU, chrF2 and further metrics of sacrebleu.
 
-    ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
-
-    Args:
-        systems: the detokenized translations of each run, by system.
-        references: detokenized references, as many lines as each translation.
-        baseline: name of the baseline in ``systems``.
-        samples: number of samples to draw.
-        tokenizer: sacrebleu's tokenizer for BLEU.
-        extra_metrics: see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+    ``systems`` has the detokenized translations of each run, by system. ``SACREBLEU_SEED`` seeds
+    the samples, as for the command ``sacrebleu --paired-bs``.
     """
     drawn = draw_sentences(len(references), samples)
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
@@ -101,8 +94,7 @@ def bootstrap_of_means(
 ) -> Comparison:
     """Compare systems by a metric whose score of a text is the mean of its segments' scores.
 
-    ``systems`` has the scores of all segments for each run; the samples are those of the other
-    metrics.
+    ``systems`` has the scores of all segments for each run.
     """
     sentences = len(systems[baseline][0])
     drawn = draw_sentences(sentences, samples)
@@ -171,26 +163,3 @@ def chosen_seed() -> str:
             f"`SACREBLEU_SEED` must be a whole number from 0 on, or none, but is `{seed}` instead."
         )
     return seed
-
-
-def check_comparable(
-    translations: Mapping[str, Sequence[str]],
-    references: Sequence[str],
-    baseline: str,
-    names: Sequence[str],
-    samples: int,
-) -> None:
-    """Refuse too few samples, a missing baseline, or a file with missing or surplus lines."""
-    chosen_seed()
-    if baseline not in names:
-        raise ConfigError(
-            f"`--baseline` must be one of {', '.join(names)}, but is `{baseline}` instead."
-        )
-    if samples < FEWEST:
-        raise ConfigError(f"`--samples` must be at least {FEWEST}, but is {samples} instead.")
-    for name, lines in translations.items():
-        if len(lines) != len(references) or not references:
-            raise DataError(
-                f"`{name}` translates {len(lines)} sentences, but the reference has "
-                f"{len(references)}; both must be the same text, and not empty."
-            )

@@ -16,11 +16,12 @@ from typing import Any
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
 from fairseq_ext.evaluation.bootstrap import (
+    FEWEST,
     SAMPLES,
     Estimate,
     bootstrap,
     bootstrap_of_means,
-    check_comparable,
+    chosen_seed,
 )
 from fairseq_ext.evaluation.breakdown import (
     Breakdown,
@@ -32,6 +33,7 @@ from fairseq_ext.evaluation.breakdown import (
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
 from fairseq_ext.evaluation.score import (
+    check_counts,
     generated_sources,
     plain_lines,
     read_sources,
@@ -181,7 +183,6 @@ class Translations:
     texts: list[list[str]]  # lines of text of each run
     tokens: list[list[str]] | None  # the lines as words, or None for plain text
     sources: list[str] | None  # the sources, if the first run's output has them
-    files: list[str]  # names of the runs for messages
 
 
 def compare(
@@ -230,27 +231,29 @@ def compare(
         raise ConfigError(
             f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
         )
+    baseline = baseline or names[0]
+    if baseline not in names:
+        raise ConfigError(
+            f"`--baseline` must be one of {', '.join(names)}, but is `{baseline}` instead."
+        )
+    if samples < FEWEST:
+        raise ConfigError(f"`--samples` must be at least {FEWEST}, but is {samples} instead.")
+    chosen_seed()  # early, because it may be refused
     references = plain_lines(reference)
     undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
-    baseline = baseline or names[0]
     if differing is not None and (differing not in names or differing == baseline):
         raise ConfigError(
             f"`--differing` must be a system other than `{baseline}`, but is `{differing}` instead."
         )
     translations = {
-        system.name: _read(system, undoing[system.name], references) for system in systems
+        system.name: _read(system, undoing[system.name], references, reference)
+        for system in systems
     }
     texts = {name: runs.texts for name, runs in translations.items()}
     tokens = {name: runs.tokens for name, runs in translations.items() if runs.tokens is not None}
     sources = next((runs.sources for runs in translations.values() if runs.sources), None)
     facts = [_facts(system) for system in systems]  # early, because it may fail
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
-    runs_by_file = {
-        file: lines
-        for runs in translations.values()
-        for file, lines in zip(runs.files, runs.texts, strict=True)
-    }
-    check_comparable(runs_by_file, references, baseline, names, samples)
     segments = {}
     if metrics:
         plain_sources = _plain_sources(systems, len(references), undoing, source)
@@ -267,11 +270,19 @@ def compare(
         for name in names:
             measured.estimates[name].update(part.estimates[name])
 
-    def sample(line: int, shown: Mapping[str, str]) -> Sample:
+    def sample(line: int, scores: Mapping[str, str]) -> Sample:
+        """Show a sentence as translated by some systems, with what to say of each."""
+        shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 
     count = min(SHOWN, len(references))
     spread = [number * len(references) // count for number in range(count)]
+    differing_samples = []
+    if differing is not None:
+        firsts = (texts[baseline][0], texts[differing][0])
+        for line, *pair in most_different(*firsts, references):
+            scores = [f", chrF {score:.1f}" for score in pair]
+            differing_samples.append(sample(line, {baseline: scores[0], differing: scores[1]}))
     training_lines = lines_of(training) if training else None
     return Result(
         [
@@ -282,7 +293,7 @@ def compare(
         len(references),
         measured.signatures,
         Path(reference).name,
-        [sample(line, {name: texts[name][0][line] for name in names}) for line in spread],
+        [sample(line, dict.fromkeys(names, "")) for line in spread],
         segments,
         texts,
         tokens,
@@ -290,24 +301,13 @@ def compare(
         if training
         else None,
         break_down(references, texts, sources, training_lines) if kinds else None,
-        [
-            sample(
-                line,
-                {
-                    f"{baseline}, chrF {score:.1f}": texts[baseline][0][line],
-                    f"{differing}, chrF {other_score:.1f}": texts[differing][0][line],
-                },
-            )
-            for line, score, other_score in most_different(
-                texts[baseline][0], texts[differing][0], references
-            )
-        ]
-        if differing
-        else (),
+        differing_samples,
     )
 
 
-def _read(system: System, undo: Undoing, references: Sequence[str]) -> Translations:
+def _read(
+    system: System, undo: Undoing, references: Sequence[str], reference: str | Path
+) -> Translations:
     """Read a system's runs as lines of text and, unless they are plain text, of words."""
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
@@ -328,8 +328,9 @@ def _read(system: System, undo: Undoing, references: Sequence[str]) -> Translati
     if tokens is not None:
         texts = [undo.text(lines) for lines in tokens]
     for name, lines in zip(names, texts, strict=True):
+        check_counts(lines, references, name, reference)
         require_text(lines, name, references)
-    return Translations(texts, tokens, sources, names)
+    return Translations(texts, tokens, sources)
 
 
 def _plain_sources(
@@ -385,11 +386,7 @@ def _tokenized_scores(
         return {}
     references = plain_lines(reference)
     for name, runs in tokens.items():
-        if len(runs[0]) != len(references):
-            raise DataError(
-                f"`{reference}` has {len(references)} lines, but `{name}` translates "
-                f"{len(runs[0])} sentences; `--tokenized-ref` must be the same text."
-            )
+        check_counts(runs[0], references, name, reference)
     return {
         name: statistics.fmean(tokenized_bleu(lines, references).value for lines in runs)
         for name, runs in tokens.items()

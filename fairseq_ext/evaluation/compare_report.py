@@ -1,11 +1,11 @@
-"""Write a comparison as tables, as Markdown, and as a picture of quality by size and speed."""
+"""Write a comparison as tables, as Markdown, and as pictures of quality, size and speed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from fairseq_ext.evaluation import plots, tables
@@ -20,29 +20,92 @@ from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 MISSING = "–"
 DAGGER = "†"  # marks a p that speaks of sentences, in a table where others speak of trainings
-MEGABYTE = 1e6
 LESS_IS_BETTER = "TER"
-OTHERS = {
-    "csv": "CSV",
-    "tex": "LaTeX",
-    "json": "JSON",
-    "tsv.gz": "translations",
-}  # files written besides page and picture
-_LINES = 3  # lines of a legend for which the figure has room
+# Files written besides page and picture.
+OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "tsv.gz": "translations"}
 
-Place = Callable[[Measured], float | None]
-Panel = tuple[str, str, Place]
+Place = Callable[[Measured], "float | None"]
 # Title, label of the axis, and a system's place on it.
-PANELS: tuple[Panel, ...] = (
-    ("Size", "parameters (millions)", lambda row: _scaled(row.parameters, 1e6)),
-    ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes, MEGABYTE)),
+PANELS: tuple[tuple[str, str, Place], ...] = (
+    ("Size", "parameters (millions)", lambda row: _scaled(row.parameters)),
+    ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes)),
     ("Training speed", "target tokens per second", lambda row: row.training_speed),
     ("Generation speed", "tokens per second", lambda row: row.generation_speed),
 )
+
+
+class Section(NamedTuple):
+    """A part of the report, the same on the terminal and on the page."""
+
+    title: str  # empty for the first
+    tables: Sequence[list[list[str]]]  # rows of each table, the heading first
+    notes: Sequence[str]
+
+
+def sections(result: Result) -> list[Section]:
+    """Return the tables of the report with their notes."""
+    parts = [Section("", [rows(result)], notes(result))]
+    if _comparisons(result):
+        title = f"Differences to {result.baseline}"
+        parts.append(Section(title, [differences(result)], DIFFERENCE_NOTES))
+    if result.overlap is not None:
+        parts.append(_overlap(result, result.overlap))
+    if result.breakdown is not None:
+        parts.append(Section("Kinds of sentences", _kinds(result, result.breakdown), []))
+    return parts
+
+
+def as_table(result: Result) -> str:
+    """Format the comparison as tables and notes for the terminal."""
+    return "\n\n".join(
+        part
+        for section in sections(result)
+        for part in (*map(tables.aligned, section.tables), "\n".join(section.notes))
+        if part
+    )
+
+
+def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
+    """Return a whole page of Markdown, which links to the other files of :func:`write`."""
+    stem, picture = plots.stem(output), plots.with_ending(output, ".png")
+    count, name = len(result.systems), quote(stem.name)
+    files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
+    titles = ", ".join(title.lower() for title, *_ in _panels(result))
+    alternative = f"BLEU against {titles}" if titles else "BLEU of each system"
+    first, *others = sections(result)
+    parts = [
+        f"# {count} {'system' if count == 1 else 'systems'} on {tables.verbatim(result.reference)}",
+        *_markdown(first),
+        f"The same figures: {files_}.",
+        f"![{alternative}]({quote(picture.name)})",
+        *_absent(result),
+    ]
+    for path in pictures:
+        link = quote(os.path.relpath(path, stem.parent))
+        parts.append(f"![{tables.verbatim(path.stem)}]({link})")
+    if _comparisons(result):
+        link = quote(forest_path(output).name)
+        parts.append(f"![Differences with 95% intervals]({link})")
+    for section in others:
+        parts += [f"## {tables.verbatim(section.title)}", *_markdown(section)]
+    if result.differing:
+        parts += ["## Sentences that differ most", *map(_sample, result.differing)]
+    return "\n\n".join([*parts, "## Samples", *map(_sample, result.samples)])
+
+
+def _markdown(section: Section) -> list[str]:
+    """Format a section; headings and first cells may hold the names of systems, which are text."""
+    parts = []
+    for heading, *body in section.tables:
+        named = [[tables.verbatim(name), *cells] for name, *cells in body]
+        parts.append(tables.markdown([[*map(tables.verbatim, heading)], *named]))
+    return [*parts, "\n".join(f"- {note}" for note in section.notes)] if section.notes else parts
+
+
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def rows(result: Result) -> list[list[str]]:
@@ -94,7 +157,7 @@ def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
     return {
         "BLEU-tok": (row.tokenized_bleu, ".2f"),
         "parameters": (row.parameters, ","),
-        "MB on disk": (_scaled(row.tensor_bytes, MEGABYTE), ".2f"),
+        "MB on disk": (_scaled(row.tensor_bytes), ".2f"),
         "updates": (row.updates, ","),
         "training tokens/s": (row.training_speed, ",.0f"),
         "generation tokens/s": (row.generation_speed, ",.0f"),
@@ -134,15 +197,60 @@ def differences(result: Result) -> list[list[str]]:
     return table
 
 
-def difference_notes(result: Result) -> list[str]:
-    """Explain the table of differences."""
-    return [
-        "detectable: the smallest difference that would have p < 0.05 in four of five repetitions "
-        "with these runs and sentences",
-        "needed: runs of each system on this test set, or sentences with these runs, for which the "
-        f"difference measured here would be detectable; {MISSING} where no number is, or where "
-        "single runs leave unknown how much seeds differ",
-    ]
+DIFFERENCE_NOTES = (
+    "detectable: the smallest difference that would have p < 0.05 in four of five repetitions "
+    "with these runs and sentences",
+    "needed: runs of each system on this test set, or sentences with these runs, for which the "
+    f"difference measured here would be detectable; {MISSING} where no number is, or where single "
+    "runs leave unknown how much seeds differ",
+)
+
+
+def _overlap(result: Result, overlap: Overlap) -> Section:
+    """Return the scores with and without the references that are in the training text."""
+    near = len(overlap.matches) - overlap.exact
+    note = (
+        f"Of the {result.sentences:,} references the training text has {overlap.exact:,}, but for "
+        f"case and punctuation, and {near:,} others but for a word or two."
+    )
+    labels = result.signatures if overlap.scores else ()
+    labels = [label for label in labels if label in overlap.scores[result.baseline]]
+    table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]
+    for row in result.systems:
+        cells = [row.name]
+        for label in labels:
+            values = (row.scores[label].value, overlap.scores[row.name][label])
+            cells += [shown(label, value) for value in values]
+        table.append(cells)
+    return Section("Sentences of the training text", [table] if labels else [], [note])
+
+
+def _kinds(result: Result, breakdown: Breakdown) -> list[list[list[str]]]:
+    """Return the tables of scores by kind of sentence and of faults, the headings first."""
+    names = [row.name for row in result.systems]
+    scores = [["chrF of sentences", "count", *names]]
+    for kind in breakdown.kinds:
+        values = [shown("chrF", kind.scores[name]) for name in names]
+        scores.append([kind.name, f"{kind.sentences:,}", *values])
+    faults = [["% of translations with", *names]]
+    for fault, shares in breakdown.faults.items():
+        faults.append([fault, *(f"{shares[name]:.2f}" for name in names)])
+    return [scores, faults]
+
+
+def _sample(sample: Sample) -> str:
+    source = [] if sample.source is None else [("source", sample.source)]
+    sides = [*source, ("reference", sample.reference), *sample.translations.items()]
+    cells = [(tables.verbatim(side), tables.verbatim(line)) for side, line in sides]
+    return tables.markdown([(f"sentence {sample.number}", ""), *cells])
+
+
+def _p(result: Result, score: Estimate) -> str | None:
+    if score.p is None:
+        return None
+    star = "*" if score.p_holm < LEVEL else ""
+    of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
+    return f"{score.p:.4f}{star}{DAGGER if of_sentences else ''}"
 
 
 def _signed(metric: str, value: float) -> str:
@@ -155,6 +263,14 @@ def _shown(metric: str, value: float | None) -> str | None:
 
 def _formatted(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
+
+
+def _scaled(value: float | None) -> float | None:
+    """Return a number in millions."""
+    return None if value is None else value / 1e6
+
+
+# ---- notes ---------------------------------------------------------------------------------------
 
 
 def notes(result: Result) -> list[str]:
@@ -197,131 +313,7 @@ def _notes_on_p(result: Result) -> list[str]:
     return lines
 
 
-def as_table(result: Result) -> str:
-    """Format the comparison as tables and notes for the terminal."""
-    parts = [tables.aligned(rows(result)), "\n".join(notes(result))]
-    if _comparisons(result):
-        parts += [tables.aligned(differences(result)), "\n".join(difference_notes(result))]
-    if result.overlap is not None:
-        parts.append(overlap_note(result, result.overlap))
-        if result.overlap.scores:
-            parts.append(tables.aligned(overlap_rows(result, result.overlap)))
-    if result.breakdown is not None:
-        parts += [tables.aligned(table) for table in breakdown_rows(result, result.breakdown)]
-    return "\n\n".join(parts)
-
-
-def breakdown_rows(result: Result, breakdown: Breakdown) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the tables of scores by kind of sentence and of faults, the headings first."""
-    names = [row.name for row in result.systems]
-    scores = [["chrF of sentences", "count", *names]]
-    for kind in breakdown.kinds:
-        values = [shown("chrF", kind.scores[name]) for name in names]
-        scores.append([kind.name, f"{kind.sentences:,}", *values])
-    faults = [["% of translations with", *names]]
-    for fault, shares in breakdown.faults.items():
-        faults.append([fault, *(f"{shares[name]:.2f}" for name in names)])
-    return scores, faults
-
-
-def overlap_note(result: Result, overlap: Overlap) -> str:
-    """Say how many references are in the training text."""
-    near = len(overlap.matches) - overlap.exact
-    return (
-        f"Of the {result.sentences:,} references the training text has {overlap.exact:,}, but for "
-        f"case and punctuation, and {near:,} others but for a word or two."
-    )
-
-
-def overlap_rows(result: Result, overlap: Overlap) -> list[list[str]]:
-    """Return rows of scores with and without the overlapping sentences, the heading first."""
-    labels = list(next(iter(overlap.scores.values())))
-    table = [["system", *(f"{label}{part}" for label in labels for part in ("", " without them"))]]
-    for row in result.systems:
-        cells = [
-            shown(label, value)
-            for label in labels
-            for value in (row.scores[label].value, overlap.scores[row.name][label])
-        ]
-        table.append([row.name, *cells])
-    return table
-
-
-def _named_table(table: list[list[str]]) -> str:
-    """Format rows as Markdown; the first cell of each is a system's name, which may be any text."""
-    heading, *body = table
-    named = [(tables.verbatim(name), *cells) for name, *cells in body]
-    return tables.markdown([[*map(tables.verbatim, heading)], *named])
-
-
-def as_markdown(result: Result) -> str:
-    """Format tables and notes as Markdown."""
-    return f"{_named_table(rows(result))}\n\n{_listed(notes(result))}"
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
-    """Return a whole page of Markdown, which links to the other files of :func:`write`."""
-    stem, picture = plots.stem(output), plots.with_ending(output, ".png")
-    count, name = len(result.systems), quote(stem.name)
-    files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
-    parts = [
-        f"# {count} {'system' if count == 1 else 'systems'} on {tables.verbatim(result.reference)}",
-        as_markdown(result),
-        f"The same figures: {files_}.",
-        f"![{_alternative(result)}]({quote(picture.name)})",
-        *_absent(result),
-    ]
-    for path in pictures:
-        link = quote(os.path.relpath(path, stem.parent))
-        parts.append(f"![{tables.verbatim(path.stem)}]({link})")
-    if _comparisons(result):
-        parts += [
-            f"## Differences to {tables.verbatim(result.baseline)}",
-            f"![Differences with 95% intervals]({quote(forest_path(output).name)})",
-            _named_table(differences(result)),
-            _listed(difference_notes(result)),
-        ]
-    if result.overlap is not None:
-        parts += ["## Sentences of the training text", overlap_note(result, result.overlap)]
-        if result.overlap.scores:
-            parts.append(_named_table(overlap_rows(result, result.overlap)))
-    if result.breakdown is not None:
-        tables_of_kinds = breakdown_rows(result, result.breakdown)
-        parts += ["## Kinds of sentences", *map(_named_table, tables_of_kinds)]
-    if result.differing:
-        parts += ["## Sentences that differ most", *map(_sample, result.differing)]
-    return "\n\n".join([*parts, "## Samples", *map(_sample, result.samples)])
-
-
-def _alternative(result: Result) -> str:
-    """Describe the picture for readers who cannot see it."""
-    titles = [title.lower() for title, *_ in _panels(result)]
-    return f"BLEU against {', '.join(titles)}" if titles else "BLEU of each system"
-
-
-def _panels(result: Result) -> list[Panel]:
-    """Return the panels in which at least one system has a point."""
-    return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
-
-
-def _absent(result: Result) -> list[str]:
-    """Return a note on systems that are missing from the picture, if it shows others."""
-    absent = [row.name for row in result.systems if not any(axis(row) for *_, axis in PANELS)]
-    if not 0 < len(absent) < len(result.systems):
-        return []
-    names = ", ".join(map(tables.verbatim, absent))
-    return [f"Without checkpoint, log or speed, and so not in the picture: {names}."]
-
-
-def _sample(sample: Sample) -> str:
-    source = [] if sample.source is None else [("source", sample.source)]
-    sides = [*source, ("reference", sample.reference), *sample.translations.items()]
-    cells = [(tables.verbatim(side), tables.verbatim(line)) for side, line in sides]
-    return tables.markdown([(f"sentence {sample.number}", ""), *cells])
+# ---- files and pictures --------------------------------------------------------------------------
 
 
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
@@ -342,6 +334,64 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     translations = plots.with_ending(output, ".tsv.gz")
     write_table(translations, result.texts, result.tokens)
     return [*paths, *plot(result, output), *plot_forest(result, output), translations]
+
+
+def _panels(result: Result) -> list[tuple[str, str, Place]]:
+    """Return the panels in which at least one system has a point."""
+    return [panel for panel in PANELS if any(panel[2](row) is not None for row in result.systems)]
+
+
+def _in_picture(row: Measured) -> bool:
+    return any(place(row) is not None for *_, place in PANELS)
+
+
+def _absent(result: Result) -> list[str]:
+    """Return a note on systems that are missing from the picture, if it shows others."""
+    absent = [tables.verbatim(row.name) for row in result.systems if not _in_picture(row)]
+    if not 0 < len(absent) < len(result.systems):
+        return []
+    return [f"Without checkpoint, log or speed, and so not in the picture: {', '.join(absent)}."]
+
+
+def plot(result: Result, output: str | Path) -> list[Path]:
+    """Draw BLEU with its interval by size and speed, or by system if these are unknown."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    styles = looks(row.name for row in result.systems)
+    cost_panels = _panels(result)
+    panels = cost_panels or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
+    with matplotlib.rc_context(plots.STYLE):
+        width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(styles)
+        figure = Figure(figsize=(max(4.6, width), 4.4), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for panel, (title, label, place) in zip(axes, panels, strict=True):
+            for row in result.systems:
+                if (x := place(row)) is not None:
+                    _draw_score(panel, x, row.scores["BLEU"], styles[row.name].point)
+            panel.set(title=title, xlabel=label)
+            panel.set_xlim(0, panel.dataLim.x1 * 1.12)  # from zero, so that lengths compare
+            panel.grid(True)
+        axes[0].set_ylabel("BLEU (0 to 100) with 95% interval")
+        if cost_panels:
+            handles = [
+                Line2D([], [], ls="", ms=7, label=plots.entry(row.name), **styles[row.name].point)
+                for row in filter(_in_picture, result.systems)
+            ]
+            lines = plots.show_names(figure.legend(handles=handles, loc="outside lower center"))
+            figure.set_figheight(4.0 + plots.room_for_legend(lines))
+        else:
+            tilt = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+            axes[0].set_xticks(range(1, 1 + len(styles)), [*styles], **tilt)
+            axes[0].set_xlim(0.5, len(styles) + 0.5)
+        return plots.save_picture(figure, output, result.as_dict())
+
+
+def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, str]) -> None:
+    # The interval is about the samples' mean; on a tiny test set it may miss the value.
+    bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
+    axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
 
 
 def forest_path(output: str | Path) -> Path:
@@ -369,8 +419,7 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
         for axes, metric in zip(panels, metrics, strict=True):
             axes.axvline(0, color="#888888", lw=1)
             for place, row in enumerate(compared):
-                score = row.scores[metric]
-                _draw_difference(axes, place, score, styles[row.name].point)
+                _draw_difference(axes, place, row.scores[metric], styles[row.name].point)
             title = f"{metric} (less is better)" if metric == LESS_IS_BETTER else metric
             axes.set(title=title, xlabel=f"difference to {result.baseline}, 95% interval")
             axes.grid(True, axis="x")
@@ -387,74 +436,3 @@ def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, s
         axes.plot([difference.low, difference.high], [place] * 2, lw=1.6, color=style["color"])
     fill = style["color"] if significant else "white"
     axes.plot([difference.value], [place], ls="", ms=7, markerfacecolor=fill, **style)
-
-
-def plot(result: Result, output: str | Path) -> list[Path]:
-    """Draw BLEU with its interval by size and speed, or by system if these are unknown."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    names = [row.name for row in result.systems]
-    cost_panels = _panels(result)
-    shown = cost_panels or [("Quality", "system", lambda row: 1.0 + names.index(row.name))]
-    with matplotlib.rc_context(plots.STYLE):
-        width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(names)
-        figure = Figure(figsize=(max(4.6, width), 4.4), layout="constrained")
-        panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
-        for axes, (title, label, place) in zip(panels, shown, strict=True):
-            _draw(axes, result, place)
-            axes.set(title=title, xlabel=label)
-        panels[0].set_ylabel("BLEU (0 to 100) with 95% interval")
-        if cost_panels:
-            handles = _handles(result, cost_panels)
-            longest = min(plots.LONGEST, max(len(handle.get_label()) for handle in handles))
-            room = int(figure.get_figwidth() / (0.5 + 0.09 * longest))  # inches of mark and letter
-            across = max(1, min(4, len(handles), room))
-            legend = figure.legend(handles=handles, loc="outside lower center", ncols=across)
-            lines = plots.show_names(legend) / across
-            figure.set_figheight(4.4 + plots.room_for_legend(max(0, lines - _LINES)))
-        else:
-            tilt = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
-            panels[0].set_xticks(range(1, 1 + len(names)), names, **tilt)
-            panels[0].set_xlim(0.5, len(names) + 0.5)
-        return plots.save_picture(figure, output, result.as_dict())
-
-
-def _draw(axes: Axes, result: Result, place: Callable[[Measured], float | None]) -> None:
-    places = [place(row) for row in result.systems]
-    for style, row, x in zip(_styles(result), result.systems, places, strict=True):
-        if x is not None:
-            bleu = row.scores["BLEU"]
-            # The interval is about the samples' mean; on a tiny test set it may miss the value.
-            bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
-            axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
-    largest = max(x for x in places if x is not None)
-    axes.set_xlim(0, largest * 1.12)  # from zero, so that lengths compare
-    axes.grid(True)
-
-
-def _handles(result: Result, panels: Sequence[Panel]) -> list[Line2D]:
-    """Return legend handles for the systems with a point in some panel."""
-    from matplotlib.lines import Line2D
-
-    return [
-        Line2D([], [], ls="", ms=7, label=plots.entry(row.name), **style)
-        for style, row in zip(_styles(result), result.systems, strict=True)
-        if any(place(row) is not None for _, _, place in panels)
-    ]
-
-
-def _styles(result: Result) -> list[dict[str, str]]:
-    return [look.point for look in looks(row.name for row in result.systems).values()]
-
-
-def _scaled(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
-
-
-def _p(result: Result, score: Estimate) -> str | None:
-    if score.p is None:
-        return None
-    star = "*" if score.p_holm < LEVEL else ""
-    of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
-    return f"{score.p:.4f}{star}{DAGGER if of_sentences else ''}"

@@ -253,7 +253,7 @@ def score_generated(
     token_references: list[str] | None = undoing.words(targets)
     if tokenized_reference is not None:
         token_references = plain_lines(tokenized_reference)
-        _check_counts(tokens, token_references, "the translations", tokenized_reference)
+        check_counts(tokens, token_references, "the translations", tokenized_reference)
     elif len(targets) != len(tokens):
         token_references = None
     return score_lines(texts, references, tokens, token_references, sources, **measures)
@@ -271,16 +271,10 @@ def score_lines(
     compounds: bool = False,
     neural: Mapping[str, NeuralMetric] | None = None,
 ) -> list[Score]:
-    """Score translations by every metric.
+    """Score translations and references by every metric; without tokens there is no tokenized BLEU.
 
-    Args:
-        texts, references: detokenized translations and references.
-        tokens, token_references: the same as tokens; without both there is no tokenized BLEU.
-        sources: source text, for neural metrics.
-        tokenizer: sacrebleu's tokenizer for BLEU of text.
-        extra_metrics: further metrics, keys of :data:`TEXT_METRICS`.
-        compounds: whether to score tokens after :func:`split_compounds`, too.
-        neural: neural metrics, by their names.
+    ``extra_metrics`` are keys of :data:`TEXT_METRICS`; ``sources`` are for neural metrics; with
+    ``compounds``, tokens are also scored after :func:`split_compounds`.
     """
     scores = text_scores(texts, references, tokenizer, extra_metrics)
     if tokens is not None and token_references is not None:
@@ -351,11 +345,11 @@ def generated_sources(
 
 def _paired(hypothesis: str | Path, reference: str | Path) -> tuple[list[str], list[str]]:
     hypotheses, references = plain_lines(hypothesis), plain_lines(reference)
-    _check_counts(hypotheses, references, hypothesis, reference)
+    check_counts(hypotheses, references, hypothesis, reference)
     return hypotheses, references
 
 
-def _check_counts(
+def check_counts(
     hypotheses: Sequence[str],
     references: Sequence[str],
     hypothesis_name: str | Path,

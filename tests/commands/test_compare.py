@@ -397,7 +397,7 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=ref"], "holds no hypotheses"),
         (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
         (["--system", "a=good,log=ref"], "`ref`: the training log holds no finished epoch"),
-        (["--system", "a=good", "--tokenized-ref", "short"], "`short` has 2 lines, but `a`"),
+        (["--system", "a=good", "--tokenized-ref", "short"], "`a` has 60 lines, but `short` has 2"),
     ],
 )
 def test_errors_are_one_line(

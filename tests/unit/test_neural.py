@@ -392,7 +392,7 @@ def test_a_translation_of_another_length_is_refused(python: str, folder: Path) -
     write_lines(folder / "two", TRANSLATIONS[:2])
     flags = ("--metric", "comet:whole", "--metric-python", python, "--source", "src")
     line = error_line("compare", "--ref", "ref", "--system", "a=text:hyp,two", *flags)
-    assert "`two` translates 2 sentences, but the reference has 3" in line
+    assert "`two` has 2 lines, but `ref` has 3" in line
 
 
 def test_the_test_of_means_against_samples_one_by_one() -> None:
