@@ -119,11 +119,7 @@ def lines(folder: Path, name: str, language: str) -> list[str] | None:
 
 
 def aligned(folder: Path, name: str, domain: str, licence: str) -> Part | None:
-    """Read the two files of a text; None if it is not there.
-
-    Raises:
-        DataError: one side is missing or longer, or the lines have another checksum.
-    """
+    """Read the two files of a text; None if it is not there."""
     sides = [lines(folder, name, language) for language in LANGUAGES]
     if not any(sides):
         return None
@@ -178,11 +174,7 @@ def parts(folder: Path) -> dict[str, Part]:
 
 
 def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
-    """Sort the parts into ``train``, ``valid``, ``test`` and further tests.
-
-    Raises:
-        DataError: nothing to train, validate or test on.
-    """
+    """Sort the parts into ``train``, ``valid``, ``test`` and further tests."""
     valid = available.pop(YEARS[VALID], None)
     result: dict[str, list[Part]] = {"train": [], "valid": [], "test": []}
     if valid is not None:
@@ -240,11 +232,7 @@ def without_trained(part: Part, train: Sequence[Part]) -> Part:
 
 
 def prepare(folder: Path, out: Path, merges: int) -> str:
-    """Write the corpus; return its summary.
-
-    Raises:
-        DataError: a text that is damaged, unknown or missing.
-    """
+    """Write the corpus; return its summary."""
     sorted_parts = splits(parts(folder))
     held_out = [part for split, texts in sorted_parts.items() if split != "train" for part in texts]
     train = without_held_out(sorted_parts["train"], held_out)

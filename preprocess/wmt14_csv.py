@@ -48,11 +48,7 @@ SentencePair = tuple[str, str]
 
 
 def locate(data: Path, name: str) -> tuple[Path, str | None]:
-    """Locate the file ``name``: (path, None) in a folder, (archive, member) in a zip.
-
-    Raises:
-        DataError: ``data`` is neither, or has no such file, or several.
-    """
+    """Locate the file ``name``: (path, None) in a folder, (archive, member) in a zip."""
     if data.is_dir():
         for path in (data / name, data / f"{name}.zip"):  # the site packs single files, too
             if path.is_file():
@@ -71,14 +67,8 @@ def locate(data: Path, name: str) -> tuple[Path, str | None]:
 def rows(path: Path, columns: tuple[str, str], member: str | None = None) -> Iterator[SentencePair]:
     """Yield the cells of two columns, with each run of white space made one space.
 
-    Rows are never left out, so that their number is their position in the file.
-
-    Args:
-        path: a ``.csv`` file, or a ``.zip`` (then ``member`` is the file in it).
-        columns: names in the heading, source first.
-
-    Raises:
-        DataError: unreadable, no such column, or a malformed row; names file and line.
+    Rows are never left out, so that their number is their position in the file. ``member`` is the
+    file in a ``.zip``.
     """
     table = table_rows(path, member)
     heading = [name.strip() for name in next(table, (1, []))[1]]
@@ -104,9 +94,6 @@ def cut(total: int, fraction: Fraction, valid_fraction: Fraction) -> tuple[int, 
     The first ``fraction`` of all rows is used, and the last ``valid_fraction`` of that validates.
     Both are rounded down, by exact arithmetic, but validation has at least one row unless
     ``valid_fraction`` is 0.
-
-    Raises:
-        DataError: no row is left to train on.
     """
     used = int(total * fraction)
     valid = max(1, int(used * valid_fraction)) if valid_fraction else 0
@@ -161,14 +148,7 @@ class Split:
     def encode(
         self, pairs: Iterable[SentencePair], bpe: ByteBPE, limit: int, files: Sequence[IO[str]]
     ) -> None:
-        """Write each pair as text and as ids.
-
-        Args:
-            pairs: without empty sides.
-            bpe: the encoding.
-            limit: most ids in a line.
-            files: source text, target text, source ids, target ids.
-        """
+        """Write each pair, without empty sides, as text and as at most ``limit`` ids."""
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
             self.pairs += len(chunk)
@@ -185,11 +165,7 @@ class Split:
 def convert(
     args: argparse.Namespace, bpe: ByteBPE, origins: Sequence[Path]
 ) -> tuple[int, dict[str, Split]]:
-    """Write ``text/`` and ``bpe/``, whole or not at all; returns the training rows and counts.
-
-    Raises:
-        DataError: unusable input, named by file and row; nothing has been written then.
-    """
+    """Write ``text/`` and ``bpe/``, whole or not at all; return the training rows and counts."""
     columns = (args.src, args.tgt)
     locations = {name: locate(args.data, CSV_NAMES[name]) for name in files_used(args)}
 
@@ -319,11 +295,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> str:
-    """Convert the CSV files; returns the summary.
-
-    Raises:
-        DataError: an option or input that cannot be used.
-    """
+    """Convert the CSV files; return the summary."""
     if args.src == args.tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{args.src}`; choose two columns.")
     origins = [args.vocabulary, args.merges]

@@ -46,12 +46,7 @@ class Match:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Find the sentences of a test set that are in training text, equal or nearly so.
-
-    Args:
-        sentences: the test set, plain text.
-        training: any number of sentences in its language, plain text.
-    """
+    """Find the sentences of a plain-text test set that are in plain training text of any length."""
     hashes = hash_words(sentences)
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
     columns = zip(empty, *skeletons(hashes, LONGEST), strict=True)
@@ -86,11 +81,7 @@ def _words(hashes: WordHashes, row: int) -> bytes:
 
 
 def texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the lines of several files, one after the other.
-
-    Raises:
-        DataError: a file that cannot be read as text.
-    """
+    """Yield the lines of several files, one after the other."""
     for path in paths:
         for _, line in lines(path):
             yield line

@@ -43,14 +43,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """Return the path in ``folder`` of the file at an address; download it if it is missing.
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so that later damage or
-    exchange of the file is noticed. Only a checksum from elsewhere can tell whether the first
-    download was right.
-
-    Args:
-        url: official address; its last part names the file.
-        folder: made if missing; one process at a time works in it.
-        mirror: replaces the official address: a folder, whose files are read in place, or an
-            address below which the file is downloaded by its name.
+    exchange of the file is noticed. ``mirror`` replaces the official address: a folder, whose files
+    are read in place, or an address below which the file is downloaded by its name.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.
@@ -238,12 +232,8 @@ def _continues(answer: http.client.HTTPResponse, part: Part) -> bool:
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """Unpack an archive into ``folder``, and remove everything else there.
 
-    Before anything is written, archives are refused that unpack to more than ``max_bytes`` or have
-    members that are absolute, leave the folder, or are devices or links out of it.
-
-    Raises:
-        DataError: a damaged or unsafe archive; it is set aside to be downloaded again.
-        RuntimeError: no space, or this Python unpacks unsafely.
+    A damaged or unsafe archive, or one that unpacks to more than ``max_bytes``, is refused and set
+    aside to be downloaded again.
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:

@@ -151,14 +151,10 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
-    """Find the sentences that share a skeleton, in one range of fingerprints.
+    """Find the sentences that share a skeleton, in range ``number`` of ``count`` of fingerprints.
 
-    Args:
-        parts: one side of the corpus, in order; rows are counted through all parts.
-        number, count: the range, and how many there are.
-
-    Returns:
-        Pairs of rows ``[2, n]``: a sentence, and the first sentence with the same skeleton.
+    ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
+    ``[2, n]``: a sentence, and the first sentence with the same skeleton.
     """
     first, last = ((number + edge) * (1 << 64) // count for edge in (0, 1))
     prints: list[np.ndarray] = []
@@ -182,11 +178,7 @@ def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.nd
 
 
 class Groups:
-    """Union-find over rows; the root of a group is its smallest row.
-
-    Args:
-        size: number of rows.
-    """
+    """Union-find over rows; the root of a group is its smallest row."""
 
     def __init__(self, size: int) -> None:
         self._parents = list(range(size))
@@ -210,15 +202,11 @@ class Groups:
 
 
 def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None) -> np.ndarray:
-    """Assign each sentence pair to a group of near-duplicates.
+    """Assign each sentence pair to a group ``[N]``: the number of the first pair in it.
 
-    Args:
-        sides: for both sides of the corpus, the hashes of its parts, in order.
-        ranges: number of ranges of fingerprints to search one after the other, by default as
-            many as memory requires; the result does not depend on it.
-
-    Returns:
-        The group of each pair ``[N]``: the number of the first pair in it.
+    ``sides`` has the hashes of each side's parts, in order. The ranges of fingerprints, by default
+    as many as memory requires, are searched one after the other; the result does not depend on
+    them.
     """
     groups = Groups(sum(len(part.ends) for part in sides[0]))
     for parts in sides:
@@ -245,20 +233,12 @@ def draw_groups(
     salt: str,
     exclude: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw whole groups in the order of a hash, until they have ``size`` pairs.
+    """Draw groups in the order of a hash until they have ``size`` pairs; True for each ``[N]``.
 
     A group that would exceed the size is passed over, so the size is exact if groups of one pair
     are left. Groups of more than :data:`LARGEST_HELD_OUT` pairs stay in the training text, because
-    nearly equal sentences would make up much of the set.
-
-    Args:
-        groups: the group of each pair, from :func:`group_pairs`.
-        size: pairs to draw.
-        salt: another salt gives another order of the groups.
-        exclude: True for pairs whose groups must not be drawn, such as those drawn before.
-
-    Returns:
-        True for each pair that is drawn, ``[N]``.
+    nearly equal sentences would make up much of the set. ``exclude`` is True for pairs whose groups
+    must not be drawn, such as those drawn before.
     """
     numbers, counts = np.unique(groups, return_counts=True)
     usable = counts <= LARGEST_HELD_OUT

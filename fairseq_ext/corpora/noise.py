@@ -19,11 +19,7 @@ def add_noise(
 ) -> Iterator[str]:
     """Yield each sentence with noise; a sentence's noise depends on its number and the seed.
 
-    Args:
-        sentences: sentences of plain text.
-        kind: a key of :data:`KINDS`.
-        share: share of the words with at least three letters that get a typing error.
-        seed: seed of the typing errors.
+    With typing errors, ``share`` of the words of three letters or more get one.
     """
     for number, sentence in enumerate(sentences):
         yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"))

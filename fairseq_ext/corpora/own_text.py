@@ -18,11 +18,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
-    """Check a corpus and count the pairs of each split.
-
-    Raises:
-        DataError: ``folder`` or one of its six files is missing or cannot be trained on.
-    """
+    """Check the six files of a corpus and count the pairs of each split."""
     if not folder.is_dir():
         raise DataError(
             f"`--data {folder}` is not a folder; give one with train.{src}, train.{tgt} …"
@@ -45,11 +41,7 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline for the text to write: the folder's ``text.json``, or ours.
-
-    Raises:
-        DataError: the text would be tokenized twice, or is already split into subwords.
-    """
+    """Return the pipeline for the text to write: the folder's ``text.json``, or ours."""
     text_pipeline = pipeline.load(folder)
     if text_pipeline is None:
         return Pipeline(src, tgt, tokenize=tokenize)

@@ -72,22 +72,14 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[list[str]]:
-    """Yield the rows of a table, including its header.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Yield the rows of a table, including its header."""
     if text.table:
         return (row for _, row in table_rows(text.files[0], text.member))
     return (line.split("\t") for _, line in lines(text.files[0], text.member))
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
-    """Unpack a compressed file or a table into ``path``, so that parts of it can be read.
-
-    Raises:
-        DataError: it is damaged, or has several members.
-    """
+    """Unpack a compressed file or a table into ``path``, so that parts of it can be read."""
     if text.table or text.header:
         with atomic_write(path) as out:
             for row in itertools.islice(rows(text), int(text.header), None):
@@ -98,15 +90,9 @@ def unpack(text: Text, file: int, path: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Cut texts into parts of ``part_lines`` lines, each from a single text.
+    """Cut texts into parts of ``part_lines`` pairs, each from a single text.
 
-    Args:
-        texts: texts whose packed files have been unpacked.
-        folder: the folder of the unpacked files.
-        part_lines: lines of a part.
-
-    Raises:
-        DataError: aligned files differ in length; the message names both.
+    ``folder`` has the unpacked files. Aligned files that differ in length are refused.
     """
     pair_parts: list[PairPart] = []
     for number, text in enumerate(texts):
@@ -127,11 +113,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
 
 
 def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
-    """Yield source and target of each pair of a part.
-
-    Raises:
-        DataError: bytes are not UTF-8, or a line has too few columns; the message names the line.
-    """
+    """Yield source and target of each pair of a part."""
     sides = [
         decoded(file_part.read(), path, file_part.first)
         for file_part, path in zip(part.parts, text.files, strict=True)

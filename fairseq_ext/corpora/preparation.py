@@ -56,13 +56,10 @@ class Steps:
         outputs: Iterable[Path],
         work: Callable[[], Report],
     ) -> Report:
-        """Do ``work`` unless it is done; return its result, recorded or new.
+        """Do ``work`` unless it is done; return its result, recorded or new, as plain data.
 
-        Args:
-            name: name of the step.
-            settings: everything that its result depends on, as plain data.
-            outputs: files in the folder that it writes; listed after the work.
-            work: writes the files and returns plain data.
+        ``settings`` are all that the result depends on, ``outputs`` the files that the work writes,
+        which are listed after it.
         """
         record = self._records / f"{name}.json"
         key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -25,12 +25,8 @@ def manifest(
 ) -> Manifest:
     """Build the manifest, which is equal for equal runs: it has no paths or times.
 
-    Args:
-        name, corpus: the corpus and its protocol.
-        libraries: versions of the libraries.
-        text: reports of the parts and counts of the splits, as tokens.
-        bpe: report of the subwords; None without subwords.
-        checksums: SHA-256 of the files written.
+    ``text`` has reports of the parts and counts of the splits, ``bpe`` the report of the subwords,
+    or None without them.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():

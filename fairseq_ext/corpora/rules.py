@@ -102,8 +102,7 @@ def language(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
     The codes are ISO 639-1, by default those of ``--src`` and ``--tgt``. py3langid chooses between
-    these two languages, so that it finds texts on the wrong side; with
-    ``language=CODE:CODE:OTHER…`` it chooses among all the languages given.
+    these two, or among all the languages of ``language=CODE:CODE:OTHER…``.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [base(code) for code in languages]
@@ -149,14 +148,8 @@ def checks(
 ) -> tuple[Check, ...]:
     """Build the checks of a command line, in order; each process builds them once.
 
-    Args:
-        specifications: ``NAME`` or ``NAME=VALUES`` of each rule.
-        languages: source and target.
-        max_words: most words on either side, before all rules; None for any number.
-
-    Raises:
-        ConfigError: a rule is unknown, or cannot use its values.
-        EnvironmentProblem: a library that a rule needs is not installed.
+    ``specifications`` are ``NAME`` or ``NAME=VALUES`` of each rule; ``max_words`` on either side
+    come before all rules.
     """
     first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]
     return (*first, *(_check(specification, languages) for specification in specifications))

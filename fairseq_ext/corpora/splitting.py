@@ -196,11 +196,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose the sentences of test and valid, and one pair for each sentence.
-
-        Raises:
-            DataError: there are fewer distinct key sentences than ``valid + test + 1``.
-        """
+        """Choose the sentences of test and valid, and one pair for each sentence."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, KIND)
@@ -239,11 +235,7 @@ class SplitJob:
         return heads
 
     def hold_groups(self, name: str) -> None:
-        """Draw whole groups of near-duplicates for test and valid, leaving out repeated pairs.
-
-        Raises:
-            DataError: there are too few small groups.
-        """
+        """Draw whole groups of near-duplicates for test and valid, leaving out repeated pairs."""
         options = self.options
         places: list[np.ndarray] = []  # part and line of each pair
         sides: tuple[list[WordHashes], list[WordHashes]] = ([], [])
@@ -276,10 +268,7 @@ class SplitJob:
     # ---- the result, once all stages are done ----------------------------------------------------
 
     def write(self, files: Sequence[Sequence[IO[str]]]) -> dict[str, Any]:
-        """Write every pair into the two files of its split, in the order of the texts.
-
-        Args:
-            files: the source and target file of each of ``SPLITS``.
+        """Write every pair into the source and target file of its split, in the order of the texts.
 
         Returns:
             Counts: pairs ``read``; pairs ``dropped`` by reason; pairs in each of the ``splits``;
@@ -413,19 +402,10 @@ def shared(folder: Path) -> SharedFolder:
 
 
 def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) -> list[str]:
-    """Do all stages, in parallel with other workers.
+    """Do all stages beside other workers; return the parts that other shards have not done.
 
-    Args:
-        job: the job, from :func:`prepare`.
-        workers: processes on this machine; None for one for each core.
-        shard: number and count of the share of the parts to clean. The worker that finds all
-            parts cleaned does the rest.
-
-    Returns:
-        The parts that other shards have not cleaned yet; none once everything is done.
-
-    Raises:
-        DataError: a text cannot be used, or cleaning leaves nothing of it.
+    ``shard`` is the number and count of the share of the parts to clean. The worker that finds all
+    parts cleaned does the rest.
     """
     folder = shared(job.folder)
     spread = partial(_spread, processes(workers))

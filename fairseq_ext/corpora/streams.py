@@ -38,9 +38,6 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
     """Yield the pairs of two files in one of :data:`FORMS`.
 
     Only a line feed ends a line. A byte-order mark is dropped.
-
-    Raises:
-        DataError: a missing or damaged file, or unequal numbers of sentences (both are named).
     """
     read = FORMS[form]
     sides = (enumerate(read(_lines(path)), 1) for path in (source, target))
@@ -107,9 +104,6 @@ def ordered_map(
     """Yield ``map(function, items)``, computed by ``workers`` processes; 1 is this process.
 
     At most three items for each process are taken ahead of the results.
-
-    Raises:
-        DataError: a process was killed, which the system does when memory is short.
     """
     if workers == 1:
         yield from map(function, items)
@@ -157,12 +151,7 @@ class Encode:
     def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> EncodedLines:
         """Return the source and target tokens of the pairs that are kept, and counts of pairs.
 
-        Args:
-            chunk: successive pairs.
-            first: number of the first one.
-
-        Raises:
-            DataError: a pair that may not be dropped has an empty or unreadable side.
+        ``first`` is the number of the first pair, for messages.
         """
         sources, targets, tally = list[str](), list[str](), Tally()
         languages = (self.pipeline.src, self.pipeline.tgt)
@@ -188,13 +177,7 @@ class Encode:
         return sources, targets, tally
 
     def write(self, pairs: Iterable[RawPair], files: Sequence[IO[str]], workers: int) -> Tally:
-        """Encode a stream of pairs into two files; return the counts.
-
-        Args:
-            pairs: any number of pairs, in order.
-            files: the files for source and target tokens.
-            workers: number of processes.
-        """
+        """Encode any number of pairs into the two files, in order; return the counts."""
         tally: Tally = {}
         for *sides, counts in ordered_map(self._encode_chunk, _cut(pairs), workers):
             for file, side in zip(files, sides, strict=True):

@@ -66,11 +66,7 @@ def run(options: MixOptions) -> str:
 
 
 def write_side(options: MonolingualOptions) -> str:
-    """Write plain text that has no translation, or is used as if it had none.
-
-    Returns:
-        The number of lines.
-    """
+    """Write plain text that has no translation, or is used as if it had none; return a summary."""
     if options.text is None:
         decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)
         (path,) = train_files(options.data, (options.language,))
@@ -92,20 +88,12 @@ def write_side(options: MonolingualOptions) -> str:
 
 
 def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
-    """Return the files of a corpus's training text.
-
-    Raises:
-        DataError: a file is missing.
-    """
+    """Return the files of a corpus's training text, which must exist."""
     return [files.require_file(folder / f"train.{side}", "text file") for side in sides]
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus.
-
-    Raises:
-        DataError: the corpus has no pipeline, or other languages.
-    """
+    """Load the pipeline that made a corpus, in the direction of the languages."""
     saved = pipeline.load(folder)
     directed_pipeline = saved and saved.towards(src, tgt)
     if directed_pipeline is None:

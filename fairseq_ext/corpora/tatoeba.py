@@ -39,12 +39,6 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Draw small splits at equal distances, so that each has short and long sentences.
 
     No sentence of either language occurs twice, within a split or in two splits.
-
-    Args:
-        sizes: pairs of each split.
-
-    Raises:
-        DataError: more pairs than there are distinct sentences.
     """
     distinct: list[tuple[str, str]] = []
     sentences: set[str] = set()
@@ -69,12 +63,7 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
     Whole groups of near-duplicates are held out (:data:`HELD_OUT`): no held-out sentence is in the
     training text, and none of more than four words is a word or two away from a training sentence.
-
-    Args:
-        sizes: pairs of ``valid`` and ``test``; further held-out pairs are in no split.
-
-    Raises:
-        DataError: ``sizes`` asks for more pairs than are held out.
+    Held-out pairs beyond the ``sizes`` of ``valid`` and ``test`` are in no split.
     """
     pairs = read_pairs()
     held_out = json.loads(HELD_OUT.read_text(encoding="utf-8"))

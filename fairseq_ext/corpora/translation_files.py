@@ -48,10 +48,7 @@ def accepted(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield source, target and document of each segment that the rules accept, each pair once.
 
-    Args:
-        segments: texts with their translations.
-        rules: rules for mark-up, placeholders and mnemonics.
-        counts: filled with the pairs read and written, and those left out by reason.
+    ``counts`` gets the pairs read and written, and those left out by reason.
     """
     pairs = set[tuple[str, str]]()
     for segment in segments:
@@ -67,15 +64,7 @@ def accepted(
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield the format and path of each file, including files inside folders.
-
-    Args:
-        paths: files or folders.
-        name: the format of all files; None finds each file's format by its ending.
-
-    Raises:
-        ConfigError: a file has an unknown ending, or a folder has no file with a known one.
-    """
+    """Yield format, by name or the file's ending, and path of each file, also inside folders."""
     endings = {ending: key for key, form in FORMATS.items() for ending in form.endings}
     for path in paths:
         members = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -92,12 +81,7 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
-    """Yield all segments of the files that the options name.
-
-    Raises:
-        ConfigError: options contradict each other or do not suit the format.
-        DataError: a file that cannot be used.
-    """
+    """Yield all segments of the files that the options name."""
     two_sided = [name for name, form in FORMATS.items() if form.sides == 2]
     if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
         args.target

@@ -82,13 +82,9 @@ def score_by_length(
 ) -> LengthScores:
     """Read the translations of systems, and score them by the length of the source.
 
-    Args:
-        systems: fairseq-generate's output, by system.
-        reference: text, or tokens without subword pieces if ``tokenizer`` is None.
-        bounds: longest lengths, from :func:`parse_bounds`.
-        tokenizer: sacrebleu's tokenizer; None for BLEU on tokens, like ``multi-bleu.perl``.
-        undoing: converters of translations to text, by system; without one, subwords are only
-            joined.
+    The bounds are the longest lengths of the buckets but the last. Without a tokenizer of
+    sacrebleu, the reference has tokens, and BLEU is that of ``multi-bleu.perl``; without a
+    converter in ``undoing``, subwords of a system are only joined.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}

@@ -88,12 +88,7 @@ class NeuralMetric:
     def segments(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
     ) -> list[float]:
-        """Score each segment of text, in the metric's own unit; larger is better.
-
-        Raises:
-            DataError: the model cannot be loaded, or does not score every segment.
-            EnvironmentProblem: the library cannot be imported, or its process has ended.
-        """
+        """Score each segment of text, in the metric's own unit; larger is better."""
         segments = list(zip(sources, translations, references, strict=True))
         scores = self._ask({"segments": segments})["scores"]
         return self._checked(scores, len(segments), "segment")

@@ -64,11 +64,7 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def read_text(path: str | Path) -> str:
-    """Read all of a UTF-8 text file, which is decompressed if its name ends in ``.gz``.
-
-    Raises:
-        DataError: the file is missing or unreadable, or not UTF-8 (names line and byte).
-    """
+    """Read all of a UTF-8 text file, which is decompressed if its name ends in ``.gz``."""
     try:
         data = _decompressed(path) if str(path).endswith(".gz") else Path(path).read_bytes()
     except OSError as error:
@@ -98,15 +94,9 @@ def read_generated(
 ) -> list[Sentence]:
     """Read every sentence of a ``fairseq-generate`` output, sorted by sentence number.
 
-    Args:
-        generated: the standard output, or ``generate-SUBSET.txt`` from ``--results-path``; with
-            ``--num-shards``, the files of all shards.
-        expected: number of sentences in the corpus, if known; without it, a gap in the
-            numbering is noticed, but sentences missing at the very end are not.
-
-    Raises:
-        DataError: the output is unreadable, has no hypotheses, lacks or repeats a sentence, or
-            has a malformed line, which the message names.
+    The output is its standard output or ``generate-SUBSET.txt``, or with ``--num-shards`` the files
+    of all shards. Without the ``expected`` number of sentences, a gap in the numbering is noticed,
+    but sentences missing at the very end are not.
     """
     paths = [generated] if isinstance(generated, str | Path) else generated
     sentences: dict[int, Sentence] = {}

@@ -128,10 +128,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     """Draw a panel: training thin and pale, validation with markers, one colour per run.
 
     Training is left out if there are more runs than colours, and markers if there are many
-    validations.
-
-    Returns:
-        The number of lines of the legend.
+    validations. Returns the number of lines of the legend.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -186,13 +183,8 @@ class Alignment:
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
     """Return the attention matrix of a sentence's best hypothesis, with its tokens.
 
-    Args:
-        sentence: from ``--print-alignment soft``, generated without ``--remove-bpe``.
-        merge_bpe: make one column of a source word's pieces (their sum, because attention to a
-            word is attention to any of its pieces) and one row of a target word's (their mean).
-
-    Raises:
-        DataError: there is no soft alignment, or it does not belong to the printed tokens.
+    ``merge_bpe`` makes one column of a source word's pieces (their sum, because attention to a word
+    is attention to any of its pieces) and one row of a target word's (their mean).
     """
     name = f"Sentence {sentence.index}"
     weights = sentence.best.soft

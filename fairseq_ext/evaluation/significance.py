@@ -192,18 +192,11 @@ def _sentences_needed(variances: Variances, value: float, sentences: int) -> int
 def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     """Estimate how often two equally good systems would differ this much, in either direction.
 
-    If the systems were equally good, the samples' differences would lie around zero as they now lie
-    around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a script of Moses,
-    centres the absolute differences instead; if all have the same sign, it counts only one
-    direction, about half as many.
-
-    Args:
-        differences: differences of the two systems' scores, ``[samples]``.
-        measured: the difference on the test set itself.
-
-    Returns:
-        ``(larger + 1) / (samples + 1)`` (Davison and Hinkley 1997, section 4.2), never 0; 1 if
-        nothing was measured.
+    If the systems were equally good, the samples' differences ``[samples]`` would lie around zero
+    as they now lie around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a
+    script of Moses, centres the absolute differences instead; if all have the same sign, it counts
+    only one direction, about half as many. The estimate is ``(larger + 1) / (samples + 1)``
+    (Davison and Hinkley 1997, section 4.2), never 0; 1 if nothing was measured.
     """
     if not measured:
         return 1.0

@@ -44,12 +44,7 @@ class ByteBPE:
 
     @classmethod
     def load(cls, vocabulary: Path, merges: Path) -> ByteBPE:
-        """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``.
-
-        Raises:
-            DataError: a file has another format, or they do not belong together; the message names
-            the line.
-        """
+        """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``."""
         ids = _read_vocabulary(vocabulary)
         return cls(ids, _read_merges(merges, ids, vocabulary))
 
@@ -121,18 +116,10 @@ def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tupl
 
 
 def train(texts: Sequence[Path], size: int, out: Path) -> int:
-    """Learn an encoding from text and write ``encoder.json`` and ``vocab.bpe`` into ``out``.
+    """Learn an encoding, write ``encoder.json`` and ``vocab.bpe``; return the number of ids.
 
-    ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files.
-
-    Args:
-        size: how many ids to learn; a small text gives fewer.
-
-    Returns:
-        The number of ids.
-
-    Raises:
-        DataError: ``size`` is too small for the bytes and ``<|endoftext|>``.
+    ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files. A
+    small text gives fewer ids than ``size``.
     """
     minimum = 257
     if size < minimum:

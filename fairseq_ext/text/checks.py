@@ -62,12 +62,9 @@ def check_text(
 ) -> int:
     """Check that fairseq will read a text file as one sentence per line; return the line count.
 
-    Args:
-        path: a UTF-8 file with ``\\n`` or ``\\r\\n`` line ends; the last may be missing.
-        empty_lines: whether to allow lines without words, which fairseq keeps as empty sentences.
-        max_tokens: the most words in a line, or None.
-        controls: whether to allow words that fairseq takes for the beginning, the end or the
-            padding of a sentence.
+    Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. Fairseq keeps lines without
+    words as empty sentences. ``controls`` allows words that it takes for the beginning, the end or
+    the padding of a sentence.
 
     Raises:
         DataError: a line is faulty; the message has its number, the byte if useful, and a remedy.
@@ -128,11 +125,7 @@ def check_parallel(
     max_tokens: int | None = MAX_TOKENS,
     controls: bool = True,
 ) -> int:
-    """Check both sides of a parallel corpus; return their line count.
-
-    Raises:
-        DataError: as for :func:`check_text`, or the files have different line counts.
-    """
+    """Check both sides of a parallel corpus, like :func:`check_text`; return their line count."""
     counts = [
         check_text(path, empty_lines=empty_lines, max_tokens=max_tokens, controls=controls)
         for path in (source, target)
@@ -148,20 +141,10 @@ def check_parallel(
 def check_alignments(
     path: str | Path, source: str | Path, target: str | Path, sentences: int
 ) -> None:
-    """Check the word alignments of a parallel text for ``fairseq-preprocess --align-suffix``.
+    """Check the word alignments of a checked text for ``fairseq-preprocess --align-suffix``.
 
     A line has the alignments of a sentence pair: ``0-0 1-2`` aligns the first words of both sides,
     and the second source word with the third target word. It may be empty.
-
-    Args:
-        path: of the alignments.
-        source: a text that has already been checked.
-        target: its translation.
-        sentences: number of lines of each.
-
-    Raises:
-        DataError: the file is missing, is not text, has another number of lines than the text, or
-            aligns words that do not exist; the message names the line.
     """
     line_count = check_text(path, empty_lines=True, max_tokens=None)
     if line_count != sentences:
@@ -195,11 +178,7 @@ def _aligns(pair: str, source: int, target: int) -> bool:
 
 
 def check_dictionary(path: str | Path) -> None:
-    """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice.
-
-    Raises:
-        DataError: a line is faulty; the message names it.
-    """
+    """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice."""
     row = re.compile(r"(.+) -?\d+( #fairseq:overwrite)?\s*")
     first_lines: dict[str, int] = {}
     form = "`<token> <count>`. Give a dict.*.txt that fairseq-preprocess wrote"
@@ -215,15 +194,7 @@ def check_dictionary(path: str | Path) -> None:
 def check_merges(path: str | Path, label: str = "file of merges") -> tuple[str, list[list[str]]]:
     """Check merges of subword-nmt: two pieces in each line, after an optional ``#version: 0.2``.
 
-    Args:
-        path: the file.
-        label: the kind of file, for the message if it is missing.
-
-    Returns:
-        The version, 0.1 or 0.2, and the pairs of pieces.
-
-    Raises:
-        DataError: a line is faulty; the message names it.
+    Returns the version, 0.1 or 0.2, and the pairs of pieces.
     """
     path = require_file(path, label)
     form = "a merge of two pieces. Give a file that subword-nmt's `learn-bpe` wrote"
@@ -244,11 +215,7 @@ def check_merges(path: str | Path, label: str = "file of merges") -> tuple[str, 
 
 
 def check_fastbpe(path: str | Path) -> list[list[str]]:
-    """Check merges of fastBPE, two pieces and a count in each line, and return the pairs.
-
-    Raises:
-        DataError: a line is faulty; the message names it.
-    """
+    """Check merges of fastBPE, two pieces and a count in each line, and return the pairs."""
     row = re.compile(r"([^ ]+) ([^ ]+) \d+")
     form = "a merge of two pieces and its count. Give a file that fastBPE's `learnbpe` wrote"
     rows = _rows(require_file(path, "file of merges"), row, form)

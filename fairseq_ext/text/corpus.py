@@ -20,20 +20,8 @@ def split_into_subwords(
 ) -> dict[str, int]:
     """Learn subwords from both sides of ``train``; write all splits and ``text.json``.
 
-    Args:
-        text: folder with ``train.SRC`` and ``train.TGT``, and any other ``NAME.SRC``.
-        out: folder to write, whole or not at all.
-        src, tgt: languages.
-        kind: one of :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``.
-        size: number of merges or pieces.
-
-    Returns:
-        The number of lines of each file.
-
-    Raises:
-        ConfigError: the size gives no vocabulary, or both languages are the same.
-        DataError: a file is missing or cannot be read as sentences, or already has subwords.
-        EnvironmentProblem: a library is not installed.
+    ``text`` has ``train.SRC`` and ``train.TGT``, and any other ``NAME.SRC``; ``kind`` is one of
+    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``. Returns the number of lines of each file.
     """
     if size < 1:
         raise ConfigError(f"`--size` must be at least 1, but is {size}.")
@@ -62,18 +50,8 @@ def split_into_subwords(
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     """Write plain text as the tokens of a trained model, with its ``text.json``.
 
-    Args:
-        text: folder with plain ``NAME.SRC`` and ``NAME.TGT``.
-        out: folder to write, whole or not at all.
-        steps: the model's pipeline; its languages are the endings of the files.
-
-    Returns:
-        The number of lines of each file.
-
-    Raises:
-        ConfigError: a library is not installed.
-        DataError: a file cannot be read as sentences, the text already consists of tokens, or there
-            is no text.
+    The languages of the model's pipeline are the endings of the files. Returns the number of lines
+    of each file.
     """
     if pipeline.load(text) is not None:
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")

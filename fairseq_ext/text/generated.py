@@ -61,9 +61,7 @@ class Undoing:
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """Return the line for fairseq-generate's output that names the ``text.json`` of its text.
 
-    Args:
-        folders: the folders of checkpoint and data; the first with a ``text.json`` counts.
-        src, tgt: languages.
+    The first of the folders, of checkpoint and data, with a ``text.json`` counts.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
@@ -71,11 +69,7 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Find the ``text.json`` that an output names or that is beside it; return folder and content.
-
-    Raises:
-        DataError: ``text.json`` or a file that it names is damaged.
-    """
+    """Find the ``text.json`` that an output names or is beside it; return folder and content."""
     beside = Path(generated).absolute().parent
     noted = _noted(generated)
     if noted is None:
@@ -119,14 +113,8 @@ def require_text(
 ) -> None:
     """Refuse pieces of subwords where text is needed.
 
-    Args:
-        lines: lines that should be text.
-        name: name of the file.
-        references: text to compare with; if it has pieces, too, pieces are allowed.
-
-    Raises:
-        DataError: most lines begin with the mark of SentencePiece, or every tenth has the mark of
-            subword-nmt, but the references do not.
+    They are recognized if most lines begin with the mark of SentencePiece, or every tenth has the
+    mark of subword-nmt, but the references do not.
     """
     if (
         references is not None

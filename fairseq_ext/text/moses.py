@@ -182,10 +182,8 @@ class Tokenizer:
     def tokenize(self, text: str, *, aggressive: bool = False, escape: bool = True) -> str:
         """Return the tokens of a line, separated by spaces.
 
-        Args:
-            text: the line.
-            aggressive: whether to split words at hyphens, which become ``@-@``.
-            escape: whether to write ``&``, ``<``, quotes and brackets as XML entities.
+        ``aggressive`` splits words at hyphens, which become ``@-@``; ``escape`` writes ``&``,
+        ``<``, quotes and brackets as XML entities.
         """
         text = " ".join(text.split())
         if not text.isprintable():

@@ -42,11 +42,7 @@ class Part:
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
     """Read texts once, and cut each into parts.
 
-    Returns:
-        The parts, and the manifest's facts about each file: name, size, lines, SHA-256.
-
-    Raises:
-        DataError: a line is too long.
+    Returns the parts, and the manifest's facts about each file: name, size, lines, SHA-256.
     """
     parts: list[Part] = []
     texts: list[dict[str, Any]] = []

@@ -231,12 +231,7 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy a folder's pipeline, if it has one, with its files.
-
-    Raises:
-        DataError: the pipeline is damaged, or ``target`` has another one.
-        EnvironmentProblem: ``target`` cannot be written.
-    """
+    """Copy a folder's pipeline, if it has one, with its files; refuse to replace another one."""
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return

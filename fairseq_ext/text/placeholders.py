@@ -160,11 +160,7 @@ class Keeper:
 
 
 def keeper(patterns: Sequence[str], markup: bool) -> Keeper | None:
-    """Make a keeper from the options ``--keep`` and ``--markup``; None without them.
-
-    Raises:
-        ConfigError: a pattern is not a regular expression, or matches an empty text.
-    """
+    """Make a keeper from the options ``--keep`` and ``--markup``; None without them."""
     compiled = []
     for pattern in patterns:
         try:

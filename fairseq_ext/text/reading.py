@@ -25,12 +25,7 @@ COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
-    """Yield the lines of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file with their ends.
-
-    Raises:
-        DataError: the file is missing or no regular file, an archive is damaged or ambiguous, or
-            a line is much too long.
-    """
+    """Yield the lines of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file with their ends."""
     if not path.is_file():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
     with whole_archive(path), ExitStack() as stack:
@@ -44,11 +39,7 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
 
 
 def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of an open file; refuse an overlong one before it fills the memory.
-
-    Raises:
-        DataError: a line is too long; the message names it and the file.
-    """
+    """Yield the lines of an open file; refuse an overlong one before it fills the memory."""
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -73,13 +64,10 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
 
 
 def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
-    """Yield ``(number from 1, line)`` without the line end and without a byte-order mark.
+    """Yield ``(number from 1, line)`` of UTF-8 text, without the line end and a byte-order mark.
 
-    Only a line feed ends a line, with or without a carriage return before it.
-
-    Args:
-        path: a file in UTF-8, as for :func:`raw_lines`.
-        member: the file inside a ``.zip``; not needed if it has only one text.
+    Only a line feed ends a line, with or without a carriage return before it. ``member`` is the
+    file inside a ``.zip`` with several texts.
 
     Raises:
         DataError: the file is unreadable, or bytes are not UTF-8; the message names file, line
@@ -91,14 +79,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
     """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
 
-    Args:
-        raws: the lines with their ends.
-        path: the file, for messages.
-        first: the number of the first line.
-
-    Raises:
-        DataError: there are NUL bytes, or bytes are not UTF-8; the message names file, line and
-            byte.
+    The number of the first is ``first``; the path is for messages.
     """
     for number, raw in enumerate(raws, first):
         try:
@@ -139,9 +120,6 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
     Cells are separated by commas, semicolons or tabs, whichever is most frequent in the first line.
     A carriage return, which the format does not allow outside quotation marks, becomes a space.
-
-    Raises:
-        DataError: the file is unreadable, or quotation marks do not close.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     first = next(numbered, None)
@@ -166,11 +144,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (source, target) from two columns of a tab-separated file, given as numbered lines.
-
-    Raises:
-        DataError: a line has too few columns; the message names it.
-    """
+    """Yield (source, target) from two columns of a tab-separated file, given as numbered lines."""
     for number, line in numbered:
         fields = line.split("\t")
         if len(fields) < max(columns):

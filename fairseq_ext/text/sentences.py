@@ -37,13 +37,7 @@ class SentenceSplitter:
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter for a pair of languages.
-
-    Languages without a list of abbreviations use the English list.
-
-    Raises:
-        EnvironmentProblem: sentence-splitter is not installed.
-    """
+    """Make a splitter; languages without a list of abbreviations use the English one."""
     source, target = (re.split("[-_]", code)[0].lower() for code in (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:

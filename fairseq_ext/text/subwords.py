@@ -45,16 +45,7 @@ class Subwords(NamedTuple):
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
-    """Load the functions of a kind of subwords.
-
-    Args:
-        kind: one of :data:`KINDS`.
-        paths: the files: merges, or a model.
-
-    Raises:
-        DataError: the library cannot read a file.
-        EnvironmentProblem: the library is not installed.
-    """
+    """Load the functions of one of :data:`KINDS` from its files: merges, or a model."""
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     pieces = KINDS[kind](*paths)
@@ -65,11 +56,7 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
 
 
 def kind_of_merges(path: Path) -> str:
-    """Tell the kind of subwords by the number of columns in a file of merges.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Tell the kind of subwords by the number of columns in a file of merges."""
     with files.require_file(path, "file of merges").open("rb") as file:
         columns = file.readline(1 << 16).split()
     return "fastbpe" if len(columns) == 3 and columns[2].isdigit() else "subword-nmt"
@@ -83,14 +70,8 @@ def remove_bpe(text: str) -> str:
 class Merges:
     """A byte-pair encoding equal to subword-nmt's, with a cache of the pieces of recent words.
 
-    The library itself would take time quadratic in the length of a word.
-
-    Args:
-        codes: merges of ``subword-nmt learn-bpe``, or of ``fast learnbpe``.
-        counts: whether each line ends with a count, as in fastBPE.
-
-    Raises:
-        DataError: ``codes`` is not a file of merges.
+    The library itself would take time quadratic in the length of a word. With ``counts``, each line
+    of the merges ends with a count, as in fastBPE.
     """
 
     def __init__(self, codes: Path, counts: bool = False) -> None:
@@ -226,20 +207,10 @@ def number_of_files(kind: str) -> int:
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn subwords from texts of words.
+    """Learn one common vocabulary of one of :data:`LEARNT` from texts with a sentence per line.
 
-    Args:
-        kind: one of :data:`LEARNT`.
-        texts: files with a sentence per line, for one common vocabulary.
-        size: number of merges for ``bpe``, of pieces for the other kinds.
-        folder: the folder to write to.
-
-    Returns:
-        The kind for :func:`load`, and its files.
-
-    Raises:
-        DataError: the texts are too small for the size.
-        EnvironmentProblem: the library is not installed.
+    ``size`` is the number of merges for ``bpe``, of pieces for the other kinds. Returns the kind
+    for :func:`load`, and its files.
     """
     learner = LEARNT[kind]
     path = folder / learner.file
@@ -252,9 +223,6 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
 
     They equal the merges of ``subword-nmt learn-bpe`` on the concatenated texts. This function
     counts the words itself, so that each is in memory only once.
-
-    Raises:
-        DataError: the texts have no word of two letters.
     """
     from subword_nmt import learn_bpe as subword_nmt
     from tqdm import tqdm

@@ -25,12 +25,7 @@ def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
 
 
 def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
-    """Write ``{name: lines}`` into ``folder``, all files completely or none at all.
-
-    Raises:
-        EnvironmentProblem: the folder cannot be made or written.
-        OSError: the disk is full.
-    """
+    """Write ``{name: lines}`` into ``folder``, all files completely or none at all."""
     with (
         files.staged_folder(folder) as stage,
         writers([stage / name for name in texts]) as opened,

@@ -102,9 +102,6 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
     """Yield ``(ancestors, element)`` for each outermost element with one of ``names``.
 
     Names lose their namespaces. The parser refuses entities that expand without end.
-
-    Raises:
-        DataError: the file is missing or is not XML.
     """
     surroundings: list[Element] = []
     require_file(path)
@@ -126,9 +123,7 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
     """Return the text of an element, with its children as tags without attributes.
 
-    Args:
-        element: the element; its own tag is left out.
-        codes: names of children that contain code of the original file instead of text.
+    ``codes`` are children that contain code of the original file instead of text.
     """
     pieces = [element.text or ""]
     for child in element:
