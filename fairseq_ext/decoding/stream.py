@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
-from fairseq_ext.text.placeholders import Keeper, MaskedLine
+from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -133,8 +133,7 @@ def translations(
         if keeper is None:
             ranked = iter(translate(sentences, line_numbers))
         else:
-            masked = [keeper.mask(sentence) for sentence in sentences]
-            ranked = iter(_around_spans(sentences, masked, translate, line_numbers))
+            ranked = iter(_completed(around_spans(sentences, keeper), translate, line_numbers))
         for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
             texts, candidates = zip(*islice(ranked, len(parts)), strict=True)
             if splitter is None or len(parts) == 1:
@@ -144,30 +143,61 @@ def translations(
         first += len(block)
 
 
-def _around_spans(
-    sentences: Sequence[str],
-    masked: Sequence[MaskedLine],
+Batch = tuple[list[str], list[int]]
+"""Texts to translate, and for each the place of the sentence that it belongs to."""
+
+
+def _completed(
+    steps: Generator[Batch, list[Ranked], list[Ranked]],
     translate: Translate,
     line_numbers: Sequence[int],
 ) -> list[Ranked]:
-    """Translate with masked spans; sentences whose mask gets lost are translated part by part."""
-    ranked = translate([line.text for line in masked], line_numbers)
-    results = []
-    for sentence, line, number, row in zip(sentences, masked, line_numbers, ranked, strict=True):
+    """Translate what the steps ask for, and return their result."""
+    texts, places = next(steps)
+    while True:
+        ranked = translate(texts, [line_numbers[place] for place in places])
+        try:
+            texts, places = steps.send(ranked)
+        except StopIteration as end:
+            return end.value
+
+
+def around_spans(
+    sentences: Sequence[str], keeper: Keeper
+) -> Generator[Batch, list[Ranked], list[Ranked]]:
+    """Translate sentences with their spans masked; if a mask gets lost, part by part.
+
+    Yields:
+        Texts, whose translations must be sent back.
+
+    Returns:
+        The translations of the sentences.
+    """
+    masked = [keeper.mask(sentence) for sentence in sentences]
+    ranked = yield [line.text for line in masked], [*range(len(masked))]
+    results: list[Ranked | None] = []
+    for sentence, line, row in zip(sentences, masked, ranked, strict=True):
         pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
         pairs = [(text, best) for text, best in pairs if text is not None]
-        parts = line.texts()
-        if line.spans and not any(parts):
+        if line.spans and not any(line.texts()):
             results.append(Ranked([sentence], []))
         elif pairs:
             results.append(Ranked(*zip(*pairs, strict=True)))
         elif line.text and not row.texts:  # skipped, because it is too long
             results.append(row)
         else:
-            translated = translate(parts, [number] * len(parts))
-            bests = [part.candidates[0] for part in translated if part.candidates]
-            texts = [part.texts[0] if part.texts else "" for part in translated]
-            results.append(Ranked([line.joined(texts)], [_concatenated(bests)] if bests else []))
+            results.append(None)
+    lost = [place for place, result in enumerate(results) if result is None]
+    if not lost:
+        return results
+    parts = [(part, place) for place in lost for part in masked[place].texts()]
+    translated = iter((yield [part for part, _ in parts], [place for _, place in parts]))
+    for place in lost:
+        rows = [*islice(translated, len(masked[place].parts))]
+        bests = [row.candidates[0] for row in rows if row.candidates]
+        texts = [row.texts[0] if row.texts else "" for row in rows]
+        line = masked[place].joined(texts)
+        results[place] = Ranked([line], [_concatenated(bests)] if bests else [])
     return results
 
 

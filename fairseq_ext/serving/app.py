@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import html
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from string import Template
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -21,14 +27,15 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fairseq_ext.decoding.search import Candidate
-from fairseq_ext.serving.batching import BUSY, WAIT, Batcher, Sentence
+from fairseq_ext.decoding.stream import Batch, Ranked, around_spans
+from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import (
     AUTO,
     CLOSE,
     FORMS,
+    HTML,
     JSON,
     Gone,
     Query,
@@ -38,9 +45,12 @@ from fairseq_ext.serving.requests import (
     read_body,
 )
 from fairseq_ext.serving.settings import Limits, Refusal, Settings
+from fairseq_ext.text.html_text import paragraphs
+from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.version import __version__
 
 _T = TypeVar("_T")
+MARKUP = Keeper((), markup=True)
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
@@ -133,72 +143,105 @@ class Service:
     def _load(self) -> int:
         return self._batcher.waiting + self._reading + self._encoding
 
-    async def _encode(self, texts: list[list[str]], model: Served) -> list[list[list[Sentence]]]:
-        """Encode the lines of texts in the text thread; until then they count as waiting."""
-        count = sum(map(len, texts))
-        if self._load + count > self._limits.max_queue:
+    async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
+        """Work on lines of text in the text thread; until it is done they count as waiting."""
+        if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
-        loop = asyncio.get_running_loop()
-        self._encoding += count
+        self._encoding += lines
         try:
-            return await loop.run_in_executor(
-                self._text_thread, lambda: [model.encode(lines) for lines in texts]
-            )
+            return await asyncio.get_running_loop().run_in_executor(self._text_thread, work)
         finally:
-            self._encoding -= count
+            self._encoding -= lines
 
     async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
-        """Encode, translate and decode the texts of a query."""
-        # Lines end at LF or CRLF only.
-        split = [[line.removesuffix("\r") for line in text.split("\n")] for text in query.texts]
-        encoded = await self._encode(split, model)
-        limit = model.translator.limit
-        sentences: list[Sentence] = []
-        for number, lines in enumerate(encoded, start=1):
-            for place, line in enumerate(lines, start=1):
-                sentences += filter(_has_text, line)
-                longest = max(sentence.length for sentence in line)
-                if longest > limit:
-                    text = f"text {number}, " if len(encoded) > 1 else ""
-                    raise Refusal(
-                        413,
-                        f"{text}line {place}: {longest:,} source tokens, but "
-                        f"{model.translator.limit_name} at most {limit:,}. Split the line into "
-                        "sentences.",
-                    )
-        self._limits.check_sentences(len(sentences))
-        translated = await self._batcher.translate(model.translator, sentences)
-        loop = asyncio.get_running_loop()
-        work = partial(_build_answer, query, model, encoded, iter(translated))
-        return await loop.run_in_executor(self._text_thread, work)
+        """Split the texts of a query into sentences, translate these, and join them again."""
+        in_html, ranks = query.format == HTML, 1 + query.alternatives
+        texts = await self._in_text_thread(
+            sum(text.count("\n") + 1 for text in query.texts),
+            lambda: [_SplitText.split(text, in_html, model) for text in query.texts],
+        )
+        sentences, places = [], []
+        for number, text in enumerate(texts, start=1):
+            for line_number, line in enumerate(text.lines, start=1):
+                place = f"{'paragraph' if in_html else 'line'} {line_number}"
+                sentences += line
+                places += [f"text {number}, {place}" if len(texts) > 1 else place] * len(line)
+        if in_html:
+            steps = around_spans(sentences, MARKUP)
+            translated = iter(await self._completed(steps, places, model))
+        else:
+            translated = iter(await self._ranked(sentences, places, model, ranks))
+        joined = [text.joined(translated, ranks, model) for text in texts]
+        best = [ranked[0] for ranked in joined]
+        alternatives = [ranked[1:] for ranked in joined]
+        single = isinstance(query.q, str)
+        answer: dict[str, Any] = {"translatedText": best[0] if single else best}
+        if query.alternatives:
+            answer["alternatives"] = alternatives[0] if single else alternatives
+        return answer
+
+    async def _completed(
+        self, steps: Generator[Batch, list[Ranked], list[Ranked]], places: list[str], model: Served
+    ) -> list[Ranked]:
+        """Translate what the steps ask for, and return their result."""
+        batch, numbers = next(steps)
+        while True:
+            ranked = await self._ranked(batch, [places[number] for number in numbers], model)
+            try:
+                batch, numbers = steps.send(ranked)
+            except StopIteration as end:
+                return end.value
+
+    async def _ranked(
+        self, sentences: list[str], places: list[str], model: Served, ranks: int | None = None
+    ) -> list[Ranked]:
+        """Translate sentences; return the best translations of each, as many as ``ranks``."""
+        count, limit = len(sentences), model.translator.limit
+        encoded = await self._in_text_thread(count, lambda: model.encode(sentences))
+        for sentence, place in zip(encoded, places, strict=True):
+            if sentence.length > limit:
+                raise Refusal(
+                    413,
+                    f"{place}: {sentence.length:,} source tokens, but "
+                    f"{model.translator.limit_name} at most {limit:,}. Split the line into "
+                    "sentences.",
+                )
+        waiting = [sentence for sentence in encoded if sentence.tokens.strip()]
+        self._limits.check_sentences(len(waiting))
+        results = iter(await self._batcher.translate(model.translator, waiting))
+        candidates = [
+            next(results)[:ranks] if sentence.tokens.strip() else [] for sentence in encoded
+        ]
+        return await asyncio.get_running_loop().run_in_executor(
+            self._text_thread, model.decode, candidates
+        )
 
 
-def _has_text(sentence: Sentence) -> bool:
-    return bool(sentence.tokens.strip())
+class _SplitText(NamedTuple):
+    """The sentences of each line or paragraph of a text, and what is between the lines."""
 
+    lines: list[list[str]]
+    between: list[str]
 
-def _build_answer(
-    query: Query,
-    model: Served,
-    encoded: Sequence[Sequence[Sequence[Sentence]]],
-    translated: Iterator[list[Candidate]],
-) -> dict[str, Any]:
-    """Build the answer: for each text its translations, with lines of equal rank joined."""
-    texts = []
-    for lines in encoded:
-        candidates = []
-        for line in lines:
-            candidates.append([next(translated) if _has_text(part) else [] for part in line])
-        most = max([1, *(len(ranked) for line in candidates for ranked in line)])
-        ranks = range(min(1 + query.alternatives, most))
-        texts.append(["\n".join(model.decode(line, rank) for line in candidates) for rank in ranks])
-    best = [ranked[0] for ranked in texts]
-    alternatives = [ranked[1:] for ranked in texts]
-    single = isinstance(query.q, str)
-    answer: dict[str, Any] = {"translatedText": best[0] if single else best}
-    if query.alternatives:
-        answer["alternatives"] = alternatives[0] if single else alternatives
-    return answer
+    @classmethod
+    def split(cls, text: str, in_html: bool, model: Served) -> _SplitText:
+        if in_html:
+            lines, between = paragraphs(text)
+        else:  # lines end at LF or CRLF only
+            lines = [line.removesuffix("\r") for line in text.split("\n")]
+            between = ["\n"] * (len(lines) - 1)
+        return cls(model.split(lines), between)
+
+    def joined(self, translated: Iterator[Ranked], ranks: int, model: Served) -> list[str]:
+        """Join the translations of the sentences; those of equal rank become one text."""
+        lines = [[next(translated) for _ in sentences] for sentences in self.lines]
+        most = max([1, *(len(row.texts) for line in lines for row in line)])
+        joined = []
+        for rank in range(min(ranks, most)):
+            texts = [model.join(line, rank) for line in lines]
+            pairs = zip(texts, [*self.between, ""], strict=True)
+            joined.append("".join(text + markup for text, markup in pairs))
+        return joined
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:

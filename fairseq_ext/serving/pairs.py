@@ -10,7 +10,7 @@ from typing import Any
 
 from fairseq_ext.decoding.loading import opened
 from fairseq_ext.decoding.search import Candidate, Search, Translates
-from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.decoding.stream import Ranked, TextCodec
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.requests import AUTO
 from fairseq_ext.serving.settings import Refusal, Settings
@@ -28,21 +28,26 @@ class Served:
     nbest: int  # number of translations that the search returns for a sentence
     splitter: SentenceSplitter | None = None  # splits lines into sentences; None keeps lines whole
 
-    def encode(self, lines: Sequence[str]) -> list[list[Sentence]]:
-        """Encode lines of text; return each line's sentences, or each line as one sentence."""
-        split = [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
-        tokens = [[self.codec.encode(part) for part in parts] for parts in split]
-        lengths = iter(self.translator.lengths([part for parts in tokens for part in parts]))
-        return [[Sentence(part, next(lengths)) for part in parts] for parts in tokens]
+    def split(self, lines: Sequence[str]) -> list[list[str]]:
+        """Split lines of text into sentences."""
+        return [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
 
-    def decode(self, sentences: Sequence[Sequence[Candidate]], rank: int) -> str:
+    def join(self, sentences: Sequence[Ranked], rank: int) -> str:
         """Join a line's translations of one rank; sentences with fewer give their last one."""
-        texts = [
-            self.codec.decode(candidates[min(rank, len(candidates) - 1)].tokens)
-            for candidates in sentences
-            if candidates
-        ]
+        texts = [row.texts[min(rank, len(row.texts) - 1)] for row in sentences if row.texts]
         return "".join(texts) if self.splitter is None else self.splitter.join(texts)
+
+    def encode(self, sentences: Sequence[str]) -> list[Sentence]:
+        """Turn sentences into tokens."""
+        tokens = [self.codec.encode(sentence) for sentence in sentences]
+        return list(map(Sentence, tokens, self.translator.lengths(tokens)))
+
+    def decode(self, candidates: Sequence[Sequence[Candidate]]) -> list[Ranked]:
+        """Turn the translations of sentences into text."""
+        return [
+            Ranked([self.codec.decode(candidate.tokens) for candidate in row], row)
+            for row in candidates
+        ]
 
 
 class Pairs:

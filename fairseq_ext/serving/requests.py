@@ -21,6 +21,7 @@ from fairseq_ext.utils.json_files import parse_json
 AUTO = "auto"
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+FORMATS = (TEXT, HTML) = ("text", "html")
 FIELDS = 1000  # of a form
 # Closing a connection with unread bytes resets it, and many clients then never see the answer. So
 # this much of a body that is too large is read and dropped before the answer.
@@ -38,7 +39,7 @@ class Query(BaseModel):
     q: str | list[str] = Field(description="text, or several; its lines are translated alone")
     source: str = Field(min_length=1, description="language code, or `auto`")
     target: str = Field(min_length=1, description="language code")
-    format: str = Field("text", description="`text`")
+    format: str = Field(TEXT, description="`text` or `html`")
     alternatives: int = Field(0, ge=0, le=1000, description="how many further translations")
     api_key: str = Field("", description="needed where the server has one")
 
@@ -175,10 +176,8 @@ def parse_query(fields: dict[str, Any]) -> Query:
         first = error.errors(include_url=False, include_input=False)[0]
         name = printable(str(first["loc"][0]))
         raise Refusal(400, f"Invalid request: `{name}`: {first['msg']}") from None
-    if query.format == "html":
-        raise Refusal(400, "html format is not supported; send the text without its markup.")
-    if query.format != "text":
-        raise Refusal(400, "`format` must be `text`.")
+    if query.format not in FORMATS:
+        raise Refusal(400, f"`format` must be {' or '.join(f'`{name}`' for name in FORMATS)}.")
     try:
         "".join([*query.texts, query.source, query.target]).encode()
     except UnicodeEncodeError:  # from a form in an odd encoding

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import json
+import re
 import socket
 import threading
 import weakref
@@ -342,8 +343,8 @@ def test_lines_are_translated_alone_and_empty_ones_kept():
         ({"q": "a", "target": "xx"}, 400, "de to xx is not supported"),
         ({"q": "a", "source": "auto"}, 400, "`source` must be one of de, fr"),
         ({"q": "a", "source": "auto", "target": "xx"}, 400, "auto to xx is not supported"),
-        ({"q": "<b>a</b>", "format": "html"}, 400, "html format is not supported"),
-        ({"q": "a", "format": "pdf"}, 400, "`format` must be `text`"),
+        ({"q": "<p>a</p>a b c d e", "format": "html"}, 413, "paragraph 3: 6 source tokens"),
+        ({"q": "a", "format": "pdf"}, 400, "`format` must be `text` or `html`"),
         ({"q": 7}, 400, "`q`"),
         ({"q": {"a": 1}}, 400, "`q`"),
         ({}, 400, "missing q parameter"),
@@ -354,6 +355,34 @@ def test_what_is_refused(fields: dict, status: int, words: str):
     assert isinstance(refusal, Refusal)
     assert refusal.status == status
     assert words in refusal.text
+
+
+HTML_TEXTS = {
+    "<p id='x'>a <b>b</b></p>\n<p>c &amp; d</p>": "<p id='x'>A <b>B</b></p>\n<p>C &amp; D</p>",
+    "<ul><li>a<li>b<br/>c</ul>": "<ul><li>A<li>B<br/>C</ul>",
+    "<style>p { a: b }</style><!-- a -->a": "<style>p { a: b }</style><!-- a -->A",
+    "a\nb <i></i> &lt;c&gt;": "A B <i></i> &lt;C&gt;",
+    "<pre>a\nb</pre> <p> </p>": "<pre>a\nb</pre> <p> </p>",
+    "a < b &c <d": "A &lt; B &amp;C &lt;D",
+}
+
+
+@pytest.mark.parametrize("drops_numbers", [False, True])
+def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bool):
+    model = Model()
+
+    def decode(tokens: str) -> str:
+        text = re.sub(r" [01]$", "", tokens)  # without the rank
+        return re.sub(r" *20[12][0-9]", "", text) if drops_numbers else text
+
+    async def test() -> None:
+        model.limit = 50
+        async with service_of(Served(model, TextCodec(plain, decode), 2)) as service:
+            texts = [*HTML_TEXTS, "a\n\nb"]
+            answer = await service.answer(asking(q=texts, format="html"))
+        assert answer["translatedText"] == [*HTML_TEXTS.values(), "A B"]
+
+    run(test)
 
 
 def test_the_only_model_of_a_target_needs_no_source():
