@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,12 @@ from fairseq.modules.transformer_layer import (
     TransformerEncoderLayerBase,
 )
 from torch import nn
+from torch.nn.utils import parametrize
 
 from fairseq_ext.base import wings
-from fairseq_ext.engine import unmodified
-from fairseq_ext.engine.program import NOTHING, Columns, Phase, Program, Symbols
-from fairseq_ext.engine.unmodified import require
+from fairseq_ext.engine.program import NOTHING, Columns, Matrix, Phase, Program, Signs, Symbols
 from fairseq_ext.engine.writer import Writer
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 # Compilers of layers. A Product takes x, an addend, an activation and the place to write to. An
 # Attention takes the query, the source (NOTHING: its own sentence), an addend, and whether its
@@ -55,6 +54,20 @@ PRODUCTS: dict[type, Product] = {}
 ATTENTIONS: dict[type, Attention] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
 """Functions that return the weight of an embedding or an output layer, by its class."""
+
+OF_MODEL = ("get_normalized_probs", "get_normalized_probs_scriptable")
+METHODS = (
+    *("forward", "forward_scriptable", "forward_torchscript", "forward_embedding"),
+    *("extract_features", "extract_features_scriptable", "output_layer", "residual_connection"),
+    *OF_MODEL,
+)
+"""Methods in which an encoder, a decoder or a layer computes."""
+
+OURS = "fairseq_ext"
+LIBRARIES = ("torch", "fairseq", "apex", OURS)
+"""Packages whose methods an entry of the compilers' tables may stand for."""
+
+QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside training
 
 
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
@@ -71,9 +84,9 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
-    compiler = found(MODELS, model, unmodified.MODEL)
+    compiler = found(MODELS, model, OF_MODEL)
     end = target.eos() if end is None else end
-    unmodified.require_no_additions(model)
+    require_no_additions(model)
     symbols = Symbols(end, end, target.pad(), target.unk())
     longest = (int(model.max_positions()[0]), int(model.max_decoder_positions()))
     program = Writer(symbols, *longest, state=model.state_dict())
@@ -83,19 +96,79 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
         compiler(model, program)
     finally:
         model.train(training)
-    unmodified.require_finite(program.matrices, model)
+    require_finite(program.matrices, model)
     return program
 
 
 def found(
-    table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = unmodified.LAYER
+    table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
     """Return the entry of the module's nearest class, whose methods it must not override."""
     for kind in type(module).__mro__:
         if kind in table:
-            unmodified.require_methods(module, kind, methods)
+            require_methods(module, kind, methods)
             return table[kind]
     raise ConfigError(f"the engine has no {type(module).__name__}.")
+
+
+# ---- what is refused: code of their own, hooks, weights that are not finite ----------------------
+#
+# A program is made only from weights and options. Anything else that changes results, such as an
+# adapter in a subclass of nn.Linear, would be left out silently.
+
+
+def require(condition: bool, feature: str) -> None:
+    """Refuse a model that uses something the engine does not support."""
+    if not condition:
+        raise ConfigError(f"the engine has no {feature}.")
+
+
+def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
+    """Refuse a module that overrides methods of ``base``, unless this package does so."""
+    for name in names:
+        method = _method(module, name)
+        unchanged = method is getattr(base, name, None) or _package(method) == OURS
+        require(unchanged, type(module).__name__)
+
+
+def require_no_additions(model: nn.Module) -> None:
+    """Refuse a model with code, hooks or parametrizations from outside its libraries."""
+    for module in model.modules():
+        name = type(module).__name__
+        require(not parametrize.is_parametrized(module), f"parametrization, as of {name}")
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        for hook in hooks:
+            require(getattr(hook, "__module__", "") == QUANT_NOISE, f"hook, as on {name}")
+        for method in OF_MODEL if module is model else METHODS:
+            require(_package(_method(module, method)) in (None, *LIBRARIES), name)
+
+
+def _method(module: nn.Module, name: str) -> Any:
+    """Return the function that a method runs, without a wrapper for activation checkpointing."""
+    if name == "forward" and hasattr(module, "precheckpoint_forward"):
+        name = "precheckpoint_forward"
+    method = getattr(module, name, None)
+    return getattr(method, "__func__", method)
+
+
+def _package(method: Any) -> str | None:
+    """Return the top-level package that defines a method; None without a method."""
+    return None if method is None else str(method.__module__).partition(".")[0]
+
+
+def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
+    """Refuse weights that are NaN or infinite, because translations could look plausible."""
+    arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
+    if all(np.isfinite(array).all() for array in arrays):
+        return
+    broken = [
+        name for name, parameter in model.named_parameters() if not parameter.isfinite().all()
+    ]
+    where = f" ({broken[0]})" if broken else ""
+    raise CheckpointError(
+        f"weights of the model{where} are not finite; the training has diverged. Take an earlier "
+        "checkpoint."
+    )
 
 
 # ---- what all models share -----------------------------------------------------------------------
@@ -166,8 +239,8 @@ def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
 
 def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
     """Compile the Transformer of Vaswani et al. (2017), with the options of fairseq's layers."""
-    unmodified.require_methods(model.encoder, TransformerEncoderBase, unmodified.ENCODER)
-    unmodified.require_methods(model.decoder, TransformerDecoderBase, unmodified.DECODER)
+    require_methods(model.encoder, TransformerEncoderBase)
+    require_methods(model.decoder, TransformerDecoderBase)
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
         x = encoder_layer(layer, x, program)
@@ -180,7 +253,7 @@ def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
 
 def require_fairseqs(layer: nn.Module, base: type) -> None:
     """Refuse a layer that computes anything that fairseq's layer does not."""
-    unmodified.require_methods(layer, base, unmodified.LAYER)
+    require_methods(layer, base)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
 
@@ -256,17 +329,17 @@ def attention(
 
 def compile_lightconv(model: LightConvModel, program: Writer) -> None:
     """Compile a Transformer with convolutions in place of self-attention."""
-    unmodified.require_methods(model.encoder, LightConvEncoder, unmodified.ENCODER)
-    unmodified.require_methods(model.decoder, LightConvDecoder, unmodified.DECODER)
+    require_methods(model.encoder, LightConvEncoder)
+    require_methods(model.decoder, LightConvDecoder)
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
-        unmodified.require_methods(layer, LightConvEncoderLayer, unmodified.LAYER)
+        require_methods(layer, LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)
         x = feed_forward(layer, layer.layer_norm2, "relu", x, program)
     source = norm(model.encoder.layer_norm, x, program)
     y = embed(model.decoder, Phase.HYPOTHESES, program)
     for layer in model.decoder.layers:
-        unmodified.require_methods(layer, LightConvDecoderLayer, unmodified.LAYER)
+        require_methods(layer, LightConvDecoderLayer)
         require(layer.encoder_attn is not None, "decoder without a source")
         y = convolution(layer, layer.conv_layer_norm, y, program)
         last = layer is model.decoder.layers[-1]
@@ -293,7 +366,7 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
 
 def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
     """Compile a convolution with a kernel for each head, equation (3) of the paper."""
-    unmodified.require_methods(layer, LightweightConv1dTBC, unmodified.LAYER)
+    require_methods(layer, LightweightConv1dTBC)
     require(layer.bias is None, "bias of a convolution")
     kernels = program.array(layer.weight)
     if layer.weight_softmax:
@@ -303,7 +376,7 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
 
 def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) -> Columns:
     """Compile a convolution whose kernels are computed from each row, equation (4)."""
-    unmodified.require_methods(layer, DynamicConv_scripatable, unmodified.LAYER)
+    require_methods(layer, DynamicConv_scripatable)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     require(not layer.has_conv_bias, "bias of a convolution")
     require(not layer.in_proj and not layer.renorm_padding, "projection in a convolution")
@@ -317,8 +390,8 @@ def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) ->
 
 def compile_lstm(model: LSTMModel, program: Writer) -> None:
     """Compile an encoder of one or two directions, and a decoder with input feeding."""
-    unmodified.require_methods(model.encoder, LSTMEncoder, unmodified.ENCODER)
-    unmodified.require_methods(model.decoder, LSTMDecoder, unmodified.DECODER)
+    require_methods(model.encoder, LSTMEncoder)
+    require_methods(model.decoder, LSTMDecoder)
     source, hiddens, cells = lstm_encoder(model.encoder, program)
     lstm_decoder(model.decoder, source, hiddens, cells, program)
 
@@ -385,7 +458,7 @@ def lstm_decoder(
     ):
         x = lstm_step(cell, x, states, initial, program)
     if decoder.attention is not None:
-        unmodified.require_methods(decoder.attention, AttentionLayer, unmodified.LAYER)
+        require_methods(decoder.attention, AttentionLayer)
         query = linear(decoder.attention.input_proj, x, program)
         program.attend(query, source, source, 1, scale=1.0, shown=True, out=context)
         projection = decoder.attention.output_proj

@@ -82,17 +82,12 @@ def weight(packed: Packed) -> Weight:
 
 def operation(source: program.Operation) -> Operation:
     """Describe an operation as a C structure; missing operands become NOTHING, -1 or 0."""
-    struct = Operation(source.code, Columns(*source.out))
-    for i in range(3):
-        struct.inputs[i] = Columns(
-            *(source.inputs[i] if i < len(source.inputs) else program.NOTHING)
-        )
-        struct.weights[i] = source.weights[i] if i < len(source.weights) else -1
-    for i, value in enumerate(source.ints):
-        struct.ints[i] = value
-    for i, value in enumerate(source.reals):
-        struct.reals[i] = value
-    return struct
+    inputs = (*source.inputs, *[program.NOTHING] * 3)[:3]
+    return Operation(
+        *(source.code, Columns(*source.out), (Columns * 3)(*(Columns(*x) for x in inputs))),
+        *((INT * 3)(*(*source.weights, -1, -1, -1)[:3]), (INT * 4)(*source.ints)),
+        (FLOAT * 2)(*source.reals),
+    )
 
 
 def whole(source: program.Program, weights: Sequence[Packed]) -> Program:

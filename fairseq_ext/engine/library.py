@@ -94,7 +94,7 @@ class Machine:
 
     Args:
         program: the program of a model.
-        numbers: format of the weights: ``fp32``, ``bf16`` or ``int8``.
+        numbers: format of the weights, one of :data:`fairseq_ext.engine.NUMBERS`.
         path: one of :data:`PATHS`; None chooses.
         packed: the weights, if they are already laid out.
         shortlist: tokens that translations may have; None: all.
@@ -130,11 +130,10 @@ class Machine:
         """Return for each sentence the shortlisted tokens that its translations may have."""
         none: list[tuple[int, ...]] = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
+        rows = zip(sentences, prefixes or none, constraints or none, strict=True)
         return [
             self.shortlist.of(sentence, [*prefix, *filter(None, required), end], size)
-            for sentence, prefix, required in zip(
-                sentences, prefixes or none, constraints or none, strict=True
-            )
+            for sentence, prefix, required in rows
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
@@ -184,9 +183,8 @@ class Worker:
             rules: options of the search.
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
-            numbers: numbers of the sentences, on which samples depend; None counts from 0.
-            constraints: for each sentence, ids of the tokens that its translations must have; 0
-                ends a constraint.
+            numbers: of the sentences, on which samples depend; None counts from 0.
+            constraints: ids of the tokens that each translation must have; 0 ends a constraint.
         """
         machine = self._machine
         check_prefixes(prefixes, machine.target_vocabulary)
@@ -321,12 +319,7 @@ def check_constraints(
     rules: Rules,
     machine: Machine,
 ) -> None:
-    """Refuse constraints that no translation can have; see :meth:`Worker.translate`.
-
-    Raises:
-        ConfigError: samples are to be drawn.
-        DataError: a token id that no translation has, or more tokens than a translation may have.
-    """
+    """Refuse constraints that no translation can have; see :meth:`Worker.translate`."""
     if rules.sampling:
         raise ConfigError("`--constraints` does not go with `--sampling`.")
     program, size = machine.program, machine.target_vocabulary

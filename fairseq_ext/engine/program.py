@@ -3,11 +3,7 @@
 A register is a matrix of floats; its phase says what a row stands for: a source token, a sentence,
 a hypothesis, or one of a fixed number of slots of a sentence. The encoder's operations run once for
 a batch of sentences, the decoder's once for every step. ``native/machine.c`` runs them; operations
-have the same names there.
-
-Several models that vote share one program: it has the operations of one model after another, and
-an output layer for each; the search takes the mean of their probabilities, like fairseq's
-``EnsembleModel``. In JSON, a program consists of lists of numbers, and names of operations.
+have the same names there. In an ensemble, a program has the operations of one model after another.
 """
 
 from __future__ import annotations
@@ -64,7 +60,6 @@ WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
 """Activation functions of fairseq's layers, with their numbers in engine.h."""
 
-
 BACKWARDS, CELLS = 1, 2
 """Flags of :attr:`Code.RECUR`: run from the last token to the first; be an LSTM, not a GRU."""
 
@@ -91,10 +86,7 @@ class Columns(NamedTuple):
     def cut(self, widths: Sequence[int]) -> list[Columns]:
         """Cut the columns into parts of these widths, from left to right."""
         begins = accumulate(widths, initial=self.offset)
-        return [
-            Columns(self.register, begin, width)
-            for begin, width in zip(begins, widths, strict=False)
-        ]
+        return [Columns(self.register, *part) for part in zip(begins, widths, strict=False)]
 
 
 NOTHING = Columns(-1, 0, 0)
@@ -151,11 +143,9 @@ class Matrix:
     """A matrix ``W [N, K]`` of a product or an embedding, or a plain table or vector.
 
     Attributes:
-        values: fp32; or int8, in ``units``.
+        values: fp32; or int8, in ``units`` of the rows.
         plain: whether it is read in fp32, row by row, such as gains, biases and positions.
-        recipe: how to compute it from the model's weights (:mod:`fairseq_ext.engine.recipes`);
-            constants are arrays in the recipe.
-        units: units of the rows of int8 values.
+        recipe: how to compute it from the model's weights (:mod:`fairseq_ext.engine.recipes`).
     """
 
     values: np.ndarray
@@ -193,7 +183,6 @@ class Signs:
         values: bits ``[N, at least K / 8]``, uint8, from the lowest bit of a byte; 0 is minus.
         levels: ``[N]``, fp32.
         inputs: K.
-        reading: the way in which inputs are read.
         name: name of the weight with these signs.
         plus: bits like ``values`` in which 1 is plus; used if some signs are 0.
     """
@@ -239,14 +228,11 @@ class Program:
     """The computation of a model; :class:`fairseq_ext.engine.writer.Writer` builds one.
 
     Attributes:
-        matrices: weights, by number.
-        shapes: shapes of the registers, by number.
-        encoder, decoder: operations.
-        caches: number of memories of past steps in the decoder.
-        outputs: the output layer; in an ensemble (:func:`merged`) one for each
-            model, and probabilities are the mean over models.
         symbols: the target's special symbols.
         longest_source, longest_target: most tokens, ``</s>`` included.
+        caches: number of memories of past steps in the decoder.
+        outputs: the output layer; in an ensemble one for each model, and probabilities are the
+            mean over models, as in fairseq's ``EnsembleModel``.
     """
 
     symbols: Symbols
@@ -278,12 +264,9 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 
 
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
-    """Join the programs of several models with the same target symbols.
+    """Join the programs of several models with the same target symbols into an ensemble.
 
-    Args:
-        programs: the programs; a single one is returned unchanged.
-        weights: the number of weights of each program, if they are kept outside its
-            ``matrices``. The ensemble numbers them program by program.
+    ``weights`` are the numbers of their weights, if these are kept outside of ``matrices``.
     """
     first, *rest = programs
     if not rest:
@@ -298,11 +281,10 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
         raise ConfigError("the engine has no ensembles of models with different target tokens.")
     source = min(model.longest_source for model in programs)
     target = min(model.longest_target for model in programs)
-    ensemble, number = Program(first.symbols, source, target), 0
+    ensemble = Program(first.symbols, source, target)
     counts = weights or [len(model.matrices) for model in programs]
-    for model, count in zip(programs, counts, strict=True):
+    for model, number in zip(programs, accumulate(counts, initial=0), strict=False):
         _append(ensemble, model, number)
-        number += count
     return ensemble
 
 
@@ -320,12 +302,8 @@ def _append(ensemble: Program, model: Program, weights: int) -> None:
         ints = list(old.ints)
         if old.code in CACHED and ints[1] >= 0:
             ints[1] += caches
-        return old._replace(
-            out=place(old.out),
-            inputs=tuple(map(place, old.inputs)),
-            weights=tuple(map(weight, old.weights)),
-            ints=tuple(ints),
-        )
+        inputs, numbers = tuple(map(place, old.inputs)), tuple(map(weight, old.weights))
+        return Operation(old.code, place(old.out), inputs, numbers, tuple(ints), old.reals)
 
     ensemble.matrices += model.matrices
     ensemble.shapes += model.shapes
@@ -361,9 +339,7 @@ def encode_program(program: Program) -> dict[str, Any]:
 def decode_program(encoded: dict[str, Any]) -> Program:
     """Undo :func:`encode_program`; only the types of the parts are checked.
 
-    Raises:
-        DataError: a number is not whole where it must be, or too large for the machine.
-        KeyError, TypeError, ValueError: a part is missing or of another type.
+    Any of DataError, LookupError, TypeError, ValueError and OverflowError may be raised.
     """
     weight, bias = map(whole_number, encoded["output"])
     return Program(
@@ -385,21 +361,10 @@ def whole_number(value: Any) -> int:
     return value
 
 
-def number(value: Any) -> int | float:
-    """Return a number that fits into the machine's int32 or fp32; refuse any other value."""
-    if type(value) is not float:
-        return whole_number(value)
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(value)):
-            raise DataError("a number is out of range")
-    return value
-
-
 def _operation(code: str, out: Any, inputs: Any, weights: Any, ints: Any, reals: Any) -> Operation:
     numbers = (tuple(map(whole_number, values)) for values in (weights, ints))
-    return Operation(
-        Code[code], _columns(out), tuple(map(_columns, inputs)), *numbers, tuple(map(number, reals))
-    )
+    places = _columns(out), tuple(map(_columns, inputs))
+    return Operation(Code[code], *places, *numbers, tuple(map(float, reals)))
 
 
 def _columns(values: Any) -> Columns:

@@ -1,14 +1,12 @@
 """Check that a program and its weights can be run (numpy only).
 
 ``native/machine.c`` reads and writes memory as the program says, and checks nothing. So everything
-it relies on is proven first: operations have their operands, operands lie within registers that
-were written before, rows of registers stand for the same things, and each weight has the size and
-kind that its operation needs.
+it relies on is proven first: operands lie within registers that were written before, rows of
+registers stand for the same things, and each weight has the size and kind that its operation needs.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -52,6 +50,18 @@ MOST_NUMBERS = 1 << 22  # in registers, for a token; 48 layers, 8,192 wide insid
 MOST_SLOTS = 1 << 25  # numbers in registers for the slots of a sentence: 128 MiB
 MOST_OPERATIONS = 1 << 13  # of the encoder or the decoder; 48 layers have some 500
 
+OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
+OF_DECODER = {
+    *(Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.LSTM, Code.ADDITIVE),
+}
+
+
+def verify(program: Program, weights: Sequence[Packed]) -> None:
+    """Refuse a program that would, with these weights, read or write outside its memory."""
+    for number, weight in enumerate(weights):
+        _require(is_whole(weight), f"weight {number} has another size or kind than it says")
+    _Verifier(program, weights).run()
+
 
 def is_whole(weight: Packed) -> bool:
     """Return whether a weight has as many numbers as its kind and size need."""
@@ -65,29 +75,21 @@ def is_whole(weight: Packed) -> bool:
         parts = {"values": (number_type, rows * count(inputs))}
         parts |= {name: (BESIDE[name], rows) for name in beside}
     arrays = {n: x for n, x in weight._asdict().items() if isinstance(x, np.ndarray)}
-    sized = arrays.keys() == parts.keys() and all(
-        (array.dtype.name, array.size) == parts[name] and array.flags.c_contiguous
-        for name, array in arrays.items()
-    )
+    sizes = {name: (array.dtype.name, array.size) for name, array in arrays.items()}
+    if sizes != parts or not all(array.flags.c_contiguous for array in arrays.values()):
+        return False
     bound = inputs * 128 * 128
-    if weight.sums is not None:
-        sized = sized and inputs <= LONGEST_SUM and np.abs(weight.sums.astype(int)).max() <= bound
+    if weight.sums is not None and (
+        inputs > LONGEST_SUM or np.abs(weight.sums.astype(int)).max() > bound
+    ):
+        return False
     how, *levels = weight.reading
+    return how in READINGS and _are_finite(levels)
+
+
+def _are_finite(numbers: Sequence[float]) -> bool:
     with np.errstate(over="ignore"):
-        return sized and how in READINGS and bool(np.isfinite(np.float32(levels)).all())
-
-
-OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
-OF_DECODER = {
-    *(Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.LSTM, Code.ADDITIVE),
-}
-
-
-def verify(program: Program, weights: Sequence[Packed]) -> None:
-    """Refuse a program that would, with these weights, read or write outside its memory."""
-    for number, weight in enumerate(weights):
-        _require(is_whole(weight), f"weight {number} has another size or kind than it says")
-    _Verifier(program, weights).run()
+        return bool(np.isfinite(np.float32(numbers)).all())
 
 
 def _require(condition: object, fault: str) -> None:
@@ -102,12 +104,12 @@ class _Verifier:
         self.program, self.weights = program, weights
         self.written: list[np.ndarray] = []  # for each register, which columns were written
         self.heads: dict[int, int] = {}  # number of heads by register of transposed keys
-        self.caches: Counter[int] = Counter()
+        self.caches: list[int] = []  # of the operations that have one
         self.decoding = False
 
     def run(self) -> None:
         """Check encoder, decoder, output layers and symbols."""
-        self._check_numbers()
+        self._check_sizes()
         program = self.program
         for self.decoding, operations in ((False, program.encoder), (True, program.decoder)):
             side = "decoder" if self.decoding else "encoder"
@@ -126,14 +128,12 @@ class _Verifier:
             self.read(layer.result, Phase.HYPOTHESES)
             self.product(layer.weight, layer.result.width, vocabulary)
             self.vector(layer.bias, vocabulary, optional=True)
-        _require(
-            all(0 <= symbol < vocabulary for symbol in program.symbols), "a symbol is no token"
-        )
-        caches = sorted(self.caches.elements())
-        counted = len(caches) == program.caches and caches == list(range(len(caches)))
+        are_tokens = all(0 <= symbol < vocabulary for symbol in program.symbols)
+        _require(are_tokens, "a symbol is no token")
+        counted = sorted(self.caches) == list(range(len(self.caches)))
+        counted = counted and len(self.caches) == program.caches
         _require(counted, "its caches are not one for each operation")
-        embeds = any(operation.code is Code.EMBED for operation in program.encoder)
-        _require(embeds, "its encoder reads no tokens")
+        _require(program.source_tables, "its encoder reads no tokens")
 
     def _vocabulary(self) -> int:
         layers = self.program.outputs
@@ -141,7 +141,7 @@ class _Verifier:
         _require(has_layer, "it has no output layer")
         return self.weights[layers[0].weight].outputs
 
-    def _check_numbers(self) -> None:
+    def _check_sizes(self) -> None:
         """Check limits of lengths and registers that concern no single operation."""
         program = self.program
         for name in ("longest_source", "longest_target"):
@@ -150,9 +150,8 @@ class _Verifier:
         for width, phase, rows in program.shapes:
             _require(1 <= width <= widest, "a register is too wide")
             _require(phase in iter(Phase), "a register has an unknown phase")
-            _require(rows == 0 or phase == Phase.SLOTS, "a register has a number of rows")
-            _require(0 <= rows <= MOST, "a register has too many rows")
-            _require(rows or phase != Phase.SLOTS, "a register has no rows")
+            fits = 1 <= rows <= MOST if phase == Phase.SLOTS else rows == 0
+            _require(fits, "a register has another number of rows than its phase allows")
         models = max(1, len(program.outputs))  # in an ensemble
         for operations in (program.encoder, program.decoder):
             _require(len(operations) <= MOST_OPERATIONS * models, "its operations are too many")
@@ -169,8 +168,7 @@ class _Verifier:
         _require(counts == OPERANDS[op.code], "it has other operands")
         _require(op.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not here")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
-        with np.errstate(over="ignore"):
-            _require(np.isfinite(np.float32(op.reals)).all(), "a factor is not finite")
+        _require(_are_finite(op.reals), "a factor is not finite")
         out = self.within(op.out)
         _require((out.phase == Phase.HYPOTHESES) == self.decoding, "it writes into the other part")
         _require(op.out.register not in self.heads, "it writes into transposed keys")
@@ -225,9 +223,9 @@ class _Verifier:
             self.plain(number, size)
 
     def cache(self, number: int) -> None:
-        """Count a use of a memory of past steps, given its number."""
+        """Note that an operation has this memory of past steps."""
         if self.decoding:
-            self.caches[number] += 1
+            self.caches.append(number)
 
     def divides(self, parts: int, *widths: int) -> None:
         """Check that widths can be cut into ``parts`` heads or groups."""
@@ -281,16 +279,18 @@ class _Verifier:
             self.vector(number, op.out.width // groups)
         _require(eps >= 0, "its epsilon is negative")
 
-    def check_binarize(self, op: Operation) -> None:
-        self.beside(op.inputs[0], op.out, op.out.width)
-        self.divides(op.ints[0], op.out.width)
-
     def check_add(self, op: Operation) -> None:
         for x in op.inputs:
             self.beside(x, op.out, op.out.width)
 
+    check_gate = check_add
+
+    def check_binarize(self, op: Operation) -> None:
+        self.check_add(op)
+        self.divides(op.ints[0], op.out.width)
+
     def check_activate(self, op: Operation) -> None:
-        self.beside(op.inputs[0], op.out, op.out.width)
+        self.check_add(op)
         _require(op.ints[0] in ACTIVATIONS.values(), "its activation is unknown")
 
     def check_transpose(self, op: Operation) -> None:
@@ -299,10 +299,8 @@ class _Verifier:
         self.beside(keys, op.out, op.out.width)
         self.divides(heads, keys.width)
         fills_register = (op.out.offset, op.out.width) == (0, self.within(op.out).width)
-        _require(
-            fills_register and not self.written[op.out.register].any(),
-            "it needs a register of its own",
-        )
+        is_new = not self.written[op.out.register].any()
+        _require(fills_register and is_new, "it needs a register of its own")
         self.heads[op.out.register] = heads
 
     def check_attend(self, op: Operation) -> None:
@@ -312,8 +310,7 @@ class _Verifier:
     def check_attend_past(self, op: Operation) -> None:
         heads, cache, how = op.ints
         _require(how in WEIGHTS.values(), "its sum is of an unknown kind")
-        for x in op.inputs:
-            self.beside(x, op.out, op.out.width)
+        self.check_add(op)
         self.divides(heads, op.out.width)
         self.cache(cache)
 
@@ -328,9 +325,8 @@ class _Verifier:
         out, matrix = self.within(op.out), self.weight(op.weights[0])
         fits = matrix.kind == PLAIN and matrix.outputs == out.rows
         _require(fits and out.phase == Phase.SLOTS, "its matrix has another size or kind")
-        _require(
-            matrix.inputs >= self.program.longest_source, "its matrix is too short for sentences"
-        )
+        fits = matrix.inputs >= self.program.longest_source
+        _require(fits, "its matrix is too short for sentences")
 
     def check_convolve(self, op: Operation) -> None:
         (logits, values), (heads, cache) = op.inputs, op.ints
@@ -347,9 +343,8 @@ class _Verifier:
     def check_taps(self, op: Operation) -> None:
         (x,), (_, cache, count) = op.inputs, op.ints
         self.beside(x, op.out)
-        _require(
-            count >= 1 and op.out.width == count * x.width, "its width is not one for each tap"
-        )
+        fits = count >= 1 and op.out.width == count * x.width
+        _require(fits, "its width is not one for each tap")
         self.window(op, cache)
 
     def check_filter(self, op: Operation) -> None:
@@ -406,5 +401,3 @@ class _Verifier:
         self.read(keys, Phase.TOKENS, width=query.width)
         self.read(values, Phase.TOKENS, width=op.out.width)
         self.vector(op.weights[0], query.width)
-
-    check_gate = check_add

@@ -1,8 +1,7 @@
 """Write a program with a method for each operation.
 
-Places are :class:`fairseq_ext.engine.program.Columns` of registers, ``x [rows, width]``. A method
-adds its operation to the encoder or the decoder, depending on the rows of its result, and returns
-the place of the result.
+A method adds its operation to the encoder or the decoder, depending on the rows of its result, and
+returns the columns ``[rows, width]`` of the result.
 """
 
 from __future__ import annotations
@@ -89,11 +88,6 @@ class Writer(Program):
         self.matrices.append(Matrix(values, plain, self.recipe(values)))
         return len(self.matrices) - 1
 
-    def signs(self, weight: Signs) -> int:
-        """Add a weight of signs, and return its index."""
-        self.matrices.append(weight)
-        return len(self.matrices) - 1
-
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
         """Add a register, and return all of its columns."""
         self.shapes.append(Shape(width, phase, rows))
@@ -148,9 +142,12 @@ class Writer(Program):
         out: Columns | None = None,
     ) -> Columns:
         """Compute ``f(x W^T + b) + added``; of the activations, only relu allows ``added``."""
-        signs = isinstance(weight, Signs)
-        out = self.like(x, len(weight.values if signs else weight)) if out is None else out
-        number = self.signs(weight) if signs else self.matrix(weight)
+        if isinstance(weight, Signs):
+            outputs, number = len(weight.values), len(self.matrices)
+            self.matrices.append(weight)
+        else:
+            outputs, number = len(weight), self.matrix(weight)
+        out = self.like(x, outputs) if out is None else out
         weights = (number, self.matrix(bias, plain=True))
         return self.write(Code.LINEAR, out, (x, added), weights, (self.activation(activation),))
 
@@ -207,12 +204,11 @@ class Writer(Program):
             scale: factor of the products; None for ``1 / √D``.
             shown: whether the weights over the source are the alignment.
             binary: one of :data:`WEIGHTS`, with values from :meth:`binarize`, by head.
-            out: columns to write to.
         """
         scale = (q.width // heads) ** -0.5 if scale is None else scale
         out = self.like(q, values.width) if out is None else out
         if self.phase(keys) is Phase.HYPOTHESES:
-            code, option = Code.ATTEND_PAST, self.cache()
+            code, option = Code.ATTEND_PAST, self.cache(keys)
         else:
             code = Code.ATTEND
             if self.phase(q) is Phase.HYPOTHESES:
@@ -236,8 +232,10 @@ class Writer(Program):
         weights = (self.matrix(v, plain=True),)
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
-    def cache(self) -> int:
-        """Add a memory of past steps, and return its index."""
+    def cache(self, x: Columns) -> int:
+        """Add a memory of the past rows of hypotheses; return its index, or -1 for other rows."""
+        if self.phase(x) is not Phase.HYPOTHESES:
+            return -1
         self.caches += 1
         return self.caches - 1
 
@@ -261,22 +259,20 @@ class Writer(Program):
         are ``[n, 2]``, taps and share of each.
         """
         out = self.like(values) if out is None else out
-        ints = (heads, self.cache() if self.phase(out) is Phase.HYPOTHESES else -1)
         weights = (self.matrix(kernels, plain=True),)
+        ints = (heads, self.cache(values))
         return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
 
     def taps(self, x: Columns, count: int) -> Columns:
         """Put side by side, for each row, the rows that a kernel of ``count`` taps reads there."""
         out = self.like(x, count * x.width)
-        cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
-        return self.write(Code.TAPS, out, (x,), ints=(1, cache, count))
+        return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
         """Convolve with a kernel for each head; ``kernels`` has the taps head by head."""
-        out = self.like(x)
-        cache = self.cache() if self.phase(out) is Phase.HYPOTHESES else -1
-        ints = (heads, cache, len(kernels) // heads)
-        return self.write(Code.FILTER, out, (x,), (self.matrix(kernels, plain=True),), ints)
+        ints = (heads, self.cache(x), len(kernels) // heads)
+        weights = (self.matrix(kernels, plain=True),)
+        return self.write(Code.FILTER, self.like(x), (x,), weights, ints)
 
     def recur(
         self,

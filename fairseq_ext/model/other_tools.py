@@ -13,7 +13,7 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerEncode
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.engine import unmodified
+from fairseq_ext.engine import compilers
 from fairseq_ext.model import huggingface_model, trained
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
@@ -177,7 +177,7 @@ def _require_stock(model: BaseFairseqModel, architecture: str, require: Require)
     for module in (*model.encoder.modules(), *model.decoder.modules()):
         package = type(module).__module__.partition(".")[0]
         require(package in ("torch", "fairseq"), f"architecture like `{architecture}`")
-    unmodified.require_no_additions(model)
+    compilers.require_no_additions(model)
     for name in model.state_dict():
         require(STATE.fullmatch(name), f"weight like `{name}`")
 

@@ -34,7 +34,6 @@ from fairseq_ext.engine.program import (
     Signs,
     decode_program,
     encode_program,
-    number,
     whole_number,
 )
 from fairseq_ext.engine.recipes import Evaluator
@@ -197,7 +196,7 @@ def _matrices(
             signs = Signs.packed(values, levels, ternary)
         if ternary is not (signs.plus is not None):
             raise DataError("an array is neither binary nor ternary")
-        yield replace(signs, reading=Reading(how, *map(number, sizes)))
+        yield replace(signs, reading=Reading(how, *map(float, sizes)))
 
 
 def require_agreement(
