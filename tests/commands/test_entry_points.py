@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
-from tests.support import forking
-from tests.support.harness import BIN, REPO, USER_DIR, fairseq, hypotheses, refused, run
+from tests.support.harness import BIN, REPO, USER_DIR, fairseq, forked, hypotheses, refused, run
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -225,25 +224,21 @@ def test_slurm(copy_data: Path, tmp_path: Path):
     scontrol.parent.mkdir()
     scontrol.write_text("#!/bin/sh\necho localhost\n")
     scontrol.chmod(0o755)
-    words = (BIN / "fairseq-train", copy_data, *FLAGS, "--weight-dropout", 0, "--dropout", 0)
+    words = (copy_data, *FLAGS, "--weight-dropout", 0, "--dropout", 0)
     words = (*words, "--max-update", 4, "--user-dir", USER_DIR, "--distributed-world-size", 2)
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     slurm = {"SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NNODES": "1", "SLURM_NTASKS": "2"}
-    slurm |= {**variables, "PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
+    slurm |= {"PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
     of_slurm = (*words, "--distributed-port", _free_port(), "--save-dir", tmp_path / "slurm")
 
-    def task(rank: str, **tasks: str) -> CompletedProcess[str]:
+    def task(rank: str, ok: bool = True, **tasks: str) -> CompletedProcess[str]:
         environment = {**slurm, "SLURM_PROCID": rank, "SLURM_LOCALID": rank, **tasks}
-        return forking.run([str(word) for word in of_slurm], None, None, 120, environment)
+        return run(forked("fairseq-train"), *of_slurm, ok=ok, timeout=120, **environment)
 
     with ThreadPoolExecutor(2) as tasks:
-        for done in tasks.map(task, "01"):
-            assert done.returncode == 0, done.stderr
-    ranks = (REPO / "tests" / "support" / "ranks.py", 2, _free_port())
-    command = [str(word) for word in (*ranks, *words, "--save-dir", tmp_path / "ranks")]
-    done = forking.run(command, None, None, 120, variables)
-    assert done.returncode == 0, done.stderr
+        list(tasks.map(task, "01"))
+    ranks = (REPO / "tests" / "support" / "ranks.py", 2, _free_port(), BIN / "fairseq-train")
+    run(forked("python"), *ranks, *words, "--save-dir", tmp_path / "ranks", timeout=120)
     last = "checkpoint_last.pt"
     assert same_weights(tmp_path / "slurm" / last, tmp_path / "ranks" / last)
-    done = task("0", SLURM_NTASKS="4")
+    done = task("0", ok=False, SLURM_NTASKS="4")
     refused(done, "`--distributed-world-size` must be the number of Slurm's tasks (4), but is 2.")

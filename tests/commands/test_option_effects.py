@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from fairseq import options
 
 import fairseq_ext
 from fairseq_ext.plugin.checks.ignored_options import IGNORED, ONLY_TASKS, ONLY_WITH, REFUSED
-from tests.support import forking
-from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus
+from tests.support.harness import USER_DIR, binarize, digits_corpus, forked
 from tests.support.trainings import ARCHITECTURES, TRAINING, training_state
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -194,20 +194,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("effects")
     binarize(digits_corpus(folder / "text", train=60, valid=20, test=20), folder / "bin")
     words = ("--save-dir", folder / "model", *TRAIN, "--max-epoch", 12)
-    forked("fairseq-train", folder / "bin", *words, cwd=folder)
+    run_any("fairseq-train", folder / "bin", *words, cwd=folder)
     return folder
 
 
-def forked(*words: object, cwd: Path, stdin: str | None = None) -> Any:
-    script, *arguments = (*words, "--user-dir", USER_DIR)
-    command = [str(BIN / str(script)), *map(str, arguments)]
-    return forking.run(command, cwd, stdin, 300, {**os.environ, "OMP_NUM_THREADS": "1"})
+def run_any(name: str, *words: object, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess:
+    """Run a command that may end well or not."""
+    command = [forked(name), *map(str, words), "--user-dir", str(USER_DIR)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=cwd, input=stdin, capture_output=True, text=True, timeout=300, env=variables
+    )
 
 
 def observe(folder: Path, work: Path, command: str, *words: object) -> dict[str, Any]:
     """What a run prints, writes and learns, without clocks, paths and its list of settings."""
     work.mkdir()
-    stdin = None
+    stdin = ""
     bin_path, model = folder / "bin", folder / "model" / "checkpoint_last.pt"
     if command == "train":
         words = (bin_path, "--save-dir", work / "save", *TRAIN, *words)
@@ -224,7 +227,7 @@ def observe(folder: Path, work: Path, command: str, *words: object) -> dict[str,
             words = (*words, "--max-tokens", 200)
         stdin = (folder / "text" / "test.src").read_text()
     words = tuple(model if word == "MODEL" else word for word in words)
-    done = forked(f"fairseq-{command}", *words, cwd=work, stdin=stdin)
+    done = run_any(f"fairseq-{command}", *words, cwd=work, stdin=stdin)
     lines = (done.stdout + done.stderr).replace(str(work), "").splitlines()
     unsettled = [line for line in lines if not re.search(r"no effect|'_name'|Namespace\(", line)]
     files = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 import torch
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
-from tests.support import forking
-from tests.support.harness import BIN, USER_DIR, binarize, digits_corpus, fairseq
+from tests.support.harness import BIN, REPO, USER_DIR, binarize, digits_corpus, fairseq, forked, run
 from tests.support.trainings import ARCHITECTURES, TRAINING, same_state, training_state
 
 pytestmark = pytest.mark.system
@@ -28,7 +26,6 @@ RECOMPUTED = {
     "bmt": ("--arch", "bmt_tiny"),
 }
 RECORDER = """
-import os
 import fairseq_ext
 from fairseq.tasks.fairseq_task import FairseqTask
 
@@ -52,11 +49,7 @@ FairseqTask.begin_epoch = begin_epoch
 def train(folder: Path, *options: object, plugin: Path = USER_DIR) -> CompletedProcess[str]:
     """Train with two processes to the end."""
     words = (BIN / "fairseq-train", *options, "--save-dir", folder, "--user-dir", plugin)
-    ranks = Path(forking.__file__).with_name("ranks.py")
-    command = [str(word) for word in (ranks, 2, _free_port(), *words)]
-    done = forking.run(command, None, None, 600, {**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    return run(forked("python"), REPO / "tests/support/ranks.py", 2, _free_port(), *words)
 
 
 def end(folder: Path) -> dict:

@@ -1,83 +1,164 @@
-"""The tests' side of ``preloaded.py``: ``subprocess.run`` for a console script, by a fork."""
+"""Console scripts as forks of one process that has imported fairseq, and changes nothing in it.
+
+Imports take seconds, most of what a tiny command costs. A fork has them already, and then runs the
+script itself: its own arguments, folder, environment, streams, plugin import and exit. What a
+*fresh* interpreter does is tested by the quickstart, which starts every command.
+
+`programs` gives a folder for PATH. Each program in it asks the process for a fork, by a packet of
+JSON with its standard streams, and passes on how the fork has ended.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import select
 import shlex
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support import forked_command
+LONGEST = 1 << 17  # bytes of a request
 
 
 @functools.cache
-def _server(owner: int) -> tuple[subprocess.Popen, Path]:
-    """Start the server of the process ``owner``, with which it ends, and its folder with it."""
+def programs(owner: int) -> Path:
+    """A folder with fairseq's commands and ours, and python for scripts.
+
+    Args:
+        owner: number of the calling process, with which the process to fork from and the folder go.
+    """
+    import subprocess
+    import tempfile
+
     folder = Path(tempfile.mkdtemp(prefix="forking-"))
-    program = Path(__file__).with_name("preloaded.py")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(64)
-        server = subprocess.Popen(
-            [sys.executable, program, str(listener.fileno()), folder],
+        subprocess.Popen(
+            [sys.executable, __file__, "serve", str(listener.fileno()), folder],
             pass_fds=[listener.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-    return server, folder
-
-
-@functools.cache
-def programs(owner: int) -> Path:
-    """A folder for PATH: fairseq's commands and ours, and python for scripts, each by a fork."""
-    _, folder = _server(owner)
     (folder / "bin").mkdir()
     scripts = Path(sys.executable).parent
     for script in [scripts / "python", *scripts.glob("fairseq-*")]:
-        words = [sys.executable, "-IS", forked_command.__file__, folder / "socket", script]
+        words = [sys.executable, "-IS", __file__, "ask", folder / "socket", script]
         program = folder / "bin" / script.name
         program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
         program.chmod(0o755)
     return folder / "bin"
 
 
-def run(
-    words: Sequence[str],
-    cwd: Path | None,
-    stdin: str | None,
-    timeout: float,
-    environment: Mapping[str, str],
-) -> subprocess.CompletedProcess[str]:
-    """Run a script of Python as ``subprocess.run(words, capture_output=True, text=True)`` does."""
-    _, folder = _server(os.getpid())
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as source,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
-        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
-    ):
-        source.write(stdin or "")
-        source.seek(0)
-        streams = [source.fileno(), out.fileno(), err.fileno()]
-        connection, process = forked_command.request(
-            str(folder / "socket"), words, str(cwd or Path.cwd()), environment, streams
-        )
-        with connection:
-            connection.settimeout(timeout)
-            try:
-                status = json.loads(connection.recv(64))
-            except TimeoutError:
-                os.kill(process, signal.SIGKILL)
-                connection.settimeout(None)
-                connection.recv(64)
-                raise subprocess.TimeoutExpired(words, timeout) from None
-        for stream in (out, err):
-            stream.seek(0)
-        return subprocess.CompletedProcess(words, status, out.read(), err.read())
+def ask(address: str, program: str, *arguments: str) -> None:
+    """Have a fork run a console script, or python a script of its own; end as the fork has."""
+    words = [program, *arguments]
+    if program.endswith("/python"):
+        if not arguments or not arguments[0].endswith(".py"):
+            os.execv(program, words)
+        del words[0]
+    content = {"words": words, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(address)
+        request = json.dumps({**content, "group": os.getpgrp()}).encode()
+        socket.send_fds(connection, [request], [0, 1, 2])
+        process = json.loads(connection.recv(64))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: os.kill(process, number))
+        status = json.loads(connection.recv(64))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+def serve(listener: socket.socket) -> bool:
+    """Answer requests until standard input ends; true in a fork, which has a command to run."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that answer
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+        client = listener.accept()[0]
+        if os.fork():
+            client.close()
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        listener.close()
+        message, streams, _, _ = socket.recv_fds(client, LONGEST, 3)
+        child = os.fork()
+        if child == 0:
+            client.close()
+            become(json.loads(message), streams)
+            return True
+        for stream in streams:
+            os.close(stream)
+        client.sendall(json.dumps(child).encode())
+        if client in select.select([client, os.pidfd_open(child)], [], [])[0]:
+            os.kill(child, signal.SIGKILL)  # who has asked is gone
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        client.sendall(json.dumps(status).encode())
+        os._exit(0)
+    return False
+
+
+def become(request: dict, streams: list[int]) -> None:
+    """Take over the streams, folder, environment and arguments of a request."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    with contextlib.suppress(PermissionError):  # of another session
+        os.setpgid(0, request["group"])  # so that who ends the caller's group ends it too
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = request["words"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+
+
+def preload() -> None:
+    """Import what a training and a translation import, before the first fork."""
+    import gc
+    import logging
+
+    import fairseq
+    import fairseq.sequence_generator  # noqa: F401
+    import torch._dynamo  # noqa: F401  (torch's optimizers do it, in a second and a half)
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    # Hydra's parser learns its grammar from what it reads, and fairseq asks it for every option.
+    OverridesParser.create().parse_overrides(["a.b='c d'", "a.b=1e-3", "a.b=[1,2]", "a=null"])
+    # Most modules of ours, none of which changes anything before `register()` is called.
+    import fairseq_ext.plugin.patches  # noqa: F401
+
+    # A line that `import fairseq` logs has set logging up; the commands do it in their own way.
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    gc.freeze()  # or a fork's collector would write to, and so copy, all that they share
+
+
+def main() -> None:
+    import runpy
+    import shutil
+
+    mode, *arguments = sys.argv[1:]
+    if mode == "ask":
+        ask(*arguments)
+    preload()
+    descriptor, folder = arguments
+    if not serve(socket.socket(fileno=int(descriptor))):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

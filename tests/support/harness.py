@@ -44,31 +44,31 @@ def run(
     words = [str(word) for word in command]
     interpreted = words[0] in ("python", sys.executable)
     own_script = interpreted and Path(words[1]).parent == REPO / "recipes"
-    forked = (own_script or words[0].startswith("fairseq-")) and not environment and not FRESH
-    if own_script and forked:
-        del words[0]
+    if (own_script or words[0].startswith("fairseq-")) and not environment and not FRESH:
+        words[0] = forked(Path(words[0]).name)
     elif (BIN / words[0]).exists():
         words[0] = str(BIN / words[0])
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    if forked:
-        done = forking.run(words, cwd, stdin, timeout, variables)
-    else:
-        done = subprocess.run(
-            words,
-            cwd=cwd,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env=variables,
-            check=False,
-        )
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        input=stdin or "",
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        check=False,
+    )
     report = f"{' '.join(words)}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
     if ok:
         assert done.returncode == 0, report
     else:
         assert done.returncode > 0, report
     return done
+
+
+def forked(name: str) -> str:
+    """The path of a program that runs in a fork of a process with fairseq."""
+    return str(forking.programs(os.getpid()) / name)
 
 
 def wait_for(

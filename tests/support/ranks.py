@@ -1,6 +1,6 @@
 """A job of N processes, as a cluster starts them: `ranks.py N PORT SCRIPT ARGUMENTS …`.
 
-Each process is a fork of this one, which is itself a fork of `preloaded.py`, so that none of them
+Each process is a fork of this one, which may itself be a fork of `forking.py`, so that none of them
 has to import fairseq.
 """
 
