@@ -1,8 +1,7 @@
 """Readers under arbitrary input: how it is made, what each may do, and how that is watched.
 
 Texts and bytes are nearly right: lines of a grammar, and damage to valid examples. Every generator
-takes its choices from a ``Random``, which hypothesis hands out.
-
+takes its choices from a ``Random``.
 A reader may accept an input, or refuse it with one line that names the file. Any other exception, a
 write outside its folder, a started process and a connection are failures; so are ten seconds for
 one input, and memory above the limit of ``MEMORY``.
@@ -27,9 +26,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-
 from fairseq_ext.utils.errors import FairseqExtError
 from tests.soak.report import Report, parser
 
@@ -41,8 +37,6 @@ SECONDS = 10  # for one input
 SHOWN = 20  # failures described
 MEMORY = 1 << 30  # bytes of address space that reading may take
 LONGEST = 2_000  # characters of a message
-AT_ONCE = 20  # inputs from one seed
-BATCH = 1_000  # seeds; hypothesis remembers all of one run
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
 # Places of a path and of the descriptor of its folder among the arguments of an audit event.
 CHANGES = {
@@ -233,39 +227,18 @@ def _too_long(*_: object) -> None:
     raise TooLong(f"more than {SECONDS} s")
 
 
-def fuzz(reader: Reader, count: int, *, first: int | None = None) -> Outcome:
-    """Read at least ``count`` inputs.
-
-    Args:
-        reader: whom.
-        count: how many.
-        first: hypothesis draws seeds of ``Random`` from this one on, which is quick; None lets it
-            draw every choice in the inputs itself, always the same ones.
-    """
+def fuzz(reader: Reader, count: int, seed: int = 1) -> Outcome:
+    """Let a reader read so many inputs."""
     outcome = Outcome()
     previous = signal.signal(signal.SIGALRM, _too_long)
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where a file is written quickly
     with tempfile.TemporaryDirectory(dir=memory) as name:
         outside = Path(name).resolve()
         folder = outside / "folder"
-
-        at_once = 1 if first is None else AT_ONCE
-
-        def attempt(draw: Random) -> None:
-            for _ in range(min(at_once, count - outcome.inputs)):
-                _read_once(reader, reader.inputs(draw), folder, outcome)
-
+        draw = Random(seed)
         try:
-            while outcome.inputs < count:
-                run = settings(
-                    max_examples=min(BATCH, -(-(count - outcome.inputs) // at_once)),
-                    derandomize=first is None,
-                    database=None,
-                    deadline=None,
-                    phases=[Phase.generate],
-                    suppress_health_check=list(HealthCheck),
-                )(given(st.randoms(use_true_random=first is not None))(attempt))
-                (run if first is None else seed(first + outcome.inputs)(run))()
+            for _ in range(count):
+                _read_once(reader, reader.inputs(draw), folder, outcome)
         finally:
             signal.signal(signal.SIGALRM, previous)
         left = sorted(path.name for path in outside.iterdir() if path != folder)
@@ -349,14 +322,14 @@ def _readers(part: str) -> list[Reader]:
     return importlib.import_module(f"tests.soak.{part}").readers()
 
 
-def _measured(part: str, name: str, count: int, first: int) -> dict[str, Any]:
+def _measured(part: str, name: str, count: int, seed: int) -> dict[str, Any]:
     """One reader in this process, whose memory is limited; a row of the report."""
     (reader,) = [candidate for candidate in _readers(part) if candidate.name == name]
-    fuzz(reader, 50, first=first)  # whatever is imported late, and grows once
+    fuzz(reader, 50, seed)  # whatever is imported late, and grows once
     before, _ = _resident()
     _limit_memory()
     began = time.monotonic()
-    outcome = fuzz(reader, count, first=first)
+    outcome = fuzz(reader, count, seed)
     return {
         "check": reader.name,
         "count": outcome.inputs,

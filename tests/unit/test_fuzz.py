@@ -13,24 +13,19 @@ from fairseq_ext.evaluation import outputs, training_log
 from fairseq_ext.text import check_merges
 from fairseq_ext.utils.errors import DataError, printable
 from fairseq_ext.utils.json_files import parse_json, read_json
-from tests.support.harness import write_lines
-
-pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 from tests.soak import fuzz_binary, fuzz_readers, fuzzing
+from tests.support.harness import write_lines
 
 READERS = {reader.name: reader for reader in fuzz_readers.readers() + fuzz_binary.readers()}
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_documented_errors_only(name: str) -> None:
-    by_hypothesis = fuzzing.fuzz(READERS[name], 40)  # which draws every choice, and the edges first
-    by_seed = fuzzing.fuzz(READERS[name], 400, first=1)
-    for outcome in (by_hypothesis, by_seed):
-        assert not outcome.failed, "\n".join(outcome.failures)
-    assert by_seed.inputs == 400
-    assert by_seed.accepted + by_seed.refused.total() == 400
-    assert by_seed.accepted >= 2
-    assert by_seed.refused.total() >= 40
+    outcome = fuzzing.fuzz(READERS[name], 400)
+    assert not outcome.failed, "\n".join(outcome.failures)
+    assert outcome.accepted + outcome.refused.total() == 400
+    assert outcome.accepted >= 2
+    assert outcome.refused.total() >= 40
 
 
 # ---- one by one ----------------------------------------------------------------------------------
