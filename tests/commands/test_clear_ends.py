@@ -164,21 +164,13 @@ def interrupted(
 
 
 CASES = {
-    "training": (signal.SIGINT, True, (), False),
     "training-with-a-worker": (signal.SIGINT, True, ("--num-workers", 1), False),
-    "validation": (signal.SIGTERM, False, (), False),
     "saving": (signal.SIGTERM, False, (), True),
-    "training-in-two": (signal.SIGTERM, False, ("--distributed-world-size", 2), False),
     "saving-in-two": (signal.SIGINT, True, ("--distributed-world-size", 2), True),
 }
 
 
-LONG = {"training", "validation", "training-in-two"}  # their like is among the others
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_interruption(copy_data: Path, tmp_path: Path, case: str):
     number, group, options, checkpoint = CASES[case]
     where = case.partition("-")[0]

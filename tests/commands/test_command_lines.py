@@ -63,12 +63,8 @@ TRAIN = {
     "no-optimizer": (("--optimizer", NONE), "`--optimizer` is missing; give for example"),
     "no-batch": (("--max-tokens", NONE), "`--max-tokens` or `--batch-size` is missing"),
     "negative-rate": (("--lr", -1), "`--lr` must be at least 0, but is -1."),
-    "no-update": (("--update-freq", 0), "`--update-freq` must be at least 1, but is 0."),
     "arch": (("--arch", "gru_atention"), "is `gru_atention`; did you mean `gru_attention`?"),
     "task": (("--task", "translaton"), "is `translaton`; did you mean `translation`"),
-    "criterion": (("--criterion", "cross_entopy"), "did you mean `cross_entropy`"),
-    "optimizer": (("--optimizer", "adamm"), "did you mean `adam`"),
-    "scheduler": (("--lr-scheduler", "inverse_sqr"), "did you mean `inverse_sqrt`?"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
     "sharded-composite": (
         ("--zero-sharding", "os", "--optimizer", "composite"),
@@ -91,7 +87,6 @@ TRAIN = {
         ("--task", "multilingual_translation"),
         "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
     ),
-    "no-translation": (("--arch", "transformer_lm"), "`--arch transformer_lm` does not"),
     "no-bleu": (("--best-checkpoint-metric", "bleu"), "bleu` must have `--eval-bleu`."),
     "direction": (
         ("--best-checkpoint-metric", "accuracy"),
@@ -102,14 +97,10 @@ TRAIN = {
         "`--total-num-update` is missing, but `--lr-scheduler polynomial_decay` needs it.",
     ),
     "in-words-of-fairseq": (("--optimizer", "lamb"), "Please install apex to use LAMB optimizer"),
-    "in-words-of-torch": (("--dropout", 7), "dropout probability has to be between 0 and 1"),
 }
-LONG = {"criterion", "optimizer", "scheduler", "no-update", "no-translation", "in-words-of-torch"}
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.long if case in LONG else ()) for case in TRAIN]
-)
+@pytest.mark.parametrize("case", TRAIN)
 def test_train(copy_data: Path, tmp_path: Path, case: str):
     options, complaint = TRAIN[case]
     done = fairseq("train", *training(copy_data, tmp_path / "run", *options), ok=False)

@@ -247,10 +247,14 @@ def test_a_system_is_read_from_one_word() -> None:
     )
     assert compare.parse_system("a=b") == compare.System("a", (Path("b"),))
     assert compare.parse_system("a=text:b") == compare.System("a", (Path("b"),), plain=True)
+    several = compare.parse_system("x=text:a,b,log=train.log")
+    paths = (Path("a"), Path("b"))
+    assert several == compare.System("x", paths, log=Path("train.log"), plain=True)
 
 
 @pytest.mark.parametrize(
-    "argument", ["x", "=x", "x=", "x=text:", "a=b,log=", "a=b,log=c,log=d", "a=,log=c"]
+    "argument",
+    ["x", "=x", "x=", "x=text:", "a=b,log=", "a=b,log=c,log=d", "a=,log=c", "x=a,", "x=,a"],
 )
 def test_what_is_no_system_is_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match=f"but is `{argument}` instead"):

@@ -16,10 +16,9 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
-from fairseq_ext.evaluation import compare, significance, tables
+from fairseq_ext.evaluation import significance, tables
 from fairseq_ext.evaluation.bootstrap import bootstrap, bootstrap_of_means
 from fairseq_ext.evaluation.significance import Variances, bootstrap_p
-from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
 
@@ -211,14 +210,6 @@ def test_too_few_sentences_give_no_p():
         estimate = bootstrap(systems, text, "a", 100).estimates["b"]["BLEU"]
         assert (estimate.p, estimate.p_holm, estimate.difference.low) == (None, None, None)
         assert estimate.difference.value < 0
-
-
-def test_systems_of_several_runs_are_named_by_commas():
-    system = compare.parse_system("x=text:a,b,log=train.log")
-    assert system == compare.System("x", (Path("a"), Path("b")), log=Path("train.log"), plain=True)
-    for wrong in ("x=a,", "x=,a", "x=a,,b"):
-        with pytest.raises(ConfigError, match="NAME=GENERATED"):
-            compare.parse_system(wrong)
 
 
 @pytest.mark.system

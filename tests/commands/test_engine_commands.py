@@ -71,16 +71,6 @@ EXT = ("--task", "translation_ext")
 
 
 @pytest.mark.parametrize(
-    "options", [(*EXT, "--gnmt-lenpen", 0.6), ("--match-source-len", "--batch-size", 1)]
-)
-def test_lengths(copy_data: Path, copy_model: Path, tmp_path: Path, options: tuple):
-    theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
-    ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", "native")
-    assert "instead of the engine" not in log
-    require_same(ours, theirs)
-
-
-@pytest.mark.parametrize(
     "how", [("--sampling-topk", 3), ("--sampling-topp", 0.8), (*EXT, "--epsilon-sampling", 0.05)]
 )
 def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path, how: tuple):
@@ -127,20 +117,6 @@ def other_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "checkpoint_last.pt"
 
 
-@pytest.mark.parametrize("options", [("--print-alignment", "soft")])
-def test_several_models(
-    copy_data: Path, copy_model: Path, other_model: Path, tmp_path: Path, options: tuple
-):
-    """Of different architectures, with the mean of their attention, as fairseq translates."""
-    paths = f"{copy_model}:{other_model}"
-    theirs, _ = generated(copy_data, paths, tmp_path / "fairseq", *options)
-    ours, log = generated(copy_data, paths, tmp_path / "native", *options, "--engine", "native")
-    assert "instead of the engine" not in log
-    alone, _ = generated(copy_data, copy_model, tmp_path / "alone", *options, "--engine", "native")
-    assert [sentence.best.score for sentence in ours] != [sentence.best.score for sentence in alone]
-    require_same(ours, theirs)
-
-
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_translate(copy_data: Path, copy_model: Path, other_model: Path, ensemble: bool):
     lines = "1 2 3\n\n4 5\n9 9 9 9\n"
@@ -156,17 +132,6 @@ def test_translate(copy_data: Path, copy_model: Path, other_model: Path, ensembl
         assert float(our_row[2]) == pytest.approx(float(their_row[2]), abs=1e-4)
     equal = sum(our_row[3] == their_row[3] for our_row, their_row in zip(*columns, strict=True))
     assert equal >= len(columns[0]) - 1  # two may be tied
-
-
-@pytest.mark.parametrize("engine", ["native-bf16", "native-int8"])
-def test_rounded_weights(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str):
-    exact, _ = generated(copy_data, copy_model, tmp_path / "a", "--engine", "native")
-    ours, log = generated(copy_data, copy_model, tmp_path / "b", "--engine", engine)
-    assert "instead of the engine" not in log
-    scores = [[sentence.best.score for sentence in sentences] for sentences in (exact, ours)]
-    assert scores[0] != scores[1]
-    near = sum(abs(a - b) < 0.05 for a, b in zip(*scores, strict=True))
-    assert near > 40  # of 50; where candidates are close, the search takes another way
 
 
 def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: Path):
@@ -187,9 +152,3 @@ def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: 
     log = missing.stdout + missing.stderr
     assert log.count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
     assert lines[2] == [line for line in missing.stdout.splitlines() if line[:2] in ("H-", "P-")]
-
-
-def test_an_engine_that_does_not_exist(copy_data: Path, copy_model: Path):
-    done = fairseq("generate", copy_data, "--path", copy_model, "--engine", "fast", ok=False)
-    assert "--engine" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -163,12 +163,3 @@ def test_a_line_that_is_too_long(packed: Path):
     refused(done, message)
     out = without_torch("translate", "--path", packed, "--skip-long", stdin=long)
     assert out.split("\n")[1:] == ["", ""]
-
-
-def test_a_damaged_file(packed: Path, tmp_path: Path):
-    path = Path(shutil.copytree(packed, tmp_path / "m"))
-    data = bytearray((path / "model.safetensors").read_bytes())
-    data[-9000] ^= 4
-    (path / "model.safetensors").write_bytes(data)
-    for words in (("translate", "--model", path, "1"), ("describe", path)):
-        assert "its checksum is wrong" in error_line(*words)

@@ -130,8 +130,6 @@ def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
     ("option", "message"),
     [
         ("dataset.max_tokens=null", "`--max-tokens` or `--batch-size` is missing"),
-        pytest.param("common.fp16=true", "`--fp16` trains on a CUDA", marks=pytest.mark.long),
-        pytest.param("task.data=none", "none does not exist", marks=pytest.mark.long),
         ("+model.encoder_attention_heads=7", "`--encoder-attention-heads` must divide"),
     ],
 )
@@ -167,11 +165,7 @@ def test_python_m(copy_data: Path, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("number", "command"),
-    [
-        (signal.SIGINT, "torchrun"),
-        pytest.param(signal.SIGTERM, "torchrun", marks=pytest.mark.long),
-        (signal.SIGTERM, "hydra"),
-    ],
+    [(signal.SIGINT, "torchrun"), (signal.SIGTERM, "hydra")],
 )
 def test_interruption(
     copy_data: Path, conf: Path, tmp_path: Path, number: signal.Signals, command: str

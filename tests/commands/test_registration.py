@@ -42,14 +42,6 @@ def copy_of_user_dir(folder: Path) -> Path:
     return Path(shutil.copytree(USER_DIR, folder, ignore=shutil.ignore_patterns("__pycache__")))
 
 
-def test_relative_path():
-    assert architectures("user_dir", cwd=REPO) == ARCHITECTURES
-
-
-def test_plain_import(tmp_path: Path):
-    assert architectures("import", cwd=tmp_path) == ARCHITECTURES
-
-
 def test_symbolic_link_and_spaces(tmp_path: Path):
     copy_of_user_dir(tmp_path / "my plug ins" / "user dir")
     (tmp_path / "a link").symlink_to(tmp_path / "my plug ins" / "user dir")

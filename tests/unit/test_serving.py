@@ -557,8 +557,11 @@ def serve_settings(*words: str) -> Settings:
     return option_fields.from_args(Settings, parser.parse_args(["serve", *words]))
 
 
-def test_keys_that_no_request_could_hold(monkeypatch: pytest.MonkeyPatch):
+def test_keys_of_options_file_and_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Those that no request could hold are refused."""
     monkeypatch.delenv(serve.KEY, raising=False)
+    (tmp_path / "keys").write_text("one\n\ntwo\n")
+    assert serve._keys(serve_settings("m", "--api-key-file", f"{tmp_path}/keys")) == ["one", "two"]
     with pytest.raises(ConfigError, match=r"^`--api-key` must be UTF-8"):
         serve._keys(serve_settings("m", "--api-key", "k\udcff"))
     monkeypatch.setenv(serve.KEY, "k\udcff")
