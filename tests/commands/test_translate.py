@@ -165,25 +165,6 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
 
 
 @pytest.mark.system
-def test_scores_with_gnmts_length_penalty_are_those_of_fairseq_generate(
-    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search = ("--path", words / "model.pt", "--nbest", "5", "--gnmt-lenpen", "0.8")
-    done = fairseq("generate", words / "bin", *search, "--task", "translation_ext")
-    generated, details = tmp_path / "generated", tmp_path / "details"
-    generated.write_text(done.stdout, encoding="utf-8")
-    source = words / "bpe" / "test.src"
-    translate(words / "bin", *search, "--input", source, "--json", details, capsys=capsys)
-    candidates = [json.loads(line)["translations"] for line in read_lines(details)]
-    theirs = [sentence.hypotheses for sentence in outputs.read_generated(generated)]
-    tokens = [[candidate["tokens"] for candidate in best] for best in candidates]
-    assert tokens == [[hypothesis.text for hypothesis in best] for best in theirs]
-    for ours, best in zip(candidates, theirs, strict=True):
-        scores = [candidate["score"] for candidate in ours]
-        assert scores == pytest.approx([hypothesis.score for hypothesis in best], abs=1e-4)
-
-
-@pytest.mark.system
 def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
     words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

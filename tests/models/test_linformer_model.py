@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,17 @@ from torch import Tensor
 
 from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import fairseq, hypotheses
+from tests.support.harness import fairseq
 from tests.support.models import (
     LINFORMER,
     build,
     configuration,
     padded,
-    previous,
     random_sentences,
 )
 
 SOURCE = random_sentences([7, 3, 1, 5])
 TARGET = random_sentences([4, 6, 3, 2], seed=4)
-PADDED = ("--engine", "fairseq")  # the engine has no pads
 
 
 def parameters(flags: list[str], size: int = 30) -> int:
@@ -153,25 +150,6 @@ def test_given_embeddings_are_brought_to_the_left_edge_too() -> None:
     torch.testing.assert_close(from_embeddings["encoder_out"][0], expected)
 
 
-@pytest.mark.parametrize("junk", [math.nan, math.inf, 1e4])
-def test_pads_of_the_source_change_no_logits(junk: float) -> None:
-    """Pads reach neither the decoder's attentions nor the second layer of the encoder."""
-    model, _ = build(LINFORMER)
-    model = model.double()
-    source, target = padded(SOURCE, left=False), previous(padded(TARGET, left=False))
-    encoded = encode(model, source)
-    expected = model.decoder(target, encoded)[0]
-    pads = encoded["encoder_padding_mask"][0].t().unsqueeze(-1)
-    encoded["encoder_out"] = [encoded["encoder_out"][0].masked_fill(pads, junk)]
-    torch.testing.assert_close(model.decoder(target, encoded)[0], expected, rtol=0, atol=1e-12)
-
-    x = torch.randn(source.size(1), source.size(0), 32).double()
-    mask = encoded["encoder_padding_mask"][0]
-    for layer in model.encoder.layers:
-        clean, dirty = layer(x, mask), layer(x.masked_fill(pads, junk), mask)
-        torch.testing.assert_close(clean[~mask.t()], dirty[~mask.t()], rtol=0, atol=1e-12)
-
-
 def test_pads_beyond_the_projection_are_cut_and_words_are_refused() -> None:
     model, _ = build(LINFORMER)
     assert model.max_positions() == (22, 1024)
@@ -179,21 +157,6 @@ def test_pads_beyond_the_projection_are_cut_and_words_are_refused() -> None:
     assert encode(model, wide)["encoder_out"][0].size(0) == 22
     with pytest.raises(DataError, match=r"23 tokens is longer than `--linformer-max-len` \(22\)"):
         encode(model, padded(random_sentences([23, 3]), left=True))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@torch.no_grad()
-def test_encoder_is_finite_at_32768_tokens_in_half_precision(dtype: torch.dtype) -> None:
-    length = 32_768
-    flags = ["--linformer-max-len", str(length), "--max-source-positions", str(length)]
-    model, _ = build([*LINFORMER, *flags])
-    source = padded(random_sentences([length, 5]), left=True)
-    exact = encode(model, source)["encoder_out"][0]
-    actual = encode(model.to(dtype), source)["encoder_out"][0]
-    assert actual.dtype == dtype
-    assert actual.shape == (length, 2, 32)
-    torch.testing.assert_close(actual[:5].float(), exact[:5], rtol=0, atol=0.1)
-    assert actual[:, 0].isfinite().all()
 
 
 def test_task_limit_wins_where_it_is_smaller() -> None:
@@ -259,39 +222,6 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("--no-epoch-checkpoints", "--seed", 1),
     )
     return folder / "checkpoint_last.pt"
-
-
-@pytest.mark.system
-@pytest.mark.slow
-def test_commands_depend_on_neither_pads_nor_the_maximum_length(
-    copy_data: Path, trained: Path
-) -> None:
-    """fairseq-generate, by any batches and padding, and fairseq-interactive."""
-
-    def generate(*flags: object) -> list[str]:
-        command = ("generate", copy_data, "--path", trained, "--cpu", "--beam", 4, *PADDED)
-        return hypotheses(fairseq(*command, "--max-tokens", 1000, *flags).stdout)
-
-    together = generate()
-    assert len(set(together)) > 10
-    for flags in (
-        ("--task", "translation", "--left-pad-source"),
-        ("--task", "translation", "--required-seq-len-multiple", 8),
-        ("--model-overrides", "{'linformer_max_len': 50}"),
-        ("--model-overrides", "{'linformer_max_len': 12}"),
-    ):
-        assert generate(*flags) == together, flags
-    text = (copy_data.parent / "text" / "test.src").read_text()
-    interactive = fairseq(
-        *("interactive", copy_data, "--path", trained, "--cpu", "--beam", 4),
-        *("--buffer-size", 50, "--max-tokens", 1000, *PADDED),
-        stdin=text,
-    )
-    assert hypotheses(interactive.stdout) == together
-    models, _ = checkpoint_utils.load_model_ensemble(
-        [str(trained)], arg_overrides={"linformer_max_len": 50, "data": str(copy_data)}
-    )
-    assert models[0].max_positions()[0] == 50
 
 
 @pytest.mark.system

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw, dropout, is_active
 from fairseq_ext.muse import attention, convolution, reference
-from fairseq_ext.muse.attention import ROOM, DecoderState
+from fairseq_ext.muse.attention import DecoderState
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.convolution import (
     DynamicConvolution,
-    OrdinaryConvolution,
     band,
     convolve,
     taps_to_the_left,
@@ -178,20 +177,6 @@ def test_gate_of_one_kernel_is_one_and_of_several_starts_uniform() -> None:
     torch.testing.assert_close(module.gate_values(), torch.full((3,), 1 / 3))
 
 
-def test_pads_count_as_zero() -> None:
-    module, values = dynamic((3, 4), causal=False), tensor(7, 2, DIM)
-    mask = torch.zeros(2, 7, dtype=torch.bool)
-    mask[0, 4:] = True
-    mask[1, :3] = True
-    actual = module(values, mask)
-    torch.testing.assert_close(actual[:4, :1], module(values[:4, :1]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(actual[3:, 1:], module(values[3:, 1:]), rtol=0, atol=1e-12)
-    ordinary = random_(OrdinaryConvolution(DIM, 4, causal=False))
-    actual = ordinary(values, mask)
-    torch.testing.assert_close(actual[:4, :1], ordinary(values[:4, :1]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(actual[3:, 1:], ordinary(values[3:, 1:]), rtol=0, atol=1e-12)
-
-
 def test_kernel_dropout_scales_after_the_softmax() -> None:
     module = DynamicConvolution(DIM, HEADS, (3,), True, nn.Dropout(0.5)).double()
     values = tensor(50, 2, DIM)
@@ -313,27 +298,6 @@ def test_cross_attention_reads_the_blocks_input() -> None:
     for contexts, weights in calls[1:]:
         assert contexts.equal(calls[0][0])
         assert weights.equal(calls[0][1])
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_steps_equal_the_whole_at_each_position(variant: str, fused: bool) -> None:
-    """Beyond the cache's first room, two sentences with two rows each, one with pads."""
-    block = build(variant, True, fused=fused)
-    length = 2 * ROOM + 3
-    x, source = tensor(length, 4, DIM).detach(), tensor(5, 2, 5).detach()
-    pads = torch.tensor([[True, False, False, False, False], [False] * 5])
-    with torch.no_grad():
-        by_row = source.repeat_interleave(2, 1), pads.repeat_interleave(2, 0)
-        full, of_whole = block(x, None, causal_mask(length), block.source(by_row[0], by_row[1]))
-        shape = (1, block.cached_parts, 4, HEADS, DIM // HEADS)
-        state = DecoderState(shape, x, [block.source(source, pads)])
-        for t in range(length):
-            (cache,) = state.extend()
-            out, weights = block.step(x[t], cache, state.sources[0])
-            torch.testing.assert_close(out, full[t], rtol=0, atol=1e-12)
-            by_beam = of_whole[:, :, t].view(2, 2, HEADS, -1).transpose(1, 2)
-            torch.testing.assert_close(weights, by_beam, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("decoder", [False, True])

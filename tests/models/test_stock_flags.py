@@ -7,7 +7,6 @@ another run that must say the same.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.search import DiverseBeamSearch
 
-from tests.support.harness import BIN, binarize, digits_corpus, fairseq, run
+from tests.support.harness import binarize, digits_corpus, fairseq
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -170,19 +169,6 @@ def bits(forward: Twin, source: str, target: str, *paths: Path) -> list[float]:
     return outputs.gather(1, index).squeeze(1).log2().tolist()
 
 
-def greedy(forward: Twin, source: str, longest: int) -> str:
-    words: list[int] = []
-    while len(words) < longest:
-        best = forward(source, words)[-1]
-        best[forward.dictionary.pad()] = 0  # neither it nor an empty sentence is ever generated
-        if not words:
-            best[forward.dictionary.eos()] = 0
-        words.append(int(best.argmax()))
-        if words[-1] == forward.dictionary.eos():
-            break
-    return forward.dictionary.string(torch.tensor(words))
-
-
 def assert_same(actual: list[Sentence], other: list[Sentence]) -> None:
     """Assert equal texts, and equal scores but for rounding (both print four digits)."""
     assert [s.texts for s in actual] == [s.texts for s in other]
@@ -256,40 +242,6 @@ def test_an_ensemble_averages_probabilities(trained: Trained, forward: Twin) -> 
     assert len(scored) == TEST_LINES
 
 
-def test_prefix_size(trained: Trained) -> None:
-    def first(text: str) -> str:
-        return text.split()[0]
-
-    # Words are drawn, because the model's best first words may all be right anyway.
-    flags = ("--sampling", "--sampling-topk", 4, "--temperature", 5, "--beam", 1)
-    plain = trained.generate(*flags)
-    assert any(first(s.texts[0]) != first(s.reference) for s in plain)
-    led = trained.generate(*flags, "--prefix-size", 1, "--batch-size", 7)
-    assert [first(s.texts[0]) for s in led] == [first(s.reference) for s in led]
-    assert len(led) == TEST_LINES
-
-
-def test_greedy_search_up_to_a_length(trained: Trained, forward: Twin) -> None:
-    sentences = trained.generate("--beam", 1, "--max-len-b", 5)
-    assert [s.texts for s in sentences] == [[greedy(forward, s.source, 5)] for s in sentences]
-    lengths = {len(s.texts[0].split()) for s in sentences}
-    assert max(lengths) == 5
-    assert min(lengths) < 5
-
-
-def test_sampling_follows_the_seed(trained: Trained, forward: Twin) -> None:
-    # Among all symbols it could draw one that is not printed, such as <s>.
-    flags = ("--sampling", "--sampling-topk", 4, "--beam", 1, "--batch-size", 40, "--seed")
-    first, repeated, other = (trained.generate(*flags, seed) for seed in (3, 3, 4))
-    assert_same(first, repeated)
-    texts, other_texts = ([s.texts[0] for s in sentences] for sentences in (first, other))
-    assert texts != other_texts
-    assert texts != [s.texts[0] for s in trained.plain]
-    for sentence in first:
-        expected = bits(forward, sentence.source, sentence.texts[0])
-        assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
-
-
 def test_diverse_groups(trained: Trained) -> None:
     flags = ("--beam", 4, "--nbest", 4, "--diverse-beam-groups", 2)
     together = trained.generate(*flags, "--batch-size", 7)
@@ -332,18 +284,6 @@ def test_length_penalty_joined_words_and_longest_source(trained: Trained) -> Non
         assert not any("@@" in text for text in sentence.texts)
 
 
-def test_retained_dropout_changes_scores(trained: Trained) -> None:
-    dropped = trained.generate(
-        *("--retain-dropout", "--retain-dropout-modules", "GRUAttentionDecoder"),
-        *("--batch-size", 7, "--score-reference"),
-    )
-    changes = [
-        abs(sentence.scores[0] - other.scores[0])
-        for sentence, other in zip(dropped, trained.scored, strict=True)
-    ]
-    assert min(changes) > 1e-4
-
-
 # The other commands
 
 
@@ -357,28 +297,6 @@ def test_interactive_equals_generate(trained: Trained) -> None:
     assert [s.source for s in sentences] == [s.source for s in trained.plain]
     assert_same(sentences, trained.plain)
     assert [s.alignments for s in sentences] == [s.alignments for s in trained.twice]
-
-
-def losses(log: str) -> tuple[str, str]:
-    """The last validation loss in a log, with label smoothing and without."""
-    return re.findall(r"valid on 'valid' subset \|.*? loss ([\d.]+) \| nll_loss ([\d.]+)", log)[-1]
-
-
-HUB = """
-import sys
-import fairseq_ext
-fairseq_ext.register()
-from fairseq_ext.gru.model import GRUAttentionModel
-folder, data, *sentences = sys.argv[1:]
-model = GRUAttentionModel.from_pretrained(folder, "checkpoint_last.pt", data_name_or_path=data)
-print(*model.translate(sentences, beam=5), sep="\\n")
-"""
-
-
-def test_hub_equals_generate(trained: Trained) -> None:
-    sources = [s.source for s in trained.plain]
-    done = run(BIN / "python", "-c", HUB, trained.folder, trained.data, *sources)
-    assert done.stdout.splitlines() == [s.texts[0] for s in trained.plain]
 
 
 # Training
@@ -411,23 +329,6 @@ def test_one_update_whatever_the_batches(trained: Trained, tmp_path: Path) -> No
     tied = single["decoder.output_projection.weight"]
     assert tied.equal(single["decoder.embed_tokens.weight"])
     assert not tied.equal(single["encoder.embed_tokens.weight"])
-
-
-def test_shared_embeddings_in_bf16(trained: Trained, tmp_path: Path) -> None:
-    done = train(
-        *(trained.data, tmp_path, "--share-all-embeddings", "--bf16", "--optimizer", "adam"),
-        *("--lr", 0.01, "--max-tokens", 500, "--max-update", 60),
-    )
-    model = load(tmp_path / "checkpoint_last.pt")["model"]
-    table = model["encoder.embed_tokens.weight"]
-    assert table.bfloat16().float().equal(table)  # trained in bf16, stored in fp32
-    for name in ("decoder.embed_tokens.weight", "decoder.output_projection.weight"):
-        assert model[name].equal(table)
-    validation, _ = losses(done.stdout + done.stderr)
-    untrained = math.log2(len(table))
-    assert float(validation) < 0.8 * untrained
-    sentences = trained.generate(path=tmp_path / "checkpoint_last.pt")
-    assert len({s.texts[0] for s in sentences}) > TEST_LINES / 4
 
 
 def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_path: Path) -> None:

@@ -198,21 +198,6 @@ def test_a_bucket_of_one_length_has_its_number():
     assert labels == ["1", "2–3", "> 3"]
 
 
-def test_any_name_is_in_the_legend(monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
-    names = ["_x", "a" * 100]
-    buckets = (lengths.Bucket(1, 5, 3, dict.fromkeys(names, 50.0)),)
-    corpus_scores = dict.fromkeys(names, 50.0)
-    lengths.plot_lengths(lengths.LengthScores("BLEU", buckets, corpus_scores), tmp_path)
-    figures[0].draw_without_rendering()
-    (axes,) = figures[0].axes
-    shown = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert shown[0] == "_x (all: 50.00)"
-    assert "".join(shown[1].split()) == f"{names[1]}(all:50.00)"
-    assert axes.get_window_extent().height > 3 * figures[0].dpi
-
-
 def test_text_is_detokenized_for_sacrebleu(tmp_path):
     out = write_lines(tmp_path / "g", ["S-0\ta b", "H-0\t-1\tWell , it 's so !"])
     reference = write_lines(tmp_path / "ref", ["Well, it's so!"])

@@ -320,24 +320,6 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     )
 
 
-def test_families_of_any_name_are_in_the_legends(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = []
-    monkeypatch.setattr(scaling_plot, "save_picture", lambda figure, *_: figures.append(figure))
-    trained_models = [
-        Model(**{**vars(model), "family": "_x"}) for model in with_train_losses(models()[:24])
-    ]
-    groups = scaling_table.fit_groups(trained_models, BASE, resamples=100)
-    scaling_plot.plot_scaling(groups, BASE, "law")
-    scaling_plot.plot_training(groups, "law-training")
-    shown = [
-        [text.get_text() for text in axes.get_legend().get_texts()]
-        for figure in figures
-        for axes in figure.axes
-    ]
-    assert [len(names) for names in shown] == [2, 1]
-    assert all(name.startswith("_x") for names in shown for name in names)
-
-
 def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.json", models()[:24])
     run("fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "-o", tmp_path / "law.png")
