@@ -4,7 +4,7 @@
     python docs/make_reference.py --check    # status 1 if a page is not what the code says
 
 Everything comes from the registries, the dataclasses and the parsers, so that no option can be
-missed. `tests/unit/test_reference.py` runs the check.
+missed. `tests/unit/test_pages.py` runs the check.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from tests.support.engine import (
     together,
     worker_of,
 )
-from tests.support.forks import in_a_fork
+from tests.support.harness import in_a_fork
 
 DRAWS = 20_000
 SENTENCES = models.random_sentences(LENGTHS, size=SIZE)

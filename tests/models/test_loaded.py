@@ -26,7 +26,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.support import models
 from tests.support.bundles import edit, saved
 from tests.support.engine import sharpened
-from tests.support.forks import in_a_fork
+from tests.support.harness import in_a_fork
 
 LINES = ["W1 w2 w3", "", "w7", "w30 W5 w5 w9 w11 w2", "w4 unknown"]
 TARGETS = ["w3 w3", "w8", "", "w1 w2 w3 w4 w5 w6 unknown", "w9"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing
 import os
 import random
 import re
@@ -14,7 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from tests.support import forking
 
@@ -195,3 +198,21 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
     assert "Traceback" not in output
     for part in parts:
         assert str(part) in messages[0]
+
+
+# ---- forks ---------------------------------------------------------------------------------------
+
+
+def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
+    """The result of ``work`` in a child that is forked within ``at_the_fork``; it has a minute."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    forks = multiprocessing.get_context("fork")
+    child = forks.Process(target=lambda: sender.send(work()))
+    with at_the_fork or nullcontext():
+        child.start()
+    try:
+        assert receiver.poll(60), "the child hangs"
+        return receiver.recv()
+    finally:
+        child.kill()
+        child.join()

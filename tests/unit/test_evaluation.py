@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sacrebleu import CHRF
 
 from fairseq_ext.checkpoints import averaging
 from fairseq_ext.evaluation import outputs, plots, score, training_log
+from fairseq_ext.evaluation.breakdown import break_down, kinds_of, most_different
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
@@ -633,3 +635,98 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
 
 
 # The whole way, with the real commands
+
+
+# ---- scores by kind of sentence ------------------------------------------------------------------
+
+SOURCES = ["Ana wohnt ähnlich in Rom .", "Sie hat 3 Katzen .", "nein nein nein", "Was ?", "x " * 12]
+VARIED_REFERENCES = [
+    "Then Ana lives ähnlich .",
+    "She has 3 cats .",
+    "no no no",
+    "What ?",
+    "y " * 12,
+]
+SYSTEMS = {
+    "good": [["Ana lives in Rom .", "She has 3 dogs .", "no no no", "What ?", "y " * 11]],
+    "bad": [
+        ["Ana .", "a cat a cat a cat a cat", "no", "was ?", ""],
+        ["<unk> lives", "She has cats .", "nein nein nein", "who", "y"],
+    ],
+}
+TRAINING = ["no what then lives ähnlich .", *["she has 3 cats . ana"] * 12]
+
+
+def test_sentences_are_sorted_into_kinds():
+    kinds = kinds_of(VARIED_REFERENCES, SOURCES, TRAINING)
+    assert kinds == {
+        "0 to 10 words": [0, 1, 2, 3],
+        "11 to 20 words": [4],
+        "21 to 30 words": [],
+        "31 or more words": [],
+        "rarest word 0 times": [4],
+        "rarest word 1 to 9 times": [0, 2, 3],
+        "rarest word 10 to 99 times": [1],
+        "rarest word 100 or more times": [],
+        "with a number": [1],
+        "with a name": [0],
+    }
+    assert kinds_of(VARIED_REFERENCES)["with a name"] == [0]
+    assert kinds_of([line.lower() for line in VARIED_REFERENCES])["with a name"] == []
+    assert "0 to 20 characters" in kinds_of(["私は昨日、友達と一緒に学校へ行きました。"] * 3)
+
+
+def test_scores_are_those_of_sacrebleu_on_the_same_sentences():
+    result = break_down(VARIED_REFERENCES, SYSTEMS, SOURCES, TRAINING)
+    rows = kinds_of(VARIED_REFERENCES, SOURCES, TRAINING)
+    assert [kind.name for kind in result.kinds] == [name for name in rows if rows[name]]
+    for kind in result.kinds:
+        lines = rows[kind.name]
+        assert kind.sentences == len(lines)
+        references = [[VARIED_REFERENCES[i] for i in lines]]
+        for name, runs in SYSTEMS.items():
+            scores = [CHRF().corpus_score([t[i] for i in lines], references).score for t in runs]
+            assert kind.scores[name] == pytest.approx(sum(scores) / len(scores), abs=1e-9)
+
+
+def test_faults_are_counted_in_all_runs():
+    faults = break_down(VARIED_REFERENCES, SYSTEMS, SOURCES).faults
+    assert {fault: shares["bad"] for fault, shares in faults.items()} == {
+        "unknown words": 10,
+        "words three times in a row": 10,
+        "copies of the source": 20,  # "was ?" but for case, and "nein nein nein"
+        "no translation": 10,
+    }
+    assert {shares["good"] for shares in faults.values()} == {0}
+    assert "copies of the source" not in break_down(VARIED_REFERENCES, SYSTEMS).faults
+
+
+def test_most_different_sentences_come_first():
+    first, second = SYSTEMS["good"][0], SYSTEMS["bad"][0]
+    truth = {
+        i: abs(
+            CHRF().sentence_score(first[i], [VARIED_REFERENCES[i]]).score
+            - CHRF().sentence_score(second[i], [VARIED_REFERENCES[i]]).score
+        )
+        for i in range(5)
+    }
+    shown = most_different(first, second, VARIED_REFERENCES, count=3)
+    assert [i for i, *_ in shown] == sorted(truth, key=truth.get, reverse=True)[:3]
+    assert most_different(first, first, VARIED_REFERENCES) == []
+
+
+def test_the_command_shows_them(tmp_path: Path):
+    write_lines(tmp_path / "ref.en", VARIED_REFERENCES)
+    write_lines(tmp_path / "train.en", TRAINING)
+    for name, runs in SYSTEMS.items():
+        write_lines(tmp_path / name, runs[0])
+    systems = [word for name in SYSTEMS for word in ("--system", f"{name}=text:{name}")]
+    command = ("fairseq-ext", "compare", *systems, "--ref", "ref.en", "--differing", "bad")
+    refused = run(*command, cwd=tmp_path, ok=False)
+    assert "`--differing` goes with `--output` or `--json`" in refused.stderr
+    options = ("--kinds", "--training", "train.en", "-o", "table")
+    shown = run(*command, *options, cwd=tmp_path).stdout
+    assert "rarest word 10 to 99 times" in shown
+    page = (tmp_path / "table.md").read_text()
+    assert "| with a number | 1 | " in page
+    assert page.index("## Sentences that differ most") < page.index("bad, chrF")

@@ -15,8 +15,7 @@ from fairseq_ext import commands
 from fairseq_ext.base import wings
 from tests.support import quick
 from tests.support.harness import REPO, run
-from tests.support.house import House
-from tests.support.words import vague_names
+from tests.support.house import House, vague_names
 
 PACKAGE = REPO / "fairseq_ext"
 WINGS = wings.names()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import os
 import random
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from fairseq_ext.base import wings
+from fairseq_ext.commands import all_commands
 from fairseq_ext.evaluation.outputs import read_text
-from tests.support.harness import BIN, REPO, write_lines
+from tests.support.harness import BIN, REPO, run, write_lines
 
 README = (REPO / "README.md").read_text(encoding="utf-8")
 TROUBLES = (REPO / "docs/howto/troubleshooting.md").read_text(encoding="utf-8")
@@ -248,3 +252,124 @@ def test_results_stay_light_and_hold_nothing_that_no_page_mentions() -> None:
     for path in set(files) - shown:
         beside = {path.with_suffix(ending) for ending in (".png", ".json")}
         assert beside & shown, f"{path.relative_to(REPO)} is mentioned nowhere"
+
+
+# ---- docs/reference against the code -------------------------------------------------------------
+
+REFERENCE = REPO / "docs" / "reference"
+OURS = sorted(k for k, v in MODEL_REGISTRY.items() if v.__module__.startswith("fairseq_ext."))
+PICTURES = ("curves", "alignment", "lengths", "gates")
+
+
+def test_the_pages_are_what_the_code_says() -> None:
+    run(sys.executable, "docs/make_reference.py", "--check", cwd=REPO)
+
+
+def options_of(help_text: str) -> set[str]:
+    """Long options that a help text defines (not those it merely mentions)."""
+    options = re.findall(r"^ {2,4}(?:-\w(?: \S+)?, )?(--[a-z][a-z-]+)", help_text, re.MULTILINE)
+    return set(options) - {"--help", "--version"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*(command.name for command in all_commands()), *(f"plot {picture}" for picture in PICTURES)],
+)
+def test_every_option_of_a_command_is_listed(words: str) -> None:
+    options = options_of(run("fairseq-ext", *words.split(), "--help").stdout)
+    assert options or words in ("corpus", "plot", "user-dir")
+    page = (REFERENCE / "commands.md").read_text("utf-8")
+    section = page.partition(f"# fairseq-ext {words}\n")[2].partition("\n#")[0]
+    listed = set(re.findall(r"--[a-z][a-z-]+", section))
+    assert section
+    assert options - listed == set()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_option_of_a_model_is_listed(name: str) -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    MODEL_REGISTRY[name].add_args(parser)
+    options = {word for action in parser._actions for word in action.option_strings}
+    not_flags = {"_name", "max_source_positions", "max_target_positions", "max_positions"}
+    fields = MODEL_DATACLASS_REGISTRY[name].__dataclass_fields__.keys() - not_flags
+    assert {f"--{field.replace('_', '-')}" for field in fields} == options
+    page = (REFERENCE / "models.md").read_text("utf-8")
+    section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
+    assert {option for option in options if f"| `{option}` |" not in section} == set()
+
+
+def test_every_option_of_the_task_is_listed() -> None:
+    from fairseq_ext.generation.translation_ext import TranslationExtConfig
+
+    page = (REFERENCE / "tasks.md").read_text("utf-8")
+    for name in ("truncate_target", "source_bos", "random_batches", "epsilon_sampling"):
+        assert name in TranslationExtConfig.__dataclass_fields__
+        assert f"`--{name.replace('_', '-')}`" in page
+
+
+def test_every_corpus_has_its_licence() -> None:
+    page = (REFERENCE / "corpora.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| \w\w → \w\w \| (.*) \|$", page, re.M)
+    assert len(rows) >= 7
+    assert all(len(licence) > 20 for _, licence in rows)
+
+
+# ---- the site ------------------------------------------------------------------------------------
+
+QUESTIONS = {
+    "resume": "howto/own_text.html#stop-and-resume",
+    "fine-tune": "howto/finetune.html",
+    "citation": "cite.html",
+    "bibtex": "cite.html",
+    "japanese": "howto/own_text.html#japanese-chinese-thai-and-other-languages-without-spaces",
+    "excel": "howto/own_text.html#out-of-excel-a-spreadsheet-or-csv",
+    "several GPUs": "recipes.html#several-gpus-several-nodes",
+    "licence of the models": "models.html#licence-of-the-models",
+}
+"""What people type into the search, and the section that answers."""
+STOP_WORDS = {"of", "the"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material")
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    run(sys.executable, "-m", "mkdocs", "build", "--strict", "-d", folder, cwd=REPO)
+    return folder
+
+
+def test_every_page_is_there(site: Path) -> None:
+    for page in (REPO / "docs").rglob("*.md"):
+        name = page.relative_to(REPO / "docs").with_suffix(".html")
+        if name.name == "README.html":
+            name = name.with_name("index.html")
+        assert (site / name).exists(), name
+    for name in ("index", "recipes", "corpora", "contributing", "changelog"):
+        assert (site / f"{name}.html").exists(), name
+    assert not list(site.rglob("*.py"))
+
+
+def test_pages_load_nothing_from_other_machines(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert re.findall(r"<(?:script|img|iframe)[^>]*src=\"?https?:", text) == [], page
+        assert re.findall(r"<link[^>]*rel=\"?stylesheet[^>]*https?:", text) == [], page
+
+
+def test_results_from_the_readme_are_on_the_front_page(site: Path) -> None:
+    assert "Results against the papers" in (site / "index.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_search_finds_the_section_that_answers(question: str, site: Path) -> None:
+    """By its title, in which a word weighs as much as 1,000 in a text."""
+    index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
+    separator = re.compile(index["config"]["separator"])
+    words = set(separator.split(question.lower())) - STOP_WORDS
+    matches = [
+        section["location"]
+        for section in index["docs"]
+        if words <= set(separator.split(section["title"].lower()))
+    ]
+    assert QUESTIONS[question] in matches
+    assert len(matches) < 5
