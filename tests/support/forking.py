@@ -43,6 +43,7 @@ def programs(owner: int) -> Path:
             pass_fds=[listener.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,  # or a fork would take a pipe for a file that can be sought
             stderr=subprocess.DEVNULL,
         )
     (folder / "bin").mkdir()
