@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +20,7 @@ from fairseq_ext.commands import translate
 from fairseq_ext.text.parts import Part, cut
 from fairseq_ext.utils import locks, ray_workers
 from tests.support.harness import BIN, command, error_line, wait_for, write_lines
-from tests.support.killed import KILLED, kill_workers, ray_cluster_of_two
+from tests.support.killed import die_in_command, kill_workers, ray_cluster_of_two
 
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
 
@@ -159,12 +158,7 @@ def whole_is_plain(folder: Path) -> None:
 def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Path) -> None:
     draw = random.Random(7)
     for _ in range(8):
-        place = draw.choice(["fsync", "replace"])
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, place, str(draw.randint(1, 10)), *worker[1:]],
-            stderr=subprocess.DEVNULL,
-        )
-        assert done.returncode == -signal.SIGKILL
+        die_in_command(draw.randint(1, 60), tmp_path, *worker[1:])
         assert not (tmp_path / "whole").exists()
     assert len(parts_of(tmp_path)) > 8
     assert start(worker).wait() == 0

@@ -33,8 +33,8 @@ from fairseq_ext.model.export import export
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES
-from tests.soak import dying
 from tests.support.bundles import edit, saved, sign_again
+from tests.support.killed import at_operation
 
 ARCHIVES = ("b.zip", "b.tar.zst")
 NAMES = ("transformer", "gru-shared", "linformer", "muse", "bmt-1")
@@ -294,7 +294,7 @@ def killed(operation: int, write: Callable[[], object], folder: Path) -> bool:
     if process == 0:
         try:
             os.setpgid(0, 0)
-            dying.at_operation(operation, folder)()
+            at_operation(operation, folder)()
             write()
         except BaseException:
             os._exit(1)

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairseq_ext.corpora import SPLITS
-from tests.soak import dying, forks
+from tests.soak import forks
 from tests.soak.cases import Case, cases, contents
 from tests.soak.kills import difference
 from tests.soak.report import Report, noted, parser, say
 from tests.support.harness import REPO, binarize, digits_corpus, run
+from tests.support.killed import at_operation
 
 CORPUS = "iwslt14_de_en"
 
@@ -40,7 +41,7 @@ def soak_one(report: Report, case: Case, check: Check, scratch: Path, kills: int
     reference, counted, log = scratch / "whole", scratch / "operations", scratch / "log"
     case.prepare(reference)
     before, began = contents(reference), time.monotonic()
-    hook = dying.at_operation(-1, reference, counted)
+    hook = at_operation(-1, reference, counted)
     assert forks.run(case.words(reference), log, first=hook) == 0, log.read_text()[-1500:]
     seconds, operations = time.monotonic() - began, int(counted.read_text())
     expected = contents(reference)
@@ -55,7 +56,7 @@ def soak_one(report: Report, case: Case, check: Check, scratch: Path, kills: int
             time.sleep(draw.uniform(0.02, 0.98) * seconds)
             status = forks.kill(child)
         else:
-            hook = dying.at_operation(draw.randint(1, operations), folder)
+            hook = at_operation(draw.randint(1, operations), folder)
             status = forks.run(case.words(folder), log, first=hook)
         if status != -9:  # done before its moment came
             shutil.rmtree(folder)

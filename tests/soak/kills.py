@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
-from tests.soak import dying, forks
+from tests.soak import forks
 from tests.soak.report import Report, noted, parser
 from tests.support.harness import USER_DIR, binarize, digits_corpus
+from tests.support.killed import at_byte, at_operation
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, same_state
 
 BMT = (
@@ -143,7 +144,7 @@ def soak_one(
     began = time.monotonic()
     statuses = [
         forks.wait(process)
-        for process in undisturbed.start(dying.at_operation(-1, undisturbed.folder, counted))
+        for process in undisturbed.start(at_operation(-1, undisturbed.folder, counted))
     ]
     assert not any(statuses), f"status {statuses}: {undisturbed.log.read_text()[-1500:]}"
     seconds, operations = time.monotonic() - began, int(counted.read_text())
@@ -160,9 +161,9 @@ def soak_one(
             moment: dict[str, Any] = {}
             if kind == "operation":
                 number = draw.randint(1, operations // 2)
-                moment["first"] = dying.at_operation(number, job.folder)
+                moment["first"] = at_operation(number, job.folder)
             elif kind == "byte":
-                moment["first"] = dying.at_byte(draw.randint(1, size // 2), job.folder)
+                moment["first"] = at_byte(draw.randint(1, size // 2), job.folder)
             if not job.killed(moment, draw.uniform(0.1, 0.8) * seconds):
                 break
             kinds[kind] += 1
