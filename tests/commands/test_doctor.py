@@ -80,13 +80,6 @@ def test_torch_without_fairseq_is_half_an_installation(tmp_path):
     assert f"--no-build-isolation fairseq-fixed=={TESTED}" in checks["fairseq"]["cure"]
 
 
-def test_pythons_without_training(monkeypatch):
-    monkeypatch.setattr(sys, "version_info", (3, 13))
-    assert doctor._python()[0].status == "ERROR"  # with torch and fairseq
-    monkeypatch.setattr(doctor, "_is_for_training", lambda: False)
-    assert doctor._python()[0].status == "ok"
-
-
 def test_two_distributions_of_fairseq(tmp_path):
     site = tmp_path / "site"
     install(site, "fairseq", "0.12.2", fairseq="")
@@ -126,11 +119,18 @@ def test_fairseq_that_does_not_import(tmp_path):
     assert checks["import fairseq"]["finding"].startswith("ValueError: mutable default")
 
 
-def test_other_fairseq_version_is_a_note(tmp_path):
-    install(tmp_path / "site", "fairseq-fixed", f"{TESTED}.1", fairseq="")
-    check = examine(tmp_path, tmp_path / "site")[1]["fairseq"]
-    assert check["status"] == "note"
-    assert TESTED in check["cure"]
+@pytest.mark.parametrize(
+    ("name", "version", "package", "status", "cure"),
+    [
+        ("fairseq-fixed", f"{TESTED}.1", "fairseq", "note", TESTED),
+        ("torch", "2.5.1+cu121", "torch", "ERROR", "pip install 'torch>=2.6'"),
+    ],
+)
+def test_other_versions(tmp_path, name, version, package, status, cure):
+    install(tmp_path / "site", name, version, **{package: ""})
+    check = examine(tmp_path, tmp_path / "site")[1][package]
+    assert check["status"] == status
+    assert cure in check["cure"]
 
 
 def test_fairseq_from_a_source_folder(tmp_path):
@@ -138,12 +138,6 @@ def test_fairseq_from_a_source_folder(tmp_path):
     (tmp_path / "site/fairseq/__init__.py").touch()
     check = examine(tmp_path, tmp_path / "site")[1]["fairseq"]
     assert (check["status"], "source folder" in check["finding"]) == ("note", True)
-
-
-def test_old_torch(tmp_path):
-    install(tmp_path / "site", "torch", "2.5.1+cu121", torch="")
-    check = examine(tmp_path, tmp_path / "site")[1]["torch"]
-    assert (check["status"], check["cure"]) == ("ERROR", "pip install 'torch>=2.6'")
 
 
 @pytest.mark.parametrize(("free", "status"), [(100e9, "ok"), (2e9, "warning"), (1e8, "ERROR")])
@@ -161,6 +155,8 @@ def test_free_disk(monkeypatch, free, status):
 def test_python_version(monkeypatch, version, status):
     monkeypatch.setattr(sys, "version_info", version)
     assert doctor._python()[0].status == status
+    monkeypatch.setattr(doctor, "_is_for_training", lambda: False)
+    assert doctor._python()[0].status == ("ok" if version == (3, 13) else status)
 
 
 @pytest.mark.parametrize(
