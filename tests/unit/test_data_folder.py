@@ -13,7 +13,7 @@ import pytest
 
 from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
+from tests.support.harness import digits_corpus, fairseq, refused
 
 NAME = "data-manifest.json"
 LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
@@ -309,22 +309,3 @@ def test_what_is_listed_and_not_loaded_may_be_missing(data: Path, copy_model: Pa
         os.utime(path)
     done = fairseq("generate", data, "--path", copy_model, "--cpu")
     assert done.stdout.count("\nH-") == 50
-
-
-@pytest.mark.system
-@pytest.mark.long
-def test_a_job_of_two_processes_ends_with_one_message(data: Path, tmp_path: Path) -> None:
-    """The first process reads; the second waits for it and is ended with it."""
-    command = (
-        *("torchrun", "--standalone", "--nproc_per_node", 2, BIN / "fairseq-train", data),
-        *("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--max-update", 2),
-        *("--cpu", "--save-dir", tmp_path / "save", "--user-dir", USER_DIR),
-    )
-    flip(data / "train.src-tgt.src.bin")
-    done = run(*command, ok=False)
-    lines = [line.removeprefix("[rank0]: ") for line in done.stderr.splitlines()]
-    errors = [line for line in lines if line.startswith("fairseq-ext: error: ")]
-    assert len(errors) == 1
-    assert "train.src-tgt.src.bin is damaged: its checksum" in errors[0]
-    flip(data / "train.src-tgt.src.bin")
-    run(*command)
