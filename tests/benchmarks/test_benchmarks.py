@@ -1,7 +1,5 @@
 """Benchmarks run to their end at a tiny size, and state what their figures say."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -12,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import bench
 import engine
 import engine_long
 import linformer
@@ -26,7 +23,7 @@ import tables
 import torch
 from bench import Cells, Stopwatch
 from linformer import LONGEST, random_lengths
-from peers import EOS, PAD, Side, Size, attentions, core, pair_lengths, sample_of
+from peers import EOS, Side, Size, attentions, core, pair_lengths, sample_of
 
 from tests.support.harness import REPO, run, write_lines
 
@@ -173,14 +170,6 @@ def test_every_question_about_muse_has_finite_figures(muse_results: Path, questi
     assert answer["machine"]["threads"] == 1
 
 
-def test_tables_of_other_files_are_refused(monkeypatch) -> None:
-    other = REPO / "docs" / "results" / "quickstart.json"
-    monkeypatch.setattr(sys, "argv", ["tables.py", str(other)])
-    with pytest.raises(SystemExit, match=r"`.*quickstart.json` has no figures over n") as ended:
-        tables.main()
-    assert "\n" not in str(ended.value)
-
-
 @pytest.mark.system
 @pytest.mark.slow
 def test_tables_of_muse_name_their_axis_and_unit(muse_results: Path) -> None:
@@ -224,10 +213,6 @@ def test_stopwatch_leaves_out_peers_that_are_too_large() -> None:
     assert not watch.allows("forward", "sdpa")
 
 
-def test_rounds_without_a_budget_are_all_run() -> None:
-    assert len(bench.paired({"a": lambda: None}, repeats=5, warmup=1)["a"]) == 5
-
-
 def test_core_is_the_attention_between_its_linear_layers() -> None:
     torch.manual_seed(0)
     size = Size(embed_dim=12, heads=3)
@@ -264,22 +249,6 @@ def test_pair_lengths_follow_their_distribution() -> None:
     assert float(together) == pytest.approx(0.85, abs=0.02)
 
 
-def test_training_batches_keep_to_the_tokens_allowed() -> None:
-    options = Namespace(
-        **{"sentences": 2000, "tokens": 300, "repeats": 9, "device": "cpu", "vocabulary": 50},
-        **{"embed_dim": 8, "ffn_embed_dim": 8, "heads": 2, "layers": 1},
-    )
-    samples = muse.pair_batches(options)
-    assert len(samples) == 9
-    for sample in samples:
-        source, target = sample["net_input"]["src_tokens"], sample["target"]
-        assert max(source.numel(), target.numel()) <= 300
-        assert len(source) % 8 == 0
-        assert sample["ntokens"] == int(target.ne(PAD).sum())
-        lengths = source.ne(PAD).sum(1)
-        assert int(lengths.max() - lengths.min()) <= 3  # sorted before they were cut
-
-
 def test_transformer_on_packed_weights_computes_the_same() -> None:
     size = Size(16, 24, 2, 1, 1, 50)
     stock = Side(["--arch", "transformer"], size, positions=9)
@@ -289,19 +258,6 @@ def test_transformer_on_packed_weights_computes_the_same() -> None:
         expected, actual = (side.model.eval()(**sample["net_input"])[0] for side in (stock, packed))
     torch.testing.assert_close(actual, expected)
     assert packed.model.decoder.output_projection._linear._packed is not None
-
-
-def test_samples_are_padded_as_fairseq_pads() -> None:
-    sample = sample_of(torch.tensor([3, 5]), torch.tensor([4, 2]), Size(vocabulary=50), "cpu")
-    source, target = sample["net_input"]["src_tokens"], sample["target"]
-    assert source.eq(PAD).tolist() == [[True, True, False, False, False], [False] * 5]
-    assert target.eq(PAD).tolist() == [[False] * 4, [False, False, True, True]]
-    assert source[:, -1].tolist() == [EOS, EOS]
-    assert [target[0, 3], target[1, 1]] == [EOS, EOS]
-    previous = sample["net_input"]["prev_output_tokens"]
-    assert previous[:, 0].tolist() == [EOS, EOS]
-    assert torch.equal(previous[0, 1:], target[0, :-1])
-    assert sample["ntokens"] == 6
 
 
 @pytest.mark.system

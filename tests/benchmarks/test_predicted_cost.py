@@ -1,7 +1,5 @@
 """The table of predicted cost is what the figures say."""
 
-from __future__ import annotations
-
 import json
 
 import predicted_cost

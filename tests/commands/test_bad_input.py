@@ -4,8 +4,6 @@ Texts are checked in every detail in this process; each kind of bad input then g
 the real command.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Checkpoints written while training goes on: the same files, whole whenever a run is killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

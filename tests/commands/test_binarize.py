@@ -1,7 +1,5 @@
 """``fairseq-ext binarize``: shards with one dictionary, and a training that opens one an epoch."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fairseq-ext bundle``, and commands that take its folder where they take a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

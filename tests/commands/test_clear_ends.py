@@ -1,7 +1,5 @@
 """A training that diverges, or is interrupted, ends with one line and a whole last checkpoint."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The command ``fairseq-ext`` itself: help, laziness, errors. What it calls is tested elsewhere."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os

@@ -1,7 +1,5 @@
 """Careless command lines, through the real commands: one line each, with the cure, and no trace."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -48,14 +46,6 @@ def message(done) -> str:
     assert len(lines) == 1, output
     assert not any("Traceback" in line for line in output)
     return lines[0]
-
-
-@pytest.fixture(scope="module")
-def model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint of a tiny model that has learned nothing."""
-    folder = tmp_path_factory.mktemp("model")
-    fairseq("train", *training(copy_data, folder))
-    return folder / "checkpoint_last.pt"
 
 
 TRAIN = {
@@ -187,6 +177,11 @@ def test_losses_are_written_where_asked_or_the_package_is_named(
     run(*words, cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'there'}:{REPO}")
     written = (tmp_path / "written").read_text().splitlines()
     assert any(line.endswith("loss 2") for line in written), written
+
+
+@pytest.fixture(scope="module")
+def model(copy_model: Path) -> Path:
+    return copy_model
 
 
 GENERATE = {
@@ -346,12 +341,12 @@ def test_a_file_to_start_from_must_be_there_at_the_first_start(
         assert message(done) == f"`{option}` names {tmp_path}/no.pt, which does not exist."
         assert not folder.exists()
         start = shutil.copy(model, tmp_path / "start.pt")
-        words = (option, start, "--max-update", 4)
-        fairseq("train", *training(copy_data, folder, *words))
-        start.unlink()
         words = (option, start, "--max-update", 6)
         fairseq("train", *training(copy_data, folder, *words))
-        assert load(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 6
+        start.unlink()
+        words = (option, start, "--max-update", 8)
+        fairseq("train", *training(copy_data, folder, *words))
+        assert load(folder / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 8
         shutil.rmtree(folder)
 
 
@@ -371,14 +366,14 @@ def test_resuming_with_another_schedule(
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(model, folder / "checkpoint_last.pt")
-    words = training(copy_data, folder, "--lr-scheduler", scheduler, "--max-update", 4)
+    words = training(copy_data, folder, "--lr-scheduler", scheduler, "--max-update", 6)
     complaint = message(fairseq("train", *words, ok=False))
     assert f"was trained with `--lr-scheduler fixed`, but `{scheduler}` was asked for" in complaint
     assert "`--reset-lr-scheduler`" in complaint
     fairseq("train", *words, "--reset-lr-scheduler")
-    fairseq("train", *words, "--max-update", 6)
+    fairseq("train", *words, "--max-update", 8)
     state = load(folder / "checkpoint_last.pt")
-    assert state["optimizer_history"][-1]["num_updates"] == 6
+    assert state["optimizer_history"][-1]["num_updates"] == 8
     assert state["cfg"]["lr_scheduler"]["_name"] == scheduler
 
 

@@ -1,7 +1,5 @@
 """``fairseq-ext compare``, against sacrebleu's command, torch's files and real trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

@@ -1,7 +1,5 @@
 """p of ``fairseq-ext compare``: samples, definitions, several runs, and how often it errs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

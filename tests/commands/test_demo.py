@@ -1,7 +1,5 @@
 """``fairseq-ext demo``: its parts in this process, and the whole in a headless browser."""
 
-from __future__ import annotations
-
 import dataclasses
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Several processes on the CPU train as one does, and end with one line when one is gone."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

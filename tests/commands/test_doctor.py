@@ -1,7 +1,5 @@
 """``fairseq-ext doctor`` in environments that are really broken: fake installations on a path."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

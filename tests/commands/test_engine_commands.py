@@ -1,7 +1,5 @@
 """The engine in commands: the same output, and the log says where fairseq translates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

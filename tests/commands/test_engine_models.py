@@ -1,7 +1,5 @@
 """Bundles with a program in every command: no torch, no data folder, no options."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """fairseq's other entry points work, and refuse, as its commands do."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Two trainings in one folder: the second is refused, and nothing outlives a killed one."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

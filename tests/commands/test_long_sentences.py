@@ -1,7 +1,5 @@
 """Sentences above a limit, and alignments of a model without any: one message says what and why."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Each command reads a checkpoint once: one unpickling, one comparison of checksums."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -6,8 +6,6 @@ options that are named as ignored, and all of :data:`UNSEEN`, are added to one r
 differ.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """``fairseq-ext translate --parts``: the plain command's lines, whoever is killed on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What docs/scale.md says of training with several processes: two, on the CPU, with gloo."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every patch of fairseq: what fails without it works with it."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.metadata

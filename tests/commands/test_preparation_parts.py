@@ -1,7 +1,5 @@
 """``fairseq-ext corpus pairs --parts``: the plain command's files, whoever is killed on the way."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

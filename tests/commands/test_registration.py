@@ -1,7 +1,5 @@
 """The plugin registers by every route, once, and never in place of somebody else's model."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

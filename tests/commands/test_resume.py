@@ -1,7 +1,5 @@
 """A killed run continues to the very bits of an uninterrupted one; a finished one is left alone."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``fairseq-ext serve`` as a process: every answer, bad clients, signals, workers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """`fairseq-generate --num-shards`: together the shards are the whole set, line for line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

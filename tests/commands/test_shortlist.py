@@ -1,7 +1,5 @@
 """``fairseq-ext shortlist``, and the commands that translate with what it writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

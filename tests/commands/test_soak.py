@@ -4,8 +4,6 @@ Other quick parts: test_resume.py and test_files.py (kills), test_bad_input.py (
 test_distributed.py (killed processes), test_locks.py (two runs in one folder).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

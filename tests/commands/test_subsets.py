@@ -1,7 +1,5 @@
 """Parts of the data beside the text itself: alignments, more sets, and layouts of files."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

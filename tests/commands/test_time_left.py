@@ -1,7 +1,5 @@
 """``left``: how long fairseq-train still takes, in its log and in the lines of the recipes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

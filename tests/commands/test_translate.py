@@ -1,7 +1,5 @@
 """``fairseq-ext translate``, against fairseq-interactive, fairseq-generate and their encoders."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """Commands where neither torch nor fairseq is installed, as `pip install fairseq-ext` leaves it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Healthy files from which the hostile ones are made: tiny, untrained, in both forms of options."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every command that reads a checkpoint or a bundle, as words or as a call."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable

@@ -5,8 +5,6 @@ for each pair of a file and a command from one that has loaded fairseq and this 
 A *canary* is a file that the hostile code would make.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import gc

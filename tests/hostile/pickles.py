@@ -1,7 +1,5 @@
 """Checkpoints whose pickles run code, in every form that torch has had, and archives that lie."""
 
-from __future__ import annotations
-
 import builtins
 import codecs
 import functools

@@ -1,7 +1,5 @@
 """Checkpoints and bundles of plain data whose settings are hostile."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -4,8 +4,6 @@
 the canary appeared. Only files of ours are given to it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

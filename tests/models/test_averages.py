@@ -1,7 +1,5 @@
 """Moving averages of the weights (``--store-ema``), of models that fairseq alone cannot average."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fairseq.dataclass.configs import EMAConfig

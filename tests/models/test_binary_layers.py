@@ -1,7 +1,5 @@
 """Binarization and the layers of BMT against closed forms and the paper's equations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

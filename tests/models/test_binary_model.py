@@ -1,7 +1,5 @@
 """BMT models: presets, counts, stages, schedule, distillation, binary layers in other models."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """BMT through the real commands: stages across checkpoints, resume, averages, distillation."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

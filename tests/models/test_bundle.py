@@ -1,7 +1,5 @@
 """Bundles: the same translations as of their checkpoints, and nothing in them is trusted."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

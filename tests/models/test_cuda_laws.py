@@ -3,8 +3,6 @@
 ``FAIRSEQ_EXT_TEST_DEVICE=cpu`` runs them without a GPU.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

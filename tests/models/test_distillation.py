@@ -1,7 +1,5 @@
 """The criterion ``distillation`` is its definition, in chunks and with all logits at once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

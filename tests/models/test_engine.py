@@ -1,7 +1,5 @@
 """The engine translates as fairseq's generator does, whatever the models and options."""
 
-from __future__ import annotations
-
 import pytest
 
 from fairseq_ext.engine.compilers import compile_model

@@ -1,7 +1,5 @@
 """The engine's constrained search, against fairseq's lexically constrained beam search."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Programs in torch with static memory: what a GPU runs, here on the CPU."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable

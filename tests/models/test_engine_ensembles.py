@@ -3,8 +3,6 @@
 That they translate as fairseq's ensembles do, stands in ``test_engine.py``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Programs in bundles: the same translations, and nothing in them is trusted."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The engine's samples, penalties, limits and scores, against fairseq's and exact probabilities."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """With a shortlist the engine searches the listed tokens, and them alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a model computes beyond its weights is refused, not left out; so are NaN weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

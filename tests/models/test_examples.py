@@ -1,7 +1,5 @@
 """The examples of the documentation run as they stand, with a model that knows two sentences."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

@@ -1,7 +1,5 @@
 """Models for other tools: the same numbers and translations there, or refused in a line."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

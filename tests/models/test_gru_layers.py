@@ -1,7 +1,5 @@
 """Each layer of the GRU against the reference from the paper's equations, in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

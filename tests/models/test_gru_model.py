@@ -1,7 +1,5 @@
 """The numbers that the GRU paper fixes, and the meaning of the options."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

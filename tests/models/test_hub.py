@@ -1,7 +1,5 @@
 """Bundles on the Hugging Face Hub, against a stand-in of its HTTP interface."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

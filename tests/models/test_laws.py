@@ -1,7 +1,5 @@
 """Laws that every architecture keeps, whatever its mathematics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

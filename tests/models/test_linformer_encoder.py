@@ -1,7 +1,5 @@
 """Sentence classification: the encoder-only Linformer and its twin with exact attention."""
 
-from __future__ import annotations
-
 import random
 import re
 from pathlib import Path

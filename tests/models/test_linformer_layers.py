@@ -1,7 +1,5 @@
 """Linformer attention against the reference from its equations, in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

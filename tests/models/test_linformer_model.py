@@ -1,7 +1,5 @@
 """The Linformer as fairseq builds it: sizes, sharing, sources, decoding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

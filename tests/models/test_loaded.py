@@ -1,7 +1,5 @@
 """``fairseq_ext.load``: text in, text out, from a checkpoint and from a model for the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Each layer of MUSE against the reference from the paper's equations, in float64."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

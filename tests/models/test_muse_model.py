@@ -1,7 +1,5 @@
 """The numbers that the MUSE paper and its authors' runs fix, and the meaning of the options."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator

@@ -1,7 +1,5 @@
 """A checkpoint that was saved before an option existed loads with that option's default."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Published models: raw text in, text out, whatever layout they come in."""
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import tarfile

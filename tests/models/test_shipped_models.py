@@ -1,7 +1,5 @@
 """The models that come with the plugin."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

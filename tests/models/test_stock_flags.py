@@ -5,8 +5,6 @@ and dropout make a difference, and compares what they print with a plain forward
 another run that must say the same.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field

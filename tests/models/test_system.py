@@ -3,8 +3,6 @@
 Copying digits needs an attention that follows the source; sorting them needs one that finds.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

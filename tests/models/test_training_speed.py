@@ -1,7 +1,5 @@
 """Faster updates have fairseq's own numbers: the loss in chunks, Adam, bf16, dropout."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

@@ -3,8 +3,6 @@
 The short trial that `tests/matrix.sh` makes of other fairseqs and Pythons.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

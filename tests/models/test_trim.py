@@ -1,7 +1,5 @@
 """A trimmed bundle searches the tokens that it has as the bundle before does with those alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The BMT paper's recipes: corpus, settings on fairseq's own parts, ablations, and whole runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

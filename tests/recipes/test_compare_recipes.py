@@ -1,7 +1,5 @@
 """The recipes that compare architectures, and the corpus they train on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

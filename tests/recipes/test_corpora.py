@@ -1,7 +1,5 @@
 """Corpora: from archives of the official shapes to subwords, against the papers' protocols."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Recipes on several GPUs and nodes: what they would start, and how nodes meet."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from pathlib import Path

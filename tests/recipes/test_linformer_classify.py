@@ -1,7 +1,5 @@
 """The recipe for sentence classification: its checks, its figures, and two whole runs."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The Linformer paper's recipe: its schedule on fairseq's scheduler, its options, whole runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

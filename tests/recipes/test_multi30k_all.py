@@ -1,7 +1,5 @@
 """The recipe that trains every system on Multi30k to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The MUSE paper's recipes: their settings on fairseq's own parts, and whole runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

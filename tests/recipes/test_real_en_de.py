@@ -1,7 +1,5 @@
 """The recipe that trains all systems for the same number of updates, and its corpus."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

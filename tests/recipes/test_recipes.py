@@ -1,7 +1,5 @@
 """The recipes as a user runs them, and the functions that they share."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The scaling-law recipe: the paper's design in a dry run, and its measure against fairseq's."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The recipe of the studies: which part of an architecture makes the difference."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Back-translation and sequence-level distillation: what they would do, and whole runs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipe of the small models for Spanish and English, and the one for fine-tuning."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

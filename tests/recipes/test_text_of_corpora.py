@@ -3,8 +3,6 @@
 ``text.json`` in the binarized folder is all that is known then, as for ``fairseq-ext translate``.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

@@ -1,7 +1,5 @@
 """The commands that `commands.py` kills and `disk.py` runs short of room, and what each writes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

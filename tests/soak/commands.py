@@ -4,8 +4,6 @@ After each kill, nothing half-written may look whole; the same command, started 
 well with the result of an undisturbed one.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

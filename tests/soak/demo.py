@@ -4,8 +4,6 @@ Each is another visitor's, who leaves without a word, as when a browser is kille
 answer has a picture of the attention, which takes far longer to draw than a sentence to translate.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -5,8 +5,6 @@ do its work when it is started again without the trouble. As root, a small file 
 becomes full or read-only; other users have a limit on the size of files, and a folder's rights.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -5,8 +5,6 @@ of its own with all that a command does after its imports; what fresh interprete
 is checked by the tests, which start them.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

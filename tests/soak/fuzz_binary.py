@@ -4,8 +4,6 @@ Damage to whole files, and files with right checksums and magic numbers around w
 ``python -m tests.soak.fuzz_binary --json FILE`` gives each 10,000, in a process of its own.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -3,8 +3,6 @@
 ``python -m tests.soak.fuzz_readers --json FILE`` gives each 100,000, in a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import suppress

@@ -7,8 +7,6 @@ write outside its folder, a started process and a connection are failures; so ar
 one input, and memory above the limit of ``MEMORY``.
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ Processes are started as ``fairseq-train --distributed-world-size N`` starts the
 does, and without anybody who looks after them, as on a cluster.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import re

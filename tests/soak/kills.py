@@ -5,8 +5,6 @@ is started again, until the run is done. Moments are drawn among points in time,
 the run's folder, and bytes of checkpoints being written.
 """
 
-from __future__ import annotations
-
 import random
 import tempfile
 import time

@@ -4,8 +4,6 @@ Memory after a tenth of the work is compared with memory at its end: the medians
 in the last twentieth before each.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import re

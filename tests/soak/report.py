@@ -1,7 +1,5 @@
 """What every part has in common: its options, its progress, and the JSON that it writes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@ faults: bodies that are broken, too large or cut off, clients that leave before 
 what is no HTTP at all. Resident memory stays flat, and the log has no traceback.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import socket

@@ -1,7 +1,5 @@
 """The table of docs/reliability.md, from the JSON files that the parts have written."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

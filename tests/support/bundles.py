@@ -1,7 +1,5 @@
 """Runs, bundles and models for the engine, made of small models in memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

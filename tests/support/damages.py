@@ -1,7 +1,5 @@
 """Parts of a safetensors file, and damages, as disks, networks and people do them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Models for the tests of the engine, and the searches that its translations are compared with."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

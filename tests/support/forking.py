@@ -8,8 +8,6 @@ script itself: its own arguments, folder, environment, streams, plugin import an
 JSON with its standard streams, and passes on how the fork has ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -22,6 +20,7 @@ import sys
 from pathlib import Path
 
 LONGEST = 1 << 17  # bytes of a request
+SERVERS: list[object] = []  # whose pipes stay open as long as this process lives
 
 
 @functools.cache
@@ -38,7 +37,7 @@ def programs(owner: int) -> Path:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(64)
-        subprocess.Popen(
+        server = subprocess.Popen(
             [sys.executable, __file__, "serve", str(listener.fileno()), folder],
             pass_fds=[listener.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -46,6 +45,7 @@ def programs(owner: int) -> Path:
             stdout=subprocess.PIPE,  # or a fork would take a pipe for a file that can be sought
             stderr=subprocess.DEVNULL,
         )
+    SERVERS.append(server)
     (folder / "bin").mkdir()
     scripts = Path(sys.executable).parent
     for script in [scripts / "python", *scripts.glob("fairseq-*")]:

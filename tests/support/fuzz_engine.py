@@ -3,8 +3,6 @@
 ``python -m tests.support.fuzz_engine BUNDLE --files 10000`` tries that many.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 Nothing here imports fairseq, so a test that only runs commands starts at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing

@@ -5,8 +5,6 @@ subcommands of a wing, `WING/commands`, are a room of their own, because a comma
 everything and the wing's mathematics does not.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ Every commit is a whole set of files, whose name is the SHA-1 of its content. Re
 made and written with the token ``secret`` alone.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

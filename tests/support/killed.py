@@ -4,8 +4,6 @@ A random moment in time hardly ever falls into the milliseconds in which a check
 these moments do by construction. They are set in the process before it starts its command.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import io

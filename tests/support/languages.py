@@ -1,7 +1,5 @@
 """Sentences in some ninety languages, with the tokens and the text that Moses makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@
 ``table FOLDER`` gathers the rows of all environments in it. Only the standard library is needed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Architectures under the laws of ``test_laws.py``, built as the commands build them."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import re

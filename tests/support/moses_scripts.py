@@ -1,7 +1,5 @@
 """sacremoses with the branches of the Moses scripts that it lacks, written out once more."""
 
-from __future__ import annotations
-
 import re
 
 from sacremoses import MosesPunctNormalizer, MosesTokenizer

@@ -1,7 +1,5 @@
 """Splitting in memory, read straight from its rules: what splitting on disk is compared with."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Models in the layouts in which fairseq's authors publish them: cut small, with random weights."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Only files stand here, so that pytest imports no other. Of each file, tests mark
 or `long` are left out. `test_house.py` demands that the files use every room of the package.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FILES = (

@@ -4,8 +4,6 @@ Each process is a fork of this one, which may itself be a fork of `forking.py`, 
 has to import fairseq.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

@@ -1,7 +1,5 @@
 """Recipes as a user runs them, what they would run, and what fairseq makes of its words."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

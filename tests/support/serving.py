@@ -1,7 +1,5 @@
 """``fairseq-ext serve`` as a process, and clients of it that behave well or badly."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -8,8 +8,6 @@ again is ended with all its processes, and then started again. ``srun`` starts a
 node: here, that many times.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What the tests of the patches share: tiny models, and the plugin short of some patches."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A web server that can misbehave, and archives for it to serve."""
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io

@@ -1,7 +1,5 @@
 """GPT-2's encoding as fairseq writes it, its dictionary; downloads and folders that are whole."""
 
-from __future__ import annotations
-
 import json
 import random
 import unicodedata

@@ -1,7 +1,5 @@
 """The parts of a checkpoint: present form, older one, weights alone, and tied weights."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 
 import pytest

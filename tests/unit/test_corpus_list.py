@@ -1,7 +1,5 @@
 """Several corpora at once, by weight and with their licences; and rules that leave pairs out."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Parts of preparing a corpus: reading, rules, processes, steps, and the folder of a job."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import signal

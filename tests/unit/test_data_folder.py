@@ -1,7 +1,5 @@
 """A data folder's manifest: its entries, the checks against them, and how often they run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A model is used with the dictionaries it was trained with: the first differing line is named."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from importlib.util import find_spec

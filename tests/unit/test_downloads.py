@@ -1,7 +1,5 @@
 """Downloads that suffer, and archives that lie."""
 
-from __future__ import annotations
-
 import json
 import random
 import tarfile

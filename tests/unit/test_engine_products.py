@@ -1,7 +1,5 @@
 """The engine's products with every instruction set of this machine, against numpy in float64."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Averaging, generated text, scores and pictures, each against an independent truth."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

@@ -1,7 +1,5 @@
 """BLEU by length and the gates of MUSE, against sacrebleu and the model itself."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files are whole or absent: atomic writes, staged folders, safe checkpoints and archives."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import io

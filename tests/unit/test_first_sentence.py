@@ -1,7 +1,5 @@
 """The first sentence of a bundle: what it imports, and how its arrays are made without torch."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

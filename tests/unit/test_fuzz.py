@@ -1,7 +1,5 @@
 """Some hundred damaged and half-right inputs for every reader; ``tests/soak`` has the long part."""
 
-from __future__ import annotations
-
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path

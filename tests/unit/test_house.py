@@ -1,7 +1,5 @@
 """The plan of the house: what may import what, and what importing costs."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

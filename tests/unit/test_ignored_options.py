@@ -1,7 +1,5 @@
 """Each option of fairseq's commands is read by its code, or is named as having no effect."""
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import ArgumentParser, Namespace

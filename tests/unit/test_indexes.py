@@ -1,7 +1,5 @@
 """Indexes and alignments of binarized data: right above 2 GiB, and refused when they do not fit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

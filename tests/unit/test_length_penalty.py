@@ -1,7 +1,5 @@
 """GNMT's length penalty against an exhaustive search, and through the real fairseq-generate."""
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from itertools import product

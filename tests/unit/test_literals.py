@@ -1,7 +1,5 @@
 """No string is ever evaluated: `literal` against Python itself, and where fairseq finds it."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Minimum Bayes risk decoding against sacrebleu pair by pair, and through the real command."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,7 +1,5 @@
 """A training keeps the memory that it frees."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Moses' rules print what the scripts print, and text of each language comes back from pieces."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import unicodedata

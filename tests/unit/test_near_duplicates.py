@@ -1,7 +1,5 @@
 """Near-duplicates: every near pair is in one group; test sentences are found in training text."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

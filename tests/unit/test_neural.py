@@ -6,8 +6,6 @@ asked of the real one where there is an environment with it::
     FAIRSEQ_EXT_METRIC_PYTHON=comet_env/bin/python pytest tests/unit/test_neural.py --long
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -160,13 +158,6 @@ def test_another_python_is_not_told_of_this_ones_paths(
         assert metric.signature
     assert neural._environment(sys.executable)["PYTHONPATH"]
     assert "PYTHONPATH" not in neural._environment(bare)
-
-
-def test_ending_ends_the_process(python: str, folder: Path) -> None:
-    with NeuralMetric("comet:whole", python) as metric:
-        assert metric.signature
-        process = metric._process
-    assert process.poll() is not None
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

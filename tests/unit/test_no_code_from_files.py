@@ -4,8 +4,6 @@ Each place that could is covered by a mechanism or listed below with the reason 
 A new fairseq with another one fails here.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections import Counter

@@ -1,7 +1,5 @@
 """Noise in a test set: what each kind changes, and that it is the same for every run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

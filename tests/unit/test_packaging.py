@@ -1,7 +1,5 @@
 """What is built from a clone: complete archives, honest extras, and types for its users."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

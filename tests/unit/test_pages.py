@@ -1,7 +1,5 @@
 """README and docs against the tree: commands run, numbers, links, files and equations are true."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

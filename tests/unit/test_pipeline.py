@@ -1,7 +1,5 @@
 """The pipeline that made text is saved with the data and applied to text to translate."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """Spans that stay: each is in every translation once, whatever a model makes of the numbers."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

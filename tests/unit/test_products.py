@@ -1,7 +1,5 @@
 """Products of training by oneDNN: what they compute, where, and when they are used."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Faults that show only in a whole command are in ``tests/commands``.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import logging

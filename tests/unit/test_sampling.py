@@ -1,7 +1,5 @@
 """Epsilon sampling against exact truncated distributions, and through the real fairseq-generate."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The scaling-law fit against planted laws, scipy's curve_fit, and through the real command."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

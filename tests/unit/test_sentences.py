@@ -1,7 +1,5 @@
 """Text is split into sentences by the rules of its language, and joined for the other one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

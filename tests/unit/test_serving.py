@@ -1,7 +1,5 @@
 """The parts of ``fairseq-ext serve`` with a translator that waits until a test lets it go on."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

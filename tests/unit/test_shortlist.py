@@ -1,7 +1,5 @@
 """Tables of translations, and the files that shortlists are kept in."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from pathlib import Path
 

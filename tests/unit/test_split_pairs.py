@@ -1,7 +1,5 @@
 """Splitting sentence pairs: no leaks, exact sizes, whatever the input's form; clear errors."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Synthetic pairs and the corpus they join: ``corpus monolingual`` and ``corpus mix``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

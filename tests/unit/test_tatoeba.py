@@ -1,7 +1,5 @@
 """The corpus that comes with the package: whole, attributed, and split without leaks."""
 
-from __future__ import annotations
-
 import hashlib
 import lzma
 from pathlib import Path

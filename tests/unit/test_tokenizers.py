@@ -1,7 +1,5 @@
 """Scores know the language: tokenizers and test sets of sacrebleu, units of length."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The task ``translation_ext`` against plain lists, and through the real commands."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pairs out of gettext's catalogues, translation memories, help pages and test sets of WMT."""
 
-from __future__ import annotations
-
 import argparse
 import gettext
 import io

@@ -1,7 +1,5 @@
 """What a file may hold and name: plain data of bounded size, nothing to resolve or to import."""
 
-from __future__ import annotations
-
 import codecs
 import pickle
 import zipfile

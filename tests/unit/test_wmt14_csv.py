@@ -1,7 +1,5 @@
 """The WMT14 CSV files: every row in its place, both as text and as ids."""
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

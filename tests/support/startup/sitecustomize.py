@@ -4,8 +4,6 @@ fairseq imports them for the scores of its classifiers alone. In a process that 
 ``PYTHONPATH`` they are imported when one of their functions is called, or another name is read.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable
