@@ -7,16 +7,15 @@ Each is done once, and a run that was stopped can continue.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tqdm import tqdm
 
@@ -25,7 +24,7 @@ from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Limits, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
 from fairseq_ext.corpora.report import TRAINING
-from fairseq_ext.corpora.streams import Encode, raw_pairs
+from fairseq_ext.corpora.streams import Encode, Tally, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
@@ -47,7 +46,6 @@ class Steps:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._records = folder / ".steps"
 
     def run(
         self,
@@ -61,28 +59,20 @@ class Steps:
         ``settings`` are all that the result depends on, ``outputs`` the files that the work writes,
         which are listed after it.
         """
-        record = self._records / f"{name}.json"
-        key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        if (report := self._done(record, key)) is not None:
-            print(f"{name}: done before", file=sys.stderr)
-            return report
-        record.unlink(missing_ok=True)
-        report = work()
-        sizes = {str(path.relative_to(self._folder)): path.stat().st_size for path in outputs}
-        state = {"settings": key, "files": sizes, "report": report}
-        write_all(self._records, {record.name: [json.dumps(state, ensure_ascii=False, indent=2)]})
-        return report
-
-    def _done(self, record: Path, key: str) -> Report | None:
-        if not record.exists():
-            return None
-        try:
+        record = self._folder / ".steps" / f"{name}.json"
+        settings = json.loads(json.dumps(settings))
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no record
             state = read_json(record)
-            paths = {self._folder / name: size for name, size in state["files"].items()}
-            complete = all(path.is_file() and path.stat().st_size == s for path, s in paths.items())
-            return state["report"] if complete and state["settings"] == key else None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            return None  # the file is not the record of a step
+            sizes = {file: (self._folder / file).stat().st_size for file in state["files"]}
+            if (state["settings"], state["files"]) == (settings, sizes):
+                print(f"{name}: done before", file=sys.stderr)
+                return state["report"]
+        record.unlink(missing_ok=True)
+        result = work()
+        sizes = {str(path.relative_to(self._folder)): path.stat().st_size for path in outputs}
+        state = {"settings": settings, "files": sizes, "report": result}
+        write_all(record.parent, {record.name: [json.dumps(state, ensure_ascii=False, indent=2)]})
+        return result
 
 
 @dataclass
@@ -90,30 +80,23 @@ class Preparation:
     """The preparation of one corpus in one folder.
 
     A step runs only if a later one needs its result, so that nothing is repeated even after
-    ``raw/`` and ``parts/`` have been deleted.
-
-    Attributes:
-        name: key in :data:`fairseq_ext.corpora.catalogue.CORPORA`.
-        corpus: the corpus and its protocol.
-        out: the folder.
-        download: folder for the archives.
-        mirror: see :func:`fairseq_ext.corpora.downloads.fetch`.
-        workers: number of processes.
-        subwords: a kind of :data:`fairseq_ext.text.subwords.LEARNT`, for a corpus with merges.
+    ``raw/`` has been deleted.
     """
 
-    name: str
+    name: str  # key in :data:`fairseq_ext.corpora.catalogue.CORPORA`
     corpus: Corpus
     out: Path
-    download: Path
-    mirror: str | None
+    download: Path  # folder for the archives
+    mirror: str | None  # see :func:`fairseq_ext.corpora.downloads.fetch`
     workers: int
-    subwords: str = "bpe"
+    subwords: str = "bpe"  # a kind of :data:`fairseq_ext.text.subwords.LEARNT`
 
     def __post_init__(self) -> None:
         self._steps, self._learner = Steps(self.out), LEARNT[self.subwords]
         self._sides = (self.corpus.src, self.corpus.tgt)
         self._libraries = {name: version(name) for name in ("sacremoses", self._learner.library)}
+        self._codes = self.out / "bpe" / self._learner.file
+        self._held_out = () if isinstance(self.corpus.valid, int) else self.corpus.valid
         self.ready = self.out / ("bpe" if self.corpus.merges else "text")
 
     def run(self) -> Report:
@@ -165,15 +148,12 @@ class Preparation:
             unpack(path, folder)
             return {name: {"address": source.archive, "sha256": sha256(path)}}
 
-        everything = [*self.corpus.train, *self._held_out(), *self.corpus.test]
+        everything = [*self.corpus.train, *self._held_out, *self.corpus.test]
         members = {file for s in everything if s.archive == source.archive for file in s.files}
-        member_paths = [folder / member for member in sorted(members)]
-        settings = {"address": source.archive}
-        origin = self._steps.run(f"unpack.{name}", settings, _existing(member_paths), work)
+        # Readers report missing files.
+        outputs = (path for file in sorted(members) if (path := folder / file).is_file())
+        origin = self._steps.run(f"unpack.{name}", {"address": source.archive}, outputs, work)
         return (folder / source.files[0], folder / source.files[1]), origin
-
-    def _held_out(self) -> tuple[Source, ...]:
-        return () if isinstance(self.corpus.valid, int) else self.corpus.valid
 
     def _work(self, source: Source) -> Encode:
         """Return the tokenizer of a source.
@@ -203,36 +183,19 @@ class Preparation:
             learnt = {"subwords": self._learner.kind, "files": (self._codes,)}
             dataclasses.replace(pipeline, **learnt).save(self.ready)
 
-    @property
-    def _codes(self) -> Path:
-        """The path of the subword model."""
-        return self.out / "bpe" / self._learner.file
-
-    def _part(self, source: Source) -> Report:
-        """Write tokens of one source into ``parts/``, and plain text of held-out sets, too."""
-        work, folder = self._work(source), self.out / "parts"
-        names = [f"{source.name}.{side}" for side in self._sides]
-        if work.must_keep:
-            names += [f"{source.name}.plain.{side}" for side in self._sides]
-
-        def make() -> Report:
+    def _tokens(
+        self, sources: Iterable[Source], parts: Report, plain_files: Sequence[IO[str]] = ()
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the tokens of all sources; report on each in ``parts``, and copy it as text."""
+        for source in sources:
             paths, origin = self._raw(source)
             total = self.corpus.exact.get("train read") if source.name == "train" else None
-            pairs = tqdm(
-                raw_pairs(*paths, source.form),
-                desc=source.name,
-                unit=" pairs",
-                total=total,
-                disable=None,
-            )
-            with staged_folder(folder) as stage, writers([stage / name for name in names]) as files:
-                plain = streams.copying(pairs, files[2:], self._plain) if files[2:] else pairs
-                tally = work.write(plain, files[:2], self.workers)
-            return {"origin": origin, "fates": tally}
-
-        settings = {"source": dataclasses.asdict(source), "work": dataclasses.asdict(work)}
-        settings["libraries"] = self._libraries
-        return self._steps.run(f"tokens.{source.name}", settings, [folder / n for n in names], make)
+            raw = raw_pairs(*paths, source.form)
+            pairs = tqdm(raw, desc=source.name, unit=" pairs", total=total, disable=None)
+            if plain_files:
+                pairs = streams.copying(pairs, plain_files, self._plain)
+            parts[source.name] = {"origin": origin, "fates": (tally := Tally())}
+            yield from self._work(source).kept_pairs(pairs, self.workers, tally)
 
     def _plain(self, text: str, language: str) -> str:
         """Turn a sentence into sacrebleu's reference: untokenized, in the case of the corpus."""
@@ -245,71 +208,68 @@ class Preparation:
 
     def _text(self) -> Report:
         """Write ``train`` and ``valid`` as tokens into ``text/``."""
-        corpus, folder = self.corpus, self.out / "text"
+        corpus, folder, names = self.corpus, self.out / "text", self._names(TRAINING)
 
         def make() -> Report:
-            sources = (*corpus.train, *self._held_out())
-            parts = {source.name: self._part(source) for source in sources}
-            with (
-                staged_folder(folder) as stage,
-                writers([stage / name for name in self._names(TRAINING)]) as files,
-            ):
+            parts: Report = {}
+            with staged_folder(folder) as stage, writers([stage / name for name in names]) as files:
                 train, valid = files[:2], files[2:]
-                lines = self._part_lines(corpus.train)
+                pairs = self._tokens(corpus.train, parts)
                 if isinstance(corpus.valid, int):
-                    *dealt, last = streams.deal(lines, [train] * (corpus.valid - 1) + [valid])
+                    *dealt, last = streams.deal(pairs, [train] * (corpus.valid - 1) + [valid])
                     counts = [[sum(numbers) for numbers in zip(*dealt, strict=True)], last]
                 else:
-                    held_out = self._part_lines(corpus.valid)
-                    counts = streams.deal(lines, [train]) + streams.deal(held_out, [valid])
+                    held_out = self._tokens(corpus.valid, parts)
+                    counts = streams.deal(pairs, [train]) + streams.deal(held_out, [valid])
             return {"parts": parts, "splits": _nonempty(TRAINING, counts)}
 
-        outputs = [folder / name for name in self._names(TRAINING)]
-        return self._steps.run("text", self._settings(), outputs, make)
+        outputs = [folder / name for name in names]
+        return self._steps.run("text", self._settings(pieces=False), outputs, make)
 
     def _test_set(self, name: str, sources: Sequence[Source]) -> Report:
         """Write a test set as tokens into ``text/``, and as plain text into ``reference/``."""
         folders, names = (self.out / "reference", self.out / "text"), self._names([name])
 
         def make() -> Report:
-            parts = {source.name: self._part(source) for source in sources}
-            for folder, kind in zip(folders, ("plain.", ""), strict=True):
-                with staged_folder(folder) as stage, writers([stage / n for n in names]) as files:
-                    counts = streams.deal(self._part_lines(sources, kind), [files])
+            parts: Report = {}
+            with (
+                staged_folder(folders[0]) as plain_stage,
+                staged_folder(folders[1]) as stage,
+                writers([plain_stage / name for name in names]) as plain_files,
+                writers([stage / name for name in names]) as files,
+            ):
+                counts = streams.deal(self._tokens(sources, parts, plain_files), [files])
             return {"parts": parts, "splits": _nonempty([name], counts)}
 
         outputs = [folder / file_name for folder in folders for file_name in names]
-        return self._steps.run(f"text.{name}", self._settings(), outputs, make)
-
-    def _part_lines(self, sources: Iterable[Source], kind: str = "") -> Iterator[tuple[str, str]]:
-        for source in sources:
-            paths = [self.out / "parts" / f"{source.name}.{kind}{side}" for side in self._sides]
-            yield from streams.line_pairs(*paths)
+        return self._steps.run(f"text.{name}", self._settings(pieces=False), outputs, make)
 
     # ---- from text to subwords -------------------------------------------------------------------
 
     def _pieces(self, test_names: Sequence[str]) -> Report:
         """Write ``bpe/``: the merges or model, and the splits and further test sets as pieces."""
-        text, bpe = self.out / "text", self.out / "bpe"
-        settings, codes = self._settings(), self._codes
+        settings, bpe = self._settings(pieces=True), self.out / "bpe"
 
         def make() -> Report:
             with staged_folder(bpe) as stage:
-                paths = [text / f"train.{side}" for side in self._sides]
+                paths = [self.out / "text" / f"train.{side}" for side in self._sides]
                 learn(self.subwords, paths, self.corpus.merges, stage)
-            return {"sha256": sha256(codes)}
+            return {"sha256": sha256(self._codes)}
 
-        learnt = self._steps.run("merges", settings, [codes], make)
+        learnt = self._steps.run("merges", settings, [self._codes], make)
         fates: Report = {}
         steps = {"subwords": TRAINING} | {f"subwords.{name}": (name,) for name in test_names}
         for step, splits in steps.items():
             outputs = [bpe / name for name in self._names(splits)]
-            work = partial(self._apply, splits, learnt["sha256"])
-            fates |= self._steps.run(step, settings, outputs, work)["fates"]
+
+            def split_into_pieces(splits: Iterable[str] = splits) -> Report:
+                return {"fates": self._split_into_pieces(splits, learnt["sha256"])}
+
+            fates |= self._steps.run(step, settings, outputs, split_into_pieces)["fates"]
         return {"fates": fates}
 
-    def _apply(self, splits: Iterable[str], checksum: str) -> Report:
-        """Write the subword pieces of these splits."""
+    def _split_into_pieces(self, splits: Iterable[str], checksum: str) -> Report:
+        """Write the subword pieces of these splits; return the fates of their pairs."""
         fates = {}
         pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
         with staged_folder(self.out / "bpe") as stage:
@@ -319,33 +279,31 @@ class Preparation:
                 work = Encode(pieces, limits or Limits(), version=checksum)
                 pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
                 bar = tqdm(pairs, desc=f"subwords of {split}", unit=" pairs", disable=None)
+                fates[split] = Tally()
                 with writers([stage / name for name in names]) as files:
-                    fates[split] = work.write(bar, files, self.workers)
-        return {"fates": fates}
+                    streams.deal(work.kept_pairs(bar, self.workers, fates[split]), [files])
+        return fates
 
-    def _checksums(self, test_names: Sequence[str]) -> Report:
+    def _checksums(self, test_names: Sequence[str]) -> dict[str, str]:
         folders = {"text": (*TRAINING, *test_names), "reference": tuple(test_names)}
         if self.corpus.merges:
             folders["bpe"] = folders["text"]
         names = {folder: self._names(splits) for folder, splits in folders.items()}
         paths = [self.out / folder / name for folder in names for name in names[folder]]
         paths += [self._codes] if self.corpus.merges else []
-
-        def make() -> Report:
-            return {str(path.relative_to(self.out)): sha256(path) for path in paths}
-
-        return self._steps.run(
-            "checksums", {**self._settings(), "tests": list(test_names)}, paths, make
-        )
+        return {str(path.relative_to(self.out)): sha256(path) for path in paths}
 
     def _names(self, splits: Iterable[str]) -> list[str]:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
-    def _settings(self) -> Report:
+    def _settings(self, *, pieces: bool) -> Report:
+        """Return all that the tokens depend on, or the subword pieces made of them."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
-        settings = {"corpus": protocol, "libraries": self._libraries}
-        return settings if self.subwords == "bpe" else {**settings, "subwords": self.subwords}
+        if pieces:
+            return {"corpus": protocol, "libraries": self._libraries, "subwords": self.subwords}
+        del protocol["merges"], protocol["bpe_limits"]
+        return {"corpus": protocol, "libraries": self._libraries["sacremoses"]}
 
 
 def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
@@ -354,11 +312,6 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
         if not pairs:
             raise DataError(f"no pair is left for `{name}`; check the archives.")
     return dict(zip(splits, counts, strict=True))
-
-
-def _existing(paths: list[Path]) -> Iterator[Path]:
-    """Yield the paths that exist by the time they are needed; readers report missing files."""
-    return (path for path in paths if path.is_file())
 
 
 def run(options: OfficialOptions) -> str:
@@ -377,16 +330,10 @@ def run(options: OfficialOptions) -> str:
     download = options.download or options.out / "download"
     options.out.mkdir(parents=True, exist_ok=True)
     with locks.held(options.out / ".preparing.lock", wait=True):
+        workers = streams.processes(options.workers)
+        subwords = options.subwords if corpus.merges else "bpe"
         work = Preparation(
-            *(
-                options.corpus,
-                corpus,
-                options.out,
-                download,
-                options.mirror,
-                streams.processes(options.workers),
-            ),
-            subwords=options.subwords if corpus.merges else "bpe",
+            *(options.corpus, corpus, options.out, download, options.mirror, workers, subwords)
         )
         manifest = work.run()
     summary = report.summary(manifest, work.ready)

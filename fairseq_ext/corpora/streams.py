@@ -40,13 +40,12 @@ def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
     Only a line feed ends a line. A byte-order mark is dropped.
     """
     read = FORMS[form]
-    sides = (enumerate(read(_lines(path)), 1) for path in (source, target))
     counts = [0, 0]
-    for first, second in zip_longest(*sides):
-        for side, numbered in enumerate((first, second)):
-            counts[side] = numbered[0] if numbered else counts[side]
-        if first and second:
-            yield _text(first[1]), _text(second[1])
+    for pair in zip_longest(*(read(_lines(path)) for path in (source, target))):
+        for side, line in enumerate(pair):
+            counts[side] += line is not None
+        if None not in pair:
+            yield _text(pair[0]), _text(pair[1])
     if counts[0] != counts[1]:
         raise DataError(
             f"`{source}` has {counts[0]} sentences, `{target}` {counts[1]}; they must have "
@@ -68,10 +67,6 @@ def _text(line: bytes) -> str | None:
         return None
 
 
-def _plain(lines: Iterator[bytes]) -> Iterator[bytes]:
-    return lines
-
-
 def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the sentences, titles and descriptions; drop a talk's address, number and keywords."""
     for line in lines:
@@ -87,7 +82,7 @@ def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 FORMS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
-    "lines": _plain,
+    "lines": iter,
     "tagged": _tagged,
     "segments": _segments,
 }
@@ -128,25 +123,17 @@ def ordered_map(
 
 @dataclass(frozen=True)
 class Encode:
-    """An encoder of chunks of pairs, which can be sent to another process.
-
-    Attributes:
-        pipeline: the steps from text to tokens.
-        limits: limits on the tokens of the pairs to keep.
-        words: leave subwords, and words that are symbols of fairseq, to a later step.
-        must_keep: name of a text of which no pair may be dropped; empty if pairs may be dropped.
-        different: drop pairs with equal sides.
-        tag: a word put before the source tokens; none if empty.
-        version: a checksum or the like of the pipeline's files, because processes cache them.
-    """
+    """An encoder of pairs, which can be sent to another process."""
 
     pipeline: Pipeline
-    limits: Limits = field(default_factory=Limits)
-    words: bool = False
-    must_keep: str = ""
-    different: bool = False
-    tag: str = ""
-    version: str = ""
+    limits: Limits = field(default_factory=Limits)  # on the tokens of the pairs to keep
+    words: bool = False  # leave subwords, and words that are symbols of fairseq, to a later step
+    must_keep: str = ""  # name of a text of which no pair may be dropped
+    different: bool = False  # drop pairs with equal sides
+    tag: str = ""  # a word put before the source tokens; none if empty
+    version: str = (
+        ""  # a checksum or the like of the pipeline's files, because processes cache them
+    )
 
     def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> EncodedLines:
         """Return the source and target tokens of the pairs that are kept, and counts of pairs.
@@ -176,15 +163,14 @@ class Encode:
                 targets.append(right)
         return sources, targets, tally
 
-    def write(self, pairs: Iterable[RawPair], files: Sequence[IO[str]], workers: int) -> Tally:
-        """Encode any number of pairs into the two files, in order; return the counts."""
-        tally: Tally = {}
-        for *sides, counts in ordered_map(self._encode_chunk, _cut(pairs), workers):
-            for file, side in zip(files, sides, strict=True):
-                file.writelines(f"{line}\n" for line in side)
+    def kept_pairs(
+        self, pairs: Iterable[RawPair], workers: int, tally: Tally
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the tokens of the pairs that are kept, in order; count all pairs in ``tally``."""
+        for sources, targets, counts in ordered_map(self._encode_chunk, _cut(pairs), workers):
             for fate, numbers in counts.items():
                 _add(tally, fate, *numbers)
-        return tally
+            yield from zip(sources, targets, strict=True)
 
     def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> EncodedLines:
         return self(numbered[1], numbered[0])

@@ -17,7 +17,7 @@ from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
-from fairseq_ext.corpora.streams import KEPT, Encode
+from fairseq_ext.corpora.streams import KEPT, Encode, Tally
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.writing import writers
@@ -51,8 +51,8 @@ def run(options: MixOptions) -> str:
         with writers([stage / path.name for path in train]) as opened:
             for _ in range(options.copies):
                 streams.deal(streams.line_pairs(*train), [opened])
-            pairs = streams.line_pairs(options.source, options.target)
-            tally = work.write(pairs, opened, options.workers)
+            pairs, tally = streams.line_pairs(options.source, options.target), Tally()
+            streams.deal(work.kept_pairs(pairs, options.workers, tally), [opened])
         if not (options.copies or KEPT in tally):
             raise DataError("no pair is left to train on; give `--copies`, or a higher `--ratio`.")
         for name in held_out_names:

@@ -160,7 +160,7 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(
 
     # again: nothing is asked for, nothing written; also with the intermediate files deleted
     before, request_count = manifest, len(server.requests)
-    for folder in ("raw", "parts", "download"):
+    for folder in ("raw", "download"):
         shutil.rmtree(out / folder)
     second_run = prepare("iwslt14_de_en", out, *where, "--any-counts")
     assert second_run.stdout == done.stdout
@@ -219,11 +219,10 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
     options = ("iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", "120")
     words = [BIN / "fairseq-ext", "corpus", *map(str, options), "--any-counts", "--workers", "2"]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True)
-    wait_for(lambda: list(out.glob("parts/.partial-*")), process)
+    wait_for((out / ".steps" / "unpack.de-en.tgz.json").exists, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert (out / ".steps" / "unpack.de-en.tgz.json").exists()
-    assert not (out / "text").exists()
+    assert not (out / "text" / "train.de").exists()
     done = prepare("iwslt14_de_en", out, "--mirror", server.address, "--any-counts")
     assert "unpack.de-en.tgz: done before" in done.stderr
     assert len(server.requests) == 1

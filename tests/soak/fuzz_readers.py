@@ -137,7 +137,10 @@ def read_raw(folder: Path) -> None:
 
 
 def read_records(folder: Path) -> None:
-    preparation.Steps(folder)._done(folder / "a.json", "x")
+    record = folder / ".steps" / "a.json"
+    record.parent.mkdir(exist_ok=True)
+    record.write_bytes((folder / "a.json").read_bytes())
+    preparation.Steps(folder).run("a", {}, [], dict)
     try:
         downloads._known(folder / "a.json")
     finally:
