@@ -80,19 +80,12 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Part:
-    """A text that is there.
+    """A text that is there."""
 
-    Attributes:
-        name: of its files.
-        pairs: sources and targets.
-        domain: news, help, captions or phrases.
-        licence: as far as its owners say.
-    """
-
-    name: str
-    pairs: Pairs
-    domain: str
-    licence: str
+    name: str  # of its files
+    pairs: Pairs  # sources and targets
+    domain: str  # news, help, captions or phrases
+    licence: str  # as far as its owners say
 
     @property
     def checksum(self) -> str:

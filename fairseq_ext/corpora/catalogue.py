@@ -38,19 +38,14 @@ STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 @dataclass(frozen=True)
 class Source:
-    """A parallel text and its origin.
+    """A parallel text and its origin."""
 
-    Attributes:
-        name: unique within the corpus.
-        files: the two sides, source first: members of ``archive``, or addresses if there is none.
-        archive: the archive's address.
-        form: ``lines``, plain text (also ``.gz``); ``tagged``, IWSLT's training files, in which
-            some lines are about the talk; ``segments``, IWSLT's and WMT's ``<seg>`` elements.
-    """
-
-    name: str
+    name: str  # unique within the corpus
+    # The two sides, source first: members of `archive`, or addresses if there is none.
     files: tuple[str, str]
-    archive: str | None = None
+    archive: str | None = None  # the archive's address
+    # `lines`, plain text (also `.gz`); `tagged`, IWSLT's training files, in which some lines are
+    # about the talk; `segments`, IWSLT's and WMT's `<seg>` elements.
     form: str = "lines"
 
 
@@ -65,48 +60,33 @@ class Limits:
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus and the protocol by which its paper prepares it.
+    """A corpus and the protocol by which its paper prepares it."""
 
-    Attributes:
-        src, tgt: languages, which are also the endings of the files.
-        train, valid, test: the texts of each split, in order. ``valid`` may also be a number n:
-            every n-th training pair that is left after cleaning.
-        more_tests: further test sets, each a split with its own name. A set whose files cannot be
-            downloaded is left out.
-        normalize: normalize punctuation like Moses, and remove non-printing characters.
-        tokenize: tokenize like Moses, with XML escapes.
-        aggressive: make hyphens within words tokens, written ``@-@``.
-        lowercase: lower-case the tokens.
-        limits: limits on words, applied before the split.
-        bpe_limits: limits on subwords, for train and valid.
-        merges: number of joint byte-pair merges learnt from the training text; 0 keeps words.
-        dictionary: flags of fairseq-preprocess.
-        word_dictionary: flags of fairseq-preprocess where ``merges`` is 0.
-        made: for files that are published as tokens, the steps of
-            :class:`fairseq_ext.text.pipeline.Pipeline` by which their authors made them from text.
-        exact: known numbers of pairs that do not depend on the tokenizer.
-        expected: known numbers of pairs that depend on the tokenizer.
-        licence: what the owners of the text allow, as far as they say.
-    """
-
-    src: str
+    src: str  # language, which is also the ending of its files
     tgt: str
+    # The texts of each split, in order. `valid` may also be a number n: every n-th training pair
+    # that is left after cleaning.
     train: tuple[Source, ...]
     valid: tuple[Source, ...] | int
     test: tuple[Source, ...]
-    normalize: bool = False
-    tokenize: bool = True
-    aggressive: bool = False
-    lowercase: bool = False
-    limits: Limits = Limits()
-    bpe_limits: Limits | None = None
-    merges: int = 0
-    dictionary: tuple[str, ...] = ()
-    word_dictionary: tuple[str, ...] = ()
+    normalize: bool = False  # normalize punctuation like Moses, and remove non-printing characters
+    tokenize: bool = True  # tokenize like Moses, with XML escapes
+    aggressive: bool = False  # make hyphens within words tokens, written `@-@`
+    lowercase: bool = False  # lower-case the tokens
+    limits: Limits = Limits()  # on words, applied before the split
+    bpe_limits: Limits | None = None  # on subwords, for train and valid
+    merges: int = 0  # number of joint byte-pair merges learnt from the training text; 0 keeps words
+    dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess
+    word_dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess where `merges` is 0
+    # For files that are published as tokens, the steps of a Pipeline by which their authors made
+    # them from text.
     made: dict[str, bool] = field(default_factory=dict)
+    # Known numbers of pairs that do not depend on the tokenizer, and that do.
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
-    licence: str = ""
+    licence: str = ""  # what the owners of the text allow, as far as they say
+    # Further test sets, each a split with its own name. A set whose files cannot be downloaded is
+    # left out.
     more_tests: tuple[Source, ...] = ()
 
 

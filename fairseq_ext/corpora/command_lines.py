@@ -363,19 +363,12 @@ class MixOptions(PreparedCorpus):
 
 
 class CommandLine(NamedTuple):
-    """A command that makes a corpus.
+    """A command that makes a corpus."""
 
-    Attributes:
-        options: the dataclass of its options.
-        module: a module of this package.
-        summary: the line for ``--help``.
-        function: of the module: takes the options and returns the text to print.
-    """
-
-    options: type
-    module: str
-    summary: str
-    function: str = "run"
+    options: type  # the dataclass of its options
+    module: str  # a module of this package
+    summary: str  # the line for `--help`
+    function: str = "run"  # of the module: takes the options and returns the text to print
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the command and print the text that it returns; return the exit status.

@@ -32,17 +32,11 @@ EXACT, NEAR = "exact", "near"
 
 @dataclass(frozen=True)
 class Match:
-    """A test sentence that is in the training text, and where.
+    """A test sentence that is in the training text, and where."""
 
-    Attributes:
-        sentence: number of the test sentence, from 0.
-        kind: ``exact`` if equal up to case and punctuation, else ``near``.
-        line: number of the first training sentence of this kind, from 0.
-    """
-
-    sentence: int
-    kind: str
-    line: int
+    sentence: int  # number of the test sentence, from 0
+    kind: str  # `exact` if equal up to case and punctuation, else `near`
+    line: int  # number of the first training sentence of this kind, from 0
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:

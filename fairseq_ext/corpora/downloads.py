@@ -107,18 +107,13 @@ def _write_record(record: Path, checksums: dict[str, str]) -> None:
 
 @dataclass
 class Part:
-    """A partial download: the bytes so far, and the version of the file they belong to.
+    """A partial download: the bytes so far, and the version of the file they belong to."""
 
-    Attributes:
-        path: the file with the bytes; ``….json`` beside it keeps the other two attributes.
-        version: the server's name (ETag) or date of this version of the file. A download without
-            it is not continued, because the file may have changed in the meantime.
-        total: the file's size; None if the server does not say.
-    """
-
-    path: Path
+    path: Path  # the file with the bytes; `….json` beside it keeps the other two attributes
+    # The server's name (ETag) or date of this version of the file. A download without it is not
+    # continued, because the file may have changed in the meantime.
     version: str | None = None
-    total: int | None = None
+    total: int | None = None  # the file's size; None if the server does not say
 
     def load(self) -> None:
         """Load the state that an earlier process left, if any."""

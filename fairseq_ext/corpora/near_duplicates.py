@@ -61,15 +61,10 @@ def normalized(sentence: str) -> str:
 
 
 class WordHashes(NamedTuple):
-    """The hashes of the words of many sentences, all in one array.
+    """The hashes of the words of many sentences, all in one array."""
 
-    Attributes:
-        words: ``[W]`` 64-bit hashes of all words.
-        ends: ``[N]`` end of each sentence in ``words``.
-    """
-
-    words: np.ndarray
-    ends: np.ndarray
+    words: np.ndarray  # `[W]` 64-bit hashes of all words
+    ends: np.ndarray  # `[N]` end of each sentence in `words`
 
     @property
     def lengths(self) -> np.ndarray:

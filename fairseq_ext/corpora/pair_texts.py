@@ -18,42 +18,27 @@ PACKED = (*COMPRESSED, ".zip")  # cannot be read from the middle
 
 @dataclass(frozen=True)
 class Text:
-    """A text of sentence pairs: a file of pairs, or two aligned files.
+    """A text of sentence pairs: a file of pairs, or two aligned files."""
 
-    Attributes:
-        name: a name that no other text of the corpus has.
-        files: one file of pairs, tab-separated or CSV, or two aligned files.
-        columns: numbers of the source and target columns in a file of pairs, from 1.
-        table: whether the file of pairs is CSV.
-        header: whether the first row of the file of pairs names its columns.
-        member: the file to read in a ``.zip`` with several.
-        weight: how often each pair is trained on; a fraction keeps that share of the pairs.
-        licence: the licence of the text, for the record.
-    """
-
-    name: str
-    files: tuple[Path, ...]
+    name: str  # a name that no other text of the corpus has
+    files: tuple[Path, ...]  # one file of pairs, tab-separated or CSV, or two aligned files
+    # Numbers of the source and target columns in a file of pairs, from 1.
     columns: tuple[int, int] = (1, 2)
-    table: bool = False
-    header: bool = False
-    member: str | None = None
+    table: bool = False  # whether the file of pairs is CSV
+    header: bool = False  # whether the first row of the file of pairs names its columns
+    member: str | None = None  # the file to read in a `.zip` with several
+    # How often each pair is trained on; a fraction keeps that share of the pairs.
     weight: float = 1.0
-    licence: str = ""
+    licence: str = ""  # the licence of the text, for the record
 
 
 @dataclass(frozen=True)
 class PairPart:
-    """A part of a text: successive pairs.
+    """A part of a text: successive pairs."""
 
-    Attributes:
-        number: number of this part, from 0.
-        text: number of the text, from 0.
-        parts: the part of each of the text's files.
-    """
-
-    number: int
-    text: int
-    parts: tuple[Part, ...]
+    number: int  # number of this part, from 0
+    text: int  # number of the text, from 0
+    parts: tuple[Part, ...]  # the part of each of the text's files
 
     @property
     def lines(self) -> int:

@@ -68,21 +68,13 @@ def text_pipeline(options: PairOptions) -> Pipeline:
 
 @dataclass(frozen=True)
 class SplitJob:
-    """A split of some texts, computed in stages; can be sent to another process.
+    """A split of some texts, computed in stages; can be sent to another process."""
 
-    Attributes:
-        options: how to clean and split the pairs.
-        texts: where the pairs come from; of repeated pairs the first is kept.
-        folder: the folder with the files of the stages.
-        parts: the parts of all texts.
-        partitions: number of ranges of fingerprints.
-    """
-
-    options: PairOptions
-    texts: tuple[Text, ...]
-    folder: Path
-    parts: tuple[PairPart, ...]
-    partitions: int
+    options: PairOptions  # how to clean and split the pairs
+    texts: tuple[Text, ...]  # where the pairs come from; of repeated pairs the first is kept
+    folder: Path  # the folder with the files of the stages
+    parts: tuple[PairPart, ...]  # the parts of all texts
+    partitions: int  # number of ranges of fingerprints
 
     @property
     def clean_names(self) -> list[str]:

@@ -18,17 +18,11 @@ from fairseq_ext.utils.files import sha256
 
 @dataclass(frozen=True)
 class Format:
-    """A format of translations.
+    """A format of translations."""
 
-    Attributes:
-        read: the reader.
-        endings: endings of the files' names.
-        sides: 1 if a file has both languages, 2 if each language has a file or folder.
-    """
-
-    read: Reader
-    endings: tuple[str, ...]
-    sides: int = 1
+    read: Reader  # the reader
+    endings: tuple[str, ...]  # endings of the files' names
+    sides: int = 1  # 1 if a file has both languages, 2 if each language has a file or folder
 
 
 FORMATS = {

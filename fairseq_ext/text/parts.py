@@ -14,23 +14,14 @@ from fairseq_ext.text.reading import bounded
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a text: successive lines of one file.
+    """A part of a text: successive lines of one file."""
 
-    Attributes:
-        number: number of the part, from 0.
-        path: the file.
-        offset: bytes of the file before the part.
-        first: number of the part's first line in the file, from 1.
-        before: number of lines in the files before this one.
-        lines: number of lines in the part.
-    """
-
-    number: int
-    path: Path
-    offset: int
-    first: int
-    before: int
-    lines: int
+    number: int  # number of the part, from 0
+    path: Path  # the file
+    offset: int  # bytes of the file before the part
+    first: int  # number of the part's first line in the file, from 1
+    before: int  # number of lines in the files before this one
+    lines: int  # number of lines in the part
 
     def read(self) -> Iterator[bytes]:
         """Yield the lines of the part."""

@@ -24,21 +24,14 @@ _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class MaskedLine:
-    """A line, separated into its spans and the text between them.
+    """A line, separated into its spans and the text between them."""
 
-    Attributes:
-        parts: text before, between and after the spans, one part more than there are spans.
-        spans: spans to keep unchanged.
-        markup: whether the parts are XML text, whose spans must stay in order.
-        years: numbers that replace the spans; fewer than spans if a line has very many.
-        ends: untranslated text at the start and at the end of the line.
-    """
-
+    # Text before, between and after the spans, one part more than there are spans.
     parts: Sequence[str]
-    spans: Sequence[str]
-    markup: bool
-    years: Sequence[str]
-    ends: tuple[str, str] = ("", "")
+    spans: Sequence[str]  # spans to keep unchanged
+    markup: bool  # whether the parts are XML text, whose spans must stay in order
+    years: Sequence[str]  # numbers that replace the spans; fewer than spans if a line has very many
+    ends: tuple[str, str] = ("", "")  # untranslated text at the start and at the end of the line
 
     @property
     def text(self) -> str:
@@ -109,15 +102,11 @@ def _has_word(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Keeper:
-    """A finder of the spans of a line that must stay unchanged.
+    """A finder of the spans of a line that must stay unchanged."""
 
-    Attributes:
-        patterns: regular expressions of the spans; matches that touch become one span.
-        markup: whether tags are spans, too, and all other text is XML or HTML text.
-    """
-
+    # Regular expressions of the spans; matches that touch become one span.
     patterns: Sequence[re.Pattern[str]]
-    markup: bool = False
+    markup: bool = False  # whether tags are spans, too, and all other text is XML or HTML text
 
     def mask(self, line: str) -> MaskedLine:
         """Separate a line into spans and the text between them."""

@@ -21,15 +21,11 @@ _IDEOGRAPHIC_END = re.compile(r"(?<=[。！？])(?![。！？」』）”’])|(
 
 @dataclass(frozen=True)
 class SentenceSplitter:
-    """A splitter of source lines into sentences, which also joins translated sentences.
+    """A splitter of source lines into sentences, which also joins translated sentences."""
 
-    Attributes:
-        split: function that splits a line into sentences, an empty line into an empty one.
-        joint: separator of translated sentences.
-    """
-
+    # Function that splits a line into sentences, an empty line into an empty one.
     split: Callable[[str], list[str]]
-    joint: str
+    joint: str  # separator of translated sentences
 
     def join(self, sentences: Sequence[str]) -> str:
         """Join the translations of a line's sentences."""

@@ -30,17 +30,12 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 
 
 class Subwords(NamedTuple):
-    """The functions of one kind of subwords, from words to pieces and back.
+    """The functions of one kind of subwords, from words to pieces and back."""
 
-    Attributes:
-        encode: turns words into pieces.
-        decode: turns pieces into words.
-        mark: a character in the first piece of every line, which tells that pieces are not
-            joined yet; empty if ``decode`` leaves words unchanged anyway.
-    """
-
-    encode: Step
-    decode: Step
+    encode: Step  # turns words into pieces
+    decode: Step  # turns pieces into words
+    # A character in the first piece of every line, which tells that pieces are not joined yet;
+    # empty if `decode` leaves words unchanged anyway.
     mark: str = ""
 
 
@@ -286,19 +281,12 @@ def _lines(texts: Sequence[Path]) -> Iterator[str]:
 
 
 class Learner(NamedTuple):
-    """A method to learn subwords.
+    """A method to learn subwords."""
 
-    Attributes:
-        kind: the kind of :data:`KINDS` that applies the learnt subwords.
-        file: name of the file to write.
-        library: the distribution that does the work.
-        learn: learns a number of merges or pieces from texts, and writes a file.
-    """
-
-    kind: str
-    file: str
-    library: str
-    learn: Learn
+    kind: str  # the kind of `KINDS` that applies the learnt subwords
+    file: str  # name of the file to write
+    library: str  # the distribution that does the work
+    learn: Learn  # learns a number of merges or pieces from texts, and writes a file
 
 
 LEARNT: dict[str, Learner] = {

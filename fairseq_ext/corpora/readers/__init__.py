@@ -20,19 +20,12 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A text and its translation, with the file's own mark-up.
+    """A text and its translation, with the file's own mark-up."""
 
-    Attributes:
-        source: in the source language.
-        target: its translation.
-        document: name of the article or other unit that the segment belongs to.
-        fault: why the translation is unfinished according to the file, or "".
-    """
-
-    source: str
-    target: str
-    document: str = ""
-    fault: str = ""
+    source: str  # in the source language
+    target: str  # its translation
+    document: str = ""  # name of the article or other unit that the segment belongs to
+    fault: str = ""  # why the translation is unfinished according to the file, or ""
 
 
 Reader = Callable[[tuple[Path, ...], str, str], Iterator[Segment]]

@@ -23,16 +23,12 @@ UNKNOWN_CHARSET = "CHARSET"  # the word in templates
 
 @dataclass
 class Message:
-    """An entry of a catalogue.
+    """An entry of a catalogue."""
 
-    Attributes:
-        line: the line where it begins; 0 if the format has no lines.
-        fuzzy: whether the translation is a tool's guess that no translator has confirmed.
-        texts: texts by keyword, such as ``msgid``, ``msgid_plural``, ``msgstr`` or ``msgstr[1]``.
-    """
-
-    line: int = 0
+    line: int = 0  # the line where it begins; 0 if the format has no lines
+    # Whether the translation is a tool's guess that no translator has confirmed.
     fuzzy: bool = False
+    # Texts by keyword, such as `msgid`, `msgid_plural`, `msgstr` or `msgstr[1]`.
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
