@@ -407,6 +407,7 @@ collect_results() {
         done
     done
     dry || cp systems.md systems.json ./compare-*.* curves.* lengths.* results/
+    rm -f results/compare-*.html # has the pictures a second time
 }
 
 # What makes it the same run: one setting per line.

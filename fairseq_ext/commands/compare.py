@@ -50,7 +50,8 @@ class Request:
     output: Path | None = option(
         None,
         "write the table to OUT.md, OUT.csv, OUT.tex and OUT.json, translations to OUT.tsv.gz, "
-        "and pictures to OUT.png and OUT-differences.png (.svg if OUT ends in .svg)",
+        "the page with its pictures as one file to OUT.html, and pictures to OUT.png and "
+        "OUT-differences.png (.svg if OUT ends in .svg)",
         *("-o", "--output"),
         metavar="OUT",
     )
@@ -97,7 +98,7 @@ def add(commands: Subparsers) -> None:
     options.add_json(parser, "the comparison")
     parser.set_defaults(
         run=_run,
-        endings=(*options.PICTURE, "-differences.png", ".md", ".csv", ".tex", ".tsv.gz"),
+        endings=(*options.PICTURE, "-differences.png", ".md", ".csv", ".tex", ".tsv.gz", ".html"),
     )
 
 

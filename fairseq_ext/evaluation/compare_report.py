@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +27,13 @@ MISSING = "–"
 DAGGER = "†"  # marks a p that speaks of sentences, in a table where others speak of trainings
 LESS_IS_BETTER = "TER"
 # Files written besides page and picture.
-OTHERS = {"csv": "CSV", "tex": "LaTeX", "json": "JSON", "tsv.gz": "translations"}
+OTHERS = {
+    "html": "this page in one file",
+    "csv": "CSV",
+    "tex": "LaTeX",
+    "json": "JSON",
+    "tsv.gz": "translations",
+}
 
 Place = Callable[[Measured], "float | None"]
 # Title, label of the axis, and a system's place on it.
@@ -35,6 +43,25 @@ PANELS: tuple[tuple[str, str, Place], ...] = (
     ("Training speed", "target tokens per second", lambda row: row.training_speed),
     ("Generation speed", "tokens per second", lambda row: row.generation_speed),
 )
+HTML_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0 }}
+th, td {{ border-bottom: 1px solid #ccc; padding: 0.3em 0.8em; text-align: left }}
+th, td:not(:last-child) {{ white-space: nowrap }}
+img {{ max-width: 100% }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
 
 
 class Section(NamedTuple):
@@ -71,13 +98,13 @@ def as_table(result: Result) -> str:
 def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
     """Return a whole page of Markdown, which links to the other files of :func:`write`."""
     stem, picture = plots.stem(output), plots.with_ending(output, ".png")
-    count, name = len(result.systems), quote(stem.name)
+    name = quote(stem.name)
     files_ = ", ".join(f"[{label}]({name}.{ending})" for ending, label in OTHERS.items())
     titles = ", ".join(title.lower() for title, *_ in _panels(result))
     alternative = f"BLEU against {titles}" if titles else "BLEU of each system"
     first, *others = sections(result)
     parts = [
-        f"# {count} {'system' if count == 1 else 'systems'} on {tables.verbatim(result.reference)}",
+        f"# {tables.verbatim(_title(result))}",
         *_markdown(first),
         f"The same figures: {files_}.",
         f"![{alternative}]({quote(picture.name)})",
@@ -92,8 +119,38 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
     for section in others:
         parts += [f"## {tables.verbatim(section.title)}", *_markdown(section)]
     if result.differing:
-        parts += ["## Sentences that differ most", *map(_sample, result.differing)]
-    return "\n\n".join([*parts, "## Samples", *map(_sample, result.samples)])
+        parts += ["## Sentences that differ most", *map(_markdown_sample, result.differing)]
+    return "\n\n".join([*parts, "## Samples", *map(_markdown_sample, result.samples)])
+
+
+def as_html(result: Result, pictures: Sequence[Path]) -> str:
+    """Return a page of HTML that has everything inside, its pictures too."""
+    parts = [f"<h1>{html.escape(_title(result))}</h1>"]
+    for number, section in enumerate(sections(result)):
+        parts += [f"<h2>{html.escape(section.title)}</h2>"] if section.title else []
+        parts += map(tables.as_html, section.tables)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in section.notes)
+        parts += [f"<ul>{notes}</ul>"] if notes else []
+        parts += map(_embedded, pictures) if number == 0 else []
+    for title, samples in (
+        ("Sentences that differ most", result.differing),
+        ("Samples", result.samples),
+    ):
+        parts += [f"<h2>{title}</h2>"] if samples else []
+        parts += [tables.as_html(_sample(sample)) for sample in samples]
+    return HTML_PAGE.format(title=html.escape(_title(result)), body="\n".join(parts))
+
+
+def _embedded(picture: Path) -> str:
+    kind = "svg+xml" if picture.suffix.lower() == ".svg" else "png"
+    content = base64.b64encode(picture.read_bytes()).decode("ascii")
+    name = html.escape(picture.stem)
+    return f'<p><img alt="{name}" src="data:image/{kind};base64,{content}"></p>'
+
+
+def _title(result: Result) -> str:
+    count = len(result.systems)
+    return f"{count} {'system' if count == 1 else 'systems'} on {result.reference}"
 
 
 def _markdown(section: Section) -> list[str]:
@@ -238,11 +295,15 @@ def _kinds(result: Result, breakdown: Breakdown) -> list[list[list[str]]]:
     return [scores, faults]
 
 
-def _sample(sample: Sample) -> str:
+def _sample(sample: Sample) -> list[tuple[str, str]]:
+    """Return a sentence with its translations as rows, the heading first."""
     source = [] if sample.source is None else [("source", sample.source)]
     sides = [*source, ("reference", sample.reference), *sample.translations.items()]
-    cells = [(tables.verbatim(side), tables.verbatim(line)) for side, line in sides]
-    return tables.markdown([(f"sentence {sample.number}", ""), *cells])
+    return [(f"sentence {sample.number}", ""), *sides]
+
+
+def _markdown_sample(sample: Sample) -> str:
+    return tables.markdown([list(map(tables.verbatim, row)) for row in _sample(sample)])
 
 
 def _p(result: Result, score: Estimate) -> str | None:
@@ -317,7 +378,7 @@ def _notes_on_p(result: Result) -> list[str]:
 
 
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
-    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json`` and ``.tsv.gz``.
+    """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json``, ``.tsv.gz`` and ``.html``.
 
     With an output named ``.svg`` the pictures are SVGs, else PNGs; ``pictures`` are existing ones
     to show on the page.
@@ -333,7 +394,12 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
             file.write(page)
     translations = plots.with_ending(output, ".tsv.gz")
     write_table(translations, result.texts, result.tokens)
-    return [*paths, *plot(result, output), *plot_forest(result, output), translations]
+    drawn, forest = plot(result, output), plot_forest(result, output)
+    shown_pictures = [path for path in drawn if path.suffix != ".json"] + forest
+    page = plots.with_ending(output, ".html")
+    with files.atomic_write(page) as file:
+        file.write(as_html(result, [*shown_pictures, *pictures]))
+    return [*paths, *drawn, *forest, translations, page]
 
 
 def _panels(result: Result) -> list[tuple[str, str, Place]]:

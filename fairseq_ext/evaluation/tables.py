@@ -1,4 +1,4 @@
-"""Format rows of text as a table for the terminal, Markdown or LaTeX, or as CSV."""
+"""Format rows of text as a table for the terminal, Markdown, HTML or LaTeX, or as CSV."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def verbatim(text: str) -> str:
     """Escape text so that Markdown shows it as it is."""
     escaped = re.sub(r"([\\`*_~\[\]$])", r"\\\1", html.escape(text, quote=False))
     return escaped.replace(r"\$", r"<span>\$</span>")  # GitHub's way to prevent formulas
+
+
+def as_html(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows of text as a table of HTML, the heading first."""
+    heading, *body = rows
+    lines = [("th", heading), *(("td", row) for row in body)]
+    cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in lines)
+    return "<table>\n" + "\n".join(f"<tr>{row}</tr>" for row in cells) + "\n</table>"
 
 
 def latex(rows: Sequence[Sequence[str]]) -> str:

@@ -180,7 +180,7 @@ def test_the_table_of_translations_makes_the_comparison_again(
     assert third["systems"][0]["scores"]["BLEU"]["p"] is None
     assert (tmp_path / "a.tsv.gz").read_bytes() == (tmp_path / "b.tsv.gz").read_bytes()
     assert {path.suffix for path in tmp_path.glob("b.*")} == {
-        *(".md", ".csv", ".tex", ".svg", ".json", ".gz")
+        *(".md", ".csv", ".tex", ".svg", ".json", ".gz", ".html")
     }
     capsys.readouterr()
 
@@ -458,6 +458,9 @@ def lines_of(path: Path, letter: str) -> list[str]:
 def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
     generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
     (trained / "curves.png").touch()
+    write_lines(
+        trained / "words", ["", *(line.split("\t")[1] for line in lines_of(trained / "out", "S"))]
+    )
     done = run(
         *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
         *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
@@ -466,7 +469,10 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         cwd=trained,
     )
     assert done.stdout.startswith("system  BLEU")
-    paths = "both.md\nboth.csv\nboth.tex\nboth.png\nboth.json\nboth-differences.png\nboth.tsv.gz\n"
+    paths = (
+        "both.md\nboth.csv\nboth.tex\nboth.png\nboth.json\nboth-differences.png\nboth.tsv.gz\n"
+        "both.html\n"
+    )
     assert done.stdout.endswith(f"\n{paths}")
     assert "DEBUG" not in done.stderr
     assert "\r" not in done.stderr  # no bar where nobody watches
@@ -486,7 +492,7 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     assert f"| {parameters} |" in page[4]
     assert page[5].startswith("| other |")
     linked = re.findall(r"\]\(([^)]+)\)", "\n".join(page))
-    assert linked == [f"both.{end}" for end in ("csv", "tex", "json", "tsv.gz", "png")] + [
+    assert linked == [f"both.{end}" for end in ("html", "csv", "tex", "json", "tsv.gz", "png")] + [
         "curves.png",
         "both-differences.png",
     ]
