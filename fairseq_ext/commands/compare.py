@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.commands.evaluation_options import (
@@ -19,6 +20,9 @@ from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import require_file
 from fairseq_ext.utils.option_fields import add_options, from_args, option
+
+if TYPE_CHECKING:
+    from fairseq_ext.evaluation.compare import Latency, System
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,13 @@ class Request:
         "show in OUT.md the 20 sentences in which this system differs most from the baseline",
         metavar="NAME",
     )
+    latency: int = option(
+        0,
+        "translate the first N sentences of the source one at a time with the checkpoint of each "
+        "system that has one, on one thread, beam 5: median and 99th percentile of the time, "
+        "processor time and, for bundles, multiply-adds",
+        metavar="N",
+    )
     pictures: Sequence[Path] = option(
         [],
         "pictures to show in OUT.md too, such as the learning curves of `plot curves`",
@@ -116,13 +127,14 @@ def _run(args: argparse.Namespace) -> int:
         require_file(path, "picture")
     systems = compare.parse_systems(request.system)
     reference = request.reference.path()
-    source = request.metrics.source_path(request.reference)
+    source = request.metrics.source_path(request.reference, request.latency != 0)
     undoing = {
         system.name: request.texts.undoing(system.generated)
         for system in systems
         if not system.plain
     }
     references = score.plain_lines(reference)
+    latencies = _latencies(request.latency, systems, source)
     tokenizer = request.tokenizer.choose(undoing.values(), references, reference)
     with neural.opened(request.metrics.neural, **request.metrics.process.settings()) as metrics:
         result = compare.compare(
@@ -139,6 +151,7 @@ def _run(args: argparse.Namespace) -> int:
             extra_metrics=request.metrics.of_text,
             kinds=request.kinds,
             differing=request.differing,
+            latencies=latencies,
         )
     written: Sequence[Path] = []
     try:
@@ -148,3 +161,21 @@ def _run(args: argparse.Namespace) -> int:
         if request.output is not None:
             written = compare_report.write(result, request.output, request.pictures)
     return options.print_paths(written)
+
+
+def _latencies(
+    count: int, systems: Sequence[System], source: str | Path | None
+) -> dict[str, Latency]:
+    if not count:
+        return {}
+    from fairseq_ext.decoding import latency
+    from fairseq_ext.evaluation.score import plain_lines
+
+    models = {system.name: system.checkpoint for system in systems if system.checkpoint}
+    if source is None or not models or count < 1:
+        raise ConfigError(
+            "`--latency` must be above 0, and needs the plain text of `--source` and systems with "
+            "`checkpoint=`."
+        )
+    texts = plain_lines(source)[:count]
+    return {name: latency.measure(path, texts, beam=5) for name, path in models.items()}

@@ -128,8 +128,11 @@ class MetricOptions:
         """The metrics that a model computes."""
         return [name for name in self.metric if ":" in name]
 
-    def source_path(self, reference: ReferenceOptions) -> Path | None:
-        """Find the source text by ``--source`` or ``--ref``; None stands for the S lines."""
+    def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
+        """Find the source text by ``--source`` or ``--ref``; None stands for the S lines.
+
+        ``latency`` is whether it is needed to measure latencies, too.
+        """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
         if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
@@ -139,9 +142,10 @@ class MetricOptions:
             )
         if not self.neural:
             self.process.refuse("--metric comet:MODEL")
-            if self.source is not None:
+            if self.source is not None and not latency:
                 raise ConfigError("`--source` goes with `--metric comet:MODEL`, which is missing.")
-            return None
+            if not latency:
+                return None
         from fairseq_ext.evaluation import test_sets
 
         return self.source or test_sets.source(reference.ref, reference.language_pair)

@@ -76,6 +76,17 @@ class System:
 
 
 @dataclass(frozen=True)
+class Latency:
+    """What a model costs for single sentences on one thread, in milliseconds for a sentence."""
+
+    sentences: int  # number of sentences measured
+    median: float
+    p99: float  # 99th percentile
+    processor: float  # mean processor time
+    multiply_adds: int | None  # of weights, for a token of a hypothesis; known for bundles
+
+
+@dataclass(frozen=True)
 class Measured:
     """The figures of a system, a row of the comparison."""
 
@@ -88,6 +99,7 @@ class Measured:
     updates: int | None = None  # number of updates in training
     training_speed: float | None = None  # target tokens per second spent in updates
     generation_speed: float | None = None  # tokens per second, as fairseq-generate measured them
+    latency: Latency | None = None
 
 
 @dataclass(frozen=True)
@@ -200,6 +212,7 @@ def compare(
     extra_metrics: Sequence[str] = (),
     kinds: bool = False,
     differing: str | None = None,
+    latencies: Mapping[str, Latency] | None = None,
 ) -> Result:
     """Measure every system, and compare it with the baseline.
 
@@ -218,6 +231,7 @@ def compare(
         extra_metrics: of sacrebleu, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
         kinds: whether to score each kind of sentence; rarity needs ``training``.
         differing: a system, for the sentences in which it differs most from the baseline.
+        latencies: of systems, by name.
 
     Raises:
         ConfigError: a name is given twice, or the baseline is missing.
@@ -286,7 +300,13 @@ def compare(
     training_lines = lines_of(training) if training else None
     return Result(
         [
-            Measured(name, measured.estimates[name], on_tokens.get(name), **facts_of_system)
+            Measured(
+                name,
+                measured.estimates[name],
+                on_tokens.get(name),
+                **facts_of_system,
+                latency=(latencies or {}).get(name),
+            )
             for name, facts_of_system in zip(names, facts, strict=True)
         ],
         baseline,

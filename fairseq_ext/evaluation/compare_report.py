@@ -211,6 +211,7 @@ DIFFERENCE = {
 
 def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
     """Return a system's figures besides its scores, by heading, with their formats."""
+    latency = row.latency
     return {
         "BLEU-tok": (row.tokenized_bleu, ".2f"),
         "parameters": (row.parameters, ","),
@@ -218,6 +219,10 @@ def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
         "updates": (row.updates, ","),
         "training tokens/s": (row.training_speed, ",.0f"),
         "generation tokens/s": (row.generation_speed, ",.0f"),
+        "multiply-adds/token": (latency and latency.multiply_adds, ","),
+        "median ms": (latency and latency.median, ",.1f"),
+        "p99 ms": (latency and latency.p99, ",.1f"),
+        "processor ms": (latency and latency.processor, ",.1f"),
     }
 
 
@@ -349,6 +354,12 @@ def notes(result: Result) -> list[str]:
         lines.append("BLEU-tok: on tokens, multi-bleu style, not comparable with BLEU")
     if LESS_IS_BETTER in result.signatures:
         lines.append(f"{LESS_IS_BETTER}: edits for 100 words of the reference; less is better")
+    if latency := next((row.latency for row in result.systems if row.latency), None):
+        lines.append(
+            f"ms: of a sentence, from text to text, on one thread of this machine, over "
+            f"{latency.sentences:,} sentences translated alone; multiply-adds: of weights, for a "
+            "token of a hypothesis"
+        )
     return lines + [f"{name}: {signature}" for name, signature in result.signatures.items()]
 
 

@@ -465,7 +465,7 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
         *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
         *("--system", "other=other", "--samples", "100", "--json", "copy.json"),
-        *("--pictures", "curves.png"),
+        *("--pictures", "curves.png", "--latency", "3", "--source", "words"),
         cwd=trained,
     )
     assert done.stdout.startswith("system  BLEU")
@@ -485,6 +485,14 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     assert first["tensor_bytes"] >= 4 * first["parameters"]
     assert (first["architecture"], first["updates"]) == ("gru_tiny", 30)
     assert first["generation_speed"] > 0
+    latency = first["latency"]  # the empty line is not counted; only a bundle has a program
+    assert latency["sentences"] == 2
+    assert 0 < latency["median"] <= latency["p99"]
+    assert latency["processor"] > 0
+    assert latency["multiply_adds"] is second["latency"] is None
+    in_one_file = (trained / "both.html").read_text(encoding="utf-8")
+    assert in_one_file.count('src="data:image/png;base64,') == 3
+    assert "http" not in in_one_file
     assert second["parameters"] is second["training_speed"] is second["updates"] is None
     page = (trained / "both.md").read_text(encoding="utf-8").splitlines()
     assert page[0] == "# 2 systems on ref"
