@@ -134,15 +134,11 @@ def test_fairseq_validates_it_without_label_smoothing(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["bundled", "archive"])
-def test_a_training_starts_from_it(
-    copy_data: Path, kind: str, request: pytest.FixtureRequest, tmp_path: Path
-):
-    bundled = request.getfixturevalue(kind)
+def test_a_training_starts_from_it(copy_data: Path, bundled: Path, archive: Path, tmp_path: Path):
     flags = ("--arch", "gru_tiny", "--optimizer", "adam", "--max-tokens", "600")
     options = ("--max-update", "1", "--disable-validation", "--save-dir", tmp_path / "run")
     start = ("--finetune-from-model", bundled)
-    taught = ("--criterion", "distillation", "--teacher", bundled)
+    taught = ("--criterion", "distillation", "--teacher", archive)
     done = fairseq("train", copy_data, *flags, *options, *start, *taught)
     assert "loading pretrained model from" in done.stdout + done.stderr
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()

@@ -217,7 +217,6 @@ def test_words_that_people_try(words: list[str], status: int, text: str, capsys)
         (["score", "--ref", "text", "--hyp", "text", "--split-compounds"], "--tokenized-ref"),
         (["plot", "gates", "text", "-o", "out"], "text is not a checkpoint"),
         (["hypotheses", "one.gen", "-o", "absent/out"], "absent/out"),
-        (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "absent/out"),
         (["score", "--ref", "text", "--hyp", "text", "--json", "absent/out"], "mkdir -p "),
         (["plot", "gates", "text", "-o", "absent/out.png"], "`--output absent/out.png`"),
     ],
@@ -241,16 +240,6 @@ def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch):
         "fairseq-ext: error: cannot use a font: Too many open files. "
         "Allow more of them: ulimit -n 4096"
     )
-
-
-@pytest.mark.system
-def test_nobody_reads_the_table():
-    read, write = os.pipe()
-    os.close(read)
-    command = [BIN / "fairseq-ext", "describe", REPO / "models" / "tatoeba-es-en-bmt-1"]
-    done = subprocess.run([*map(str, command)], stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])

@@ -121,12 +121,3 @@ def test_longest_sentences_are_the_tasks() -> None:
     flags = ["--max-source-positions", "17", "--max-target-positions", "19"]
     model, _ = build(["--arch", "gru_tiny", *flags])
     assert model.max_positions() == (17, 19)
-
-
-def test_configuration_is_plain_data() -> None:
-    """So that a checkpoint of ours loads as weights alone, without any allowed class."""
-    cfg = configuration(["--arch", "gru_tiny", "--attention-type", "general"])
-    assert type(cfg.model).__name__ == "DictConfig"
-    assert all(
-        isinstance(value, str | int | float | bool | None) for value in dict(cfg.model).values()
-    )

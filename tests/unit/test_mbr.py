@@ -20,7 +20,6 @@ from fairseq_ext.decoding.mbr_utilities import (
     BleuUtility,
     ChrfUtility,
     build_utility,
-    pair_matches,
 )
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -49,16 +48,6 @@ def sentences(count: int, seed: int, longest: int = 12) -> list[str]:
 
 
 # ---- utilities -----------------------------------------------------------------------------------
-
-
-def test_matches_of_bags_against_counters() -> None:
-    generator = random.Random(2)
-    bags = [generator.choices("abcd", k=size) for size in (0, 1, 5, 9, 30)]
-    matches = pair_matches(bags)
-    for i, bag in enumerate(bags):
-        for j, other in enumerate(bags):
-            assert matches[i, j] == (Counter(bag) & Counter(other)).total()
-    assert pair_matches([[], []]).tolist() == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("name", OWN)

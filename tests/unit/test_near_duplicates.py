@@ -18,7 +18,6 @@ from fairseq_ext.corpora.near_duplicates import (
     Groups,
     draw_groups,
     group_pairs,
-    group_sizes,
     hash_words,
     links,
     range_count,
@@ -97,14 +96,6 @@ def corpus(size: int) -> list[tuple[str, str]]:
         tuple(" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(2))
         for _ in range(size)
     ]
-
-
-@pytest.mark.parametrize("ranges", [1, 2, 7])
-def test_ranges_do_not_change_the_groups(ranges: int) -> None:
-    pairs = corpus(3000)
-    groups = group_pairs(pairs)
-    assert 1 < group_sizes(groups)[0] < len(pairs) / 2
-    assert np.array_equal(group_pairs(pairs, ranges=ranges), groups)
 
 
 def test_parts_and_the_order_of_ranges_do_not_change_the_groups() -> None:

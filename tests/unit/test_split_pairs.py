@@ -46,10 +46,6 @@ def spanish_english(folder: Path) -> Path:
     return write_lines(folder / "pairs.tsv", [f"{en}\t{es}\tCC-BY" for es, en in corpus()])
 
 
-def sides(splits: dict, name: str, side: int) -> set[str]:
-    return {normalized(pair[side]) for pair in splits[name]}
-
-
 def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: object) -> SplitJob:
     """Run all stages of a job in parts of ``size`` pairs and in ``ranges`` ranges."""
     source, target = ([pair[side] for pair in pairs] for side in (0, 1))
@@ -118,25 +114,6 @@ def test_parts_and_ranges_do_not_change_a_byte(
         words = [[w for pair in expected[name] for w in pair[side].split()] for side in (0, 1)]
         assert pair_count == len(expected[name])
         assert report["words"][name] == [len(words) for words in words]
-
-
-@pytest.mark.parametrize("key", [0, 1])
-@pytest.mark.parametrize("strict", [True, False])
-def test_no_key_sentence_is_in_two_splits(key, strict, tmp_path):
-    side = ("source", "target")[key]
-    pairs = [*dict.fromkeys(corpus())]
-    splits, report = split(pairs, tmp_path, valid=20, test=30, key=side, strict=strict)
-    assert (len(splits["valid"]), len(splits["test"])) == (20, 30)
-    for name, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
-        assert not sides(splits, name, key) & sides(splits, other, key)
-    held_out = sides(splits, "valid", 1 - key) | sides(splits, "test", 1 - key)
-    leaked = [pair for pair in splits["train"] if normalized(pair[1 - key]) in held_out]
-    leaks = report["leaks"]
-    assert leaks["train"] > 0
-    assert len(leaked) == (0 if strict else leaks["train"])
-    pair_count = sum(map(len, splits.values()))
-    assert pair_count + sum(report["dropped"].values()) == len(pairs)
-    assert {pair for pairs in splits.values() for pair in pairs} <= {*pairs}
 
 
 def test_a_sentence_keeps_its_split_whatever_its_company(tmp_path):

@@ -14,7 +14,7 @@ from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
 from tests.support.harness import binarize, digits_corpus, fairseq, hypotheses
 from tests.support.models import configuration, dictionary
-from tests.support.trainings import load, same_state, training_state
+from tests.support.trainings import same_state, training_state
 
 BOS, PAD, EOS = 0, 1, 2
 LINES, LIMIT = 523, 6  # an odd size: no multiple of any batch size here
@@ -286,13 +286,6 @@ def test_resumes_exactly(data: Path, trained: Path, moment: str, tmp_path: Path)
     fairseq("train", data, *OPTIONS, *RUN, "--save-dir", tmp_path)
     states = (training_state(folder / "checkpoint_last.pt") for folder in (tmp_path, trained))
     assert same_state(*states)
-
-
-@pytest.mark.system
-def test_checkpoint_keeps_the_options(trained: Path) -> None:
-    task = load(trained / "checkpoint_last.pt")["cfg"]["task"]
-    assert task["_name"] == "translation_ext"
-    assert task["truncate_target"] is task["source_bos"] is task["random_batches"] is True
 
 
 @pytest.mark.system
