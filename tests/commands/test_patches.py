@@ -174,19 +174,6 @@ def test_meters_of_eval_bleu_can_be_loaded(tmp_path):
     assert "UnpicklingError" in run(sys.executable, "-c", code, ok=False).stderr
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("trained", ["lstm"], indirect=True)
-def test_torch_loads_a_checkpoint_only_with_the_allowed_classes(trained, copy_data):
-    """Our own loader checks files by itself; libraries that call torch need the classes."""
-    folder, _ = trained
-    command = ("fairseq-generate", copy_data, "--path", folder / LAST, "--cpu", "--user-dir")
-    assert len(hypotheses(run(*command, USER_DIR).stdout)) == 50
-    loading = f"import torch; torch.load({str(folder / LAST)!r})"
-    run(sys.executable, "-c", f"import fairseq_ext; fairseq_ext.register(); {loading}")
-    stock = run(sys.executable, "-c", loading, ok=False)
-    assert "UnpicklingError: Weights only load failed" in stock.stderr
-
-
 # Batches
 
 
