@@ -3,8 +3,8 @@
 fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
 fairseq-preprocess `--fp16`. Other options are read only beside another one, or by some tasks.
 :data:`IGNORED`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` list the three kinds.
-``tests/commands/test_option_effects.py`` takes every option from the parsers, and compares runs with
-and without it.
+``tests/commands/test_option_effects.py`` takes every option from the parsers, and compares runs
+with and without it.
 """
 
 from __future__ import annotations
