@@ -18,10 +18,9 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     label_smoothed_nll_loss,
 )
 from fairseq.modules.fairseq_dropout import FairseqDropout
-from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
+from fairseq.optim.adam import Adam
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_ext.binary.distillation import distillation_loss
@@ -323,100 +322,6 @@ def test_adam_leaves_other_types_to_fairseq() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     assert adam.can_fuse(Adam([weight]))
     assert not adam.can_fuse(Adam([weight], amsgrad=True))
-
-
-def optimizers() -> list[FairseqAdam]:
-    """Three alike, of three parameters: fairseq's own, the fused one, and the folded one."""
-    shapes, draw = [(70, 5), (11,), (3, 4, 2)], torch.Generator().manual_seed(2)
-    weights = [torch.nn.Parameter(torch.randn(shape, generator=draw)) for shape in shapes]
-    settings = OmegaConf.structured(FairseqAdamConfig(adam_betas=(0.9, 0.98), tpu=False, lr=[0.01]))
-    return [FairseqAdam(settings, copy.deepcopy(weights)) for _ in range(3)]
-
-
-@pytest.mark.parametrize("clip_norm", [0.0, 0.3, 100.0])
-def test_factors_of_gradients_in_the_step(clip_norm: float) -> None:
-    """Norms, weights and gradients after the step are those of fairseq's passes; it resumes."""
-    plain, fused, folded = three = optimizers()
-    adam.fold(folded.optimizer)
-    draw = torch.Generator().manual_seed(3)
-    for number in range(20):
-        factor = 1 / (number + 3) if number % 2 else torch.tensor(1 / (number + 3))
-        drawn = [torch.randn(param.shape, generator=draw) * 30 for param in plain.params]
-        norms = []
-        for optimizer in three:
-            optimizer.zero_grad()
-            for weight, gradient in zip(optimizer.params, drawn, strict=True):
-                weight.grad = gradient.clone()
-            optimizer.multiply_grads(factor)
-            norms.append(optimizer.clip_grad_norm(clip_norm))
-            if optimizer is plain:
-                Adam.step.__wrapped__(optimizer.optimizer)
-            else:
-                optimizer.step()
-        assert norms[0] == norms[1]
-        for expected, actual in zip(plain.params, folded.params, strict=True):
-            torch.testing.assert_close(actual.grad, expected.grad, rtol=4e-7, atol=0)
-        torch.testing.assert_close(norms[2], norms[0], rtol=3e-7, atol=0)
-        if number == 9:  # each goes on from the state of another
-            states = [copy.deepcopy(optim.state_dict()) for optim in (folded, plain, fused)]
-            for optimizer, state in zip(three, states, strict=True):
-                optimizer.load_state_dict(state)
-    for other in (fused, folded):
-        torch.testing.assert_close(list(other.params), list(plain.params), rtol=2e-5, atol=2e-6)
-
-
-def test_factors_are_settled_or_forgotten() -> None:
-    """A closure and a hook read multiplied gradients; gradients that are dropped drop theirs."""
-    *_, folded = optimizers()
-    adam.fold(folded.optimizer)
-
-    def set_gradients(value: float = 1.0) -> list[float]:
-        for param in folded.params:
-            param.grad = torch.full_like(param, value)
-        return [0.25 * value] * 3
-
-    def first_gradients() -> list[float]:
-        return [float(param.grad.flatten()[0]) for param in folded.params]
-
-    expected = set_gradients()
-    folded.multiply_grads(0.25)
-    assert first_gradients() == [1.0] * 3
-    folded.step(lambda: None)
-    assert first_gradients() == expected
-
-    set_gradients()
-    folded.multiply_grads(0.25)
-    folded.zero_grad()
-    set_gradients()
-    folded.step()
-    assert first_gradients() == [1.0] * 3
-
-    read: list[list[float]] = []
-    set_gradients()
-    hook = folded.optimizer.register_step_pre_hook(lambda *unused: read.append(first_gradients()))
-    folded.multiply_grads(0.25)
-    folded.step()
-    assert read == [expected]
-    hook.remove()
-
-    set_gradients()  # and of a norm over several processes
-    folded.multiply_grads(0.25)
-    folded.clip_grad_norm(0.0, lambda norm: norm)
-    assert first_gradients() == expected
-
-
-def test_other_owners_of_gradients_multiply_them_at_once() -> None:
-    """Nothing is folded until a trainer asks for it, nor where experts have their own norm."""
-    plain, expert, infinite = optimizers()
-    next(iter(expert.params)).expert = True
-    adam.fold(expert.optimizer)
-    for trainer in (plain, expert):
-        assert not adam.is_folded(trainer.optimizer)
-    adam.fold(infinite.optimizer)
-    for trainer in infinite.params:
-        trainer.grad = torch.full_like(trainer, math.inf)
-    infinite.multiply_grads(0.5)
-    assert not torch.isfinite(infinite.clip_grad_norm(1.0))
 
 
 # ---- bf16 that is slower than fp32 here ----

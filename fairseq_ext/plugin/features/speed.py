@@ -114,48 +114,8 @@ def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
     if closure is not None or not adam.can_fuse(self):
-        adam.settle(self)
         return original(self, closure)
     return adam.step(self)
-
-
-@around("fairseq.trainer:Trainer._build_optimizer")
-def fold_factors(original: Callable, self: Any) -> None:
-    """Let Adam's step apply the gradients' factors, if the trainer calls fairseq's Adam directly.
-
-    The weights must be in fp32.
-    """
-    from fairseq.optim.adam import Adam, FairseqAdam
-    from fairseq.tasks import FairseqTask
-
-    original(self)
-    owner = self._optimizer
-    straight = type(self.task).optimizer_step is FairseqTask.optimizer_step
-    if straight and type(owner) is FairseqAdam and type(owner.optimizer) is Adam:
-        adam.fold(owner.optimizer)
-
-
-@around("fairseq.optim.adam:FairseqAdam.multiply_grads")
-def multiply_in_step(original: Callable, self: Any, c: float | Tensor) -> None:
-    if adam.is_folded(self.optimizer):
-        return adam.multiply(self.optimizer, c)
-    return original(self, c)
-
-
-@around("fairseq.optim.adam:FairseqAdam.clip_grad_norm")
-def clip_in_step(
-    original: Callable, self: Any, max_norm: float, aggregate_norm_fn: Any = None
-) -> Tensor:
-    if aggregate_norm_fn is None and adam.is_folded(self.optimizer):
-        return adam.clip(self.optimizer, max_norm)
-    adam.settle(self.optimizer)
-    return original(self, max_norm, aggregate_norm_fn)
-
-
-@around("fairseq.optim.adam:FairseqAdam.zero_grad")
-def forget_factors(original: Callable, self: Any) -> None:
-    adam.forget(self.optimizer)
-    original(self)
 
 
 @around("fairseq.trainer:Trainer.__init__")
@@ -222,9 +182,8 @@ PATCHES = (
     ),
     Patch(
         name="Adam in one pass",
-        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each, after "
-        "two more that multiply the gradients",
-        layers=(update_in_one_pass, multiply_in_step, clip_in_step, forget_factors, fold_factors),
+        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each",
+        layers=(update_in_one_pass,),
     ),
     Patch(
         name="dropout of 16 bits",
