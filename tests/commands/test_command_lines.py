@@ -3,8 +3,8 @@
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +13,8 @@ from fairseq.dataclass.configs import CheckpointConfig
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils import error_messages, errors, parsing
 from fairseq_ext.utils.error_messages import one_message
-from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
-from tests.support.trainings import load, same_state, training_state
+from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
 
@@ -77,6 +76,7 @@ TRAIN = {
         ("--task", "multilingual_translation"),
         "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
     ),
+    "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`?"),
     "no-bleu": (("--best-checkpoint-metric", "bleu"), "bleu` must have `--eval-bleu`."),
     "direction": (
         ("--best-checkpoint-metric", "accuracy"),
@@ -106,33 +106,15 @@ def test_the_direction_of_a_known_metric(metric: str, maximize: bool):
         best_checkpoint_metric=metric, maximize_best_checkpoint_metric=maximize
     )
     directions = {"accuracy": True, "bleu": True, "loss": False, "nll_loss": False, "ppl": False}
-    right = directions.get(metric, maximize) == maximize
-    with nullcontext() if right else pytest.raises(ConfigError, match=f"-metric {metric}` "):
-        training_options._check_direction(checkpoint)
+    faults = list(training_options._metric(SimpleNamespace(checkpoint=checkpoint, criterion=None)))
+    assert len(faults) == (directions.get(metric, maximize) != maximize)
+    assert all(f"-metric {metric}` " in fault for fault in faults)
 
 
-def test_a_misspelt_metric_costs_no_update(copy_data: Path, tmp_path: Path):
-    """Only validation shows what it measures."""
-    misspelt, uninterrupted = tmp_path / "misspelt", tmp_path / "whole"
-    wrong = training(copy_data, misspelt, "--best-checkpoint-metric", "los")
-    complaint = message(fairseq("train", *wrong, ok=False))
-    last = misspelt / "checkpoint_last.pt"
-    assert (
-        "but is `los`; did you mean `loss`? With one of them, training continues from" in complaint
-    )
-    assert complaint.endswith(f"{last}.")
-    assert load(last)["optimizer_history"][-1]["num_updates"] == 2
-
-    done = fairseq("train", *training(copy_data, misspelt, "--max-update", 4))
-    assert "forgotten" not in done.stdout  # there was no best value
-    fairseq("train", *training(copy_data, uninterrupted, "--max-update", 4))
-    states = (training_state(folder / "checkpoint_last.pt") for folder in (misspelt, uninterrupted))
-    assert same_state(*states)
-
-    before = last.read_bytes()  # with the best value
-    complaint = message(fairseq("train", *wrong, "--max-update", 6, ok=False))
-    assert complaint.endswith(f"training continues from {last}.")
-    assert last.read_bytes() == before
+def test_a_metric_that_validation_does_not_measure(copy_data: Path, tmp_path: Path):
+    metric = ("--best-checkpoint-metric", "accuracy", "--criterion", "cross_entropy")
+    words = [*training(copy_data, tmp_path, *metric), "--maximize-best-checkpoint-metric"]
+    assert "` must be one of loss, " in message(fairseq("train", *words, ok=False))
 
 
 @pytest.mark.parametrize(
