@@ -22,7 +22,6 @@ from fairseq_ext.plugin.checks import (
     data,
     divergence,
     hydra,
-    interruption,
     processes,
     training_options,
 )
@@ -77,7 +76,7 @@ PATCHES: tuple[Patch, ...] = (
     *async_checkpoints.PATCHES,
     *loading.PATCHES,  # outside the others: names the file in errors that they do not expect
     *divergence.PATCHES,
-    *interruption.PATCHES,  # outside all these: its message comes after they have cleaned up
+    *processes.INTERRUPTION,  # outside all these: its message comes after they have cleaned up
     *checkpoints.TRAINERS,  # outside all others around loading and saving
     *hydra.PATCHES,  # outermost: calls all the others if they came too late
 )
@@ -87,12 +86,17 @@ _active: set[str] = set()  # the state of the process, because patches change th
 
 def apply() -> None:
     """Apply every patch, each once per process."""
-    table.apply(PATCHES, _active)
+    for patch in PATCHES:
+        if patch.name not in _active:
+            table.apply(patch)
+            _active.add(patch.name)
 
 
 def complete(module: str) -> None:
     """Patch the module of a command that was imported after the patches were applied."""
-    table.complete((patch for patch in PATCHES if patch.name in _active), module)
+    for patch in PATCHES:
+        if patch.name in _active:
+            table.apply(patch, f"{module}:")
 
 
 def active() -> tuple[str, ...]:

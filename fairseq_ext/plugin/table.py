@@ -7,8 +7,7 @@ import importlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from fairseq_ext.version import TESTED_FAIRSEQ
 
 COMMANDS = "fairseq_cli."
 """Prefix of the modules of commands, which are patched only in a process that imports them, before
-or after the patches are applied (see :func:`complete`)."""
+or after the patches are applied."""
 
 
 KINDS = {"repairs": "repair", "security": "security", "features": "feature", "checks": "check"}
@@ -78,30 +77,20 @@ class Patch:
         return KINDS.get(function.__module__.split(".")[2], "feature")
 
 
-def apply(patches: Iterable[Patch], applied: set[str]) -> None:
-    """Apply patches in order, each once per process, and add their names to ``applied``."""
-    for patch in patches:
-        if patch.name in applied:
-            continue
-        with _fitting(patch):
-            if patch.act is not None:
-                patch.act()
-            _wrap_layers(patch)
-        applied.add(patch.name)
+def apply(patch: Patch, start: str = "") -> None:
+    """Apply a patch; ``start`` limits it to functions whose dotted names begin with this.
 
-
-def complete(applied: Iterable[Patch], module: str) -> None:
-    """Patch the module of a command that was imported after the patches were applied."""
-    for patch in applied:
-        with _fitting(patch):
-            _wrap_layers(patch, f"{module}:")
-
-
-@contextmanager
-def _fitting(patch: Patch) -> Iterator[None]:
-    """Turn errors about attributes that fairseq lacks into one error that names the patch."""
+    Raises:
+        EnvironmentProblem: the patch does not fit the installed fairseq.
+    """
     try:
-        yield
+        if patch.act is not None and not start:
+            patch.act()
+        for layer in patch.layers:
+            for target in layer.targets:
+                if target.startswith(start):
+                    for owner, name in owners(target):
+                        wrap(owner, name, layer.wrapper)
     except (AttributeError, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name in ("fairseq", "torch"):
             raise
@@ -109,15 +98,6 @@ def _fitting(patch: Patch) -> Iterator[None]:
             f"The patch “{patch.name}” does not fit the installed fairseq ({error}). Install "
             f"the tested one: pip install --no-build-isolation {'=='.join(TESTED_FAIRSEQ)}"
         ) from error
-
-
-def _wrap_layers(patch: Patch, start: str = "") -> None:
-    """Wrap those functions of a patch whose dotted names begin with ``start``."""
-    for layer in patch.layers:
-        for target in layer.targets:
-            if target.startswith(start):
-                for owner, name in owners(target):
-                    wrap(owner, name, layer.wrapper)
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:

@@ -207,7 +207,7 @@ def test_a_process_of_a_job_leaves_without_a_traceback(work: str, status: str):
     """A process that fails may be writing its traceback when the first process stops the job."""
     code = (
         "import atexit, os, signal, sys, threading, time\n"
-        "from fairseq_ext.plugin.checks.interruption import leave_quietly\n"
+        "from fairseq_ext.plugin.checks.processes import leave_quietly\n"
         "leave_quietly()\n"
         "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
         "try:\n"

@@ -68,7 +68,7 @@ def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
         "lost", "why", layers=(Layer((f"fairseq.{target}",), encoders.load_once.wrapper),)
     )
     with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
-        table.apply((patch,), set())
+        table.apply(patch)
 
 
 def test_fairseq_gives_no_advice_on_speech() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.checks.interruption import last_checkpoint
+from fairseq_ext.plugin.checks.processes import last_checkpoint
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import DivergenceError
 

@@ -8,7 +8,6 @@ complete before the next one begins.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
 import sys
@@ -22,51 +21,16 @@ import torch
 
 from fairseq_ext.plugin.table import Patch, around
 
-
-class Writer:
-    """A writer that saves in a thread, one checkpoint at a time."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
-        self._saving: Future | None = None
-        self._released = threading.Event()
-
-    def start(self, save: Callable[[], Any]) -> None:
-        """Run ``save`` in the thread, and return when it calls :meth:`release` or ends."""
-        self.wait()
-        self._released.clear()
-        device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-        def run() -> None:
-            if device is not None:  # each thread has its own
-                torch.cuda.set_device(device)
-            save()
-
-        self._saving = self._thread.submit(run)
-        self._saving.add_done_callback(lambda _: self.release())
-        self._released.wait()
-        if self._saving.done():
-            self.wait()
-
-    def release(self) -> None:
-        """Let the training go on: the state to save has been copied."""
-        self._released.set()
-
-    def wait(self) -> None:
-        """Wait until everything is saved; raise an error that occurred since the last call."""
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.result()
+# The state of the process, which has one training at a time
+_thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+_copied = threading.Event()
+_saving: list[Future] = []
 
 
-WRITER = Writer()
-"""The writer of this process, which has one training at a time."""
-
-
-def finish() -> None:
-    """Wait for the last checkpoint, ignoring errors: the process is already ending with one."""
-    with contextlib.suppress(Exception):
-        WRITER.wait()
+def wait() -> None:
+    """Wait until everything is saved; raise an error that occurred since the last call."""
+    while _saving:
+        _saving.pop().result()
 
 
 @around("fairseq_cli.train:add_defaults")
@@ -84,7 +48,21 @@ def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
         return original(cfg, *args)
     cfg = cfg.copy()
     cfg.write_checkpoints_asynchronously = False  # fairseq would write the first file alone
-    WRITER.start(lambda: original(cfg, *args))
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def save() -> None:
+        if device is not None:  # each thread has its own
+            torch.cuda.set_device(device)
+        original(cfg, *args)
+
+    wait()
+    _copied.clear()
+    saving = _thread.submit(save)
+    _saving.append(saving)
+    saving.add_done_callback(lambda _: _copied.set())
+    _copied.wait()
+    if saving.done():
+        wait()
     return None
 
 
@@ -96,14 +74,14 @@ def _torch_persistent_save(
         file = io.BytesIO()
         torch.save(obj, file)
         obj = file
-        WRITER.release()
+        _copied.set()
     original(obj, filename)
 
 
 @around("fairseq.file_io:PathManager.async_close")
 def _async_close(original: Callable) -> bool:
     """Wait for the last checkpoint at the end of training, where fairseq calls this."""
-    WRITER.wait()
+    wait()
     return original()
 
 

@@ -126,7 +126,7 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
     register()
     from fairseq.distributed.utils import distributed_main
 
-    from fairseq_ext.plugin.checks.interruption import leave_quietly
+    from fairseq_ext.plugin.checks.processes import leave_quietly
 
     leave_quietly()
     distributed_main(index, main, cfg, kwargs)
