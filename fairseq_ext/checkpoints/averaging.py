@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
-from fairseq_ext.checkpoints.layout import memory
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
@@ -88,7 +87,7 @@ def average_checkpoints(
         raise ConfigError("There are no checkpoints to average; name at least one.")
     sum_types = torch.float64, torch.complex128
     sums: dict[str, Tensor] = {}
-    ties: set[frozenset[str]] = set()
+    ties: set[tuple[str, str]] = set()
     words: dict[str, str] | None = None
     seeds: set[int] = set()
     if (repeated := files.twice(paths)) is not None:
@@ -96,10 +95,11 @@ def average_checkpoints(
     for number, path in enumerate(paths):
         with safe_load.about(path):
             checkpoint = load(path)
-            model = _model(checkpoint, path)
+            model = checkpoint["model"]
             seeds.add(layout.options(checkpoint, "common").get("seed", 0))
             if number == 0:
-                facts, ties, words = _facts(checkpoint), _ties(model), recorded(checkpoint, path)
+                facts, words = _facts(checkpoint), recorded(checkpoint, path)
+                ties = set(layout.ties(model).items())
                 sums = {
                     name: torch.zeros(weight.shape, dtype=sum_types[weight.is_complex()])
                     for name, weight in model.items()
@@ -108,7 +108,7 @@ def average_checkpoints(
             else:
                 _require_alike(facts, _facts(checkpoint), paths[0], path)
                 _require_dictionaries(words, recorded(checkpoint, path), paths[0], path)
-                ties &= _ties(model)
+                ties &= layout.ties(model).items()
             for name, total in sums.items():
                 if not model[name].isfinite().all():
                     raise CheckpointError(
@@ -121,7 +121,11 @@ def average_checkpoints(
             f"the checkpoints are of trainings with the seeds {names}: unless these began from the "
             "same weights, their mean translates nothing"
         )
-    _set_means(model, sums, len(paths), ties)
+    for name, total in sums.items():
+        model[name] = total.div_(len(paths)).to(model[name].dtype)
+    for name, first in ties:
+        if name in sums:
+            model[name] = model[first]
     result = layout.without_training_state(checkpoint)
     extra = {**result["extra_state"], layout.AVERAGED: [Path(path).name for path in paths]}
     return {**result, "extra_state": extra}
@@ -136,38 +140,6 @@ def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, 
 
 def _is_averaged(weight: Tensor) -> bool:
     return weight.is_floating_point() or weight.is_complex()
-
-
-def _set_means(
-    model: dict[str, Tensor], sums: dict[str, Tensor], count: int, ties: set[frozenset[str]]
-) -> None:
-    for name in sums:
-        model[name] = sums[name].div_(count).to(model[name].dtype)
-    for names in ties:
-        first, *tied = sorted(names)
-        for name in tied:
-            if name in sums:
-                model[name] = model[first]
-
-
-def _ties(model: Mapping[str, Tensor]) -> set[frozenset[str]]:
-    """Return the groups of names whose tensors share their memory."""
-    groups: dict[tuple[Any, ...], set[str]] = {}
-    for name, weight in model.items():
-        if weight.numel():
-            groups.setdefault(memory(weight), set()).add(name)
-    return {frozenset(names) for names in groups.values() if len(names) > 1}
-
-
-def _model(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
-    model = checkpoint["model"]
-    unfit = [name for name, weight in model.items() if not torch.is_tensor(weight)]
-    if unfit:
-        raise CheckpointError(
-            f"`{path}`: `{unfit[0]}` under `model` is not a tensor; name a file that "
-            "`fairseq-train` wrote."
-        )
-    return model
 
 
 def _facts(checkpoint: Mapping[str, Any]) -> dict[str, str]:

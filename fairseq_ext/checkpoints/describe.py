@@ -9,7 +9,6 @@ import numpy as np
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.engine.tensors import BITS, Tensors
-from fairseq_ext.utils.errors import CheckpointError
 
 BOOKKEEPING = ("version", "_float_tensor")
 """Endings of the names of fairseq's own buffers, which are not parameters."""
@@ -40,18 +39,12 @@ def read_weights(path: str | Path) -> Weights:
         file = manifest.folder / bundle.WEIGHTS
         count = parameters_of(Tensors(file), manifest)
         return Weights(manifest.architecture, count, file.stat().st_size, manifest.updates)
-    import torch
-
     from fairseq_ext.checkpoints import storage
     from fairseq_ext.checkpoints.layout import architecture, memory, num_updates
 
     state = storage.load(path)
     weights, storages = {}, {}  # tied weights count once; parts of one matrix share a storage
     for name, weight in state["model"].items():
-        if not isinstance(weight, torch.Tensor):
-            raise CheckpointError(
-                f"{path}: `{name!s:.60}` of its model is not a tensor. Use another."
-            )
         storage_of = weight.untyped_storage()
         if weight.numel():
             storages[storage_of.data_ptr()] = storage_of.nbytes()

@@ -162,6 +162,13 @@ def memory(weight: Any) -> tuple[Any, ...]:
     return weight.data_ptr(), weight.dtype, tuple(weight.shape), weight.stride()
 
 
+def ties(state: Mapping[str, Any]) -> dict[str, str]:
+    """Map the name of each tensor that shares an earlier one's memory to the earlier name."""
+    first: dict[tuple[Any, ...], str] = {}
+    names = {n: first.setdefault(memory(t), n) for n, t in state.items() if t.numel()}
+    return {name: first_name for name, first_name in names.items() if name != first_name}
+
+
 def differences(report: str) -> str:
     """Shorten torch's report on unfitting weights to one line, with two names of each kind."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)

@@ -1,4 +1,4 @@
-"""Extract what a bundle keeps of a trained model: options without paths, tied weights once."""
+"""Extract the options of a trained model that a bundle keeps, without paths."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, MODEL_
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
-from torch import Tensor
-
-from fairseq_ext.checkpoints.layout import memory
-
-
-def ties(state: dict[str, Tensor]) -> dict[str, str]:
-    """Map the name of each tensor that shares an earlier one's memory to the earlier name."""
-    first: dict[tuple[Any, ...], str] = {}
-    names = {n: first.setdefault(memory(t), n) for n, t in state.items() if t.numel()}
-    return {name: first_name for name, first_name in names.items() if name != first_name}
 
 
 def model_settings(cfg: Any) -> dict[str, Any]:

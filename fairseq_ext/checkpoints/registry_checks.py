@@ -44,16 +44,18 @@ def require_registered(path: str | Path, args: Any) -> None:
     registries |= {kind: registry["registry"] for kind, registry in REGISTRIES.items()}
     for kind, registry in registries.items():
         name = getattr(args, kind, None)
-        if name is not None and not (isinstance(name, str) and name in registry):
-            raise unknown(path, kind, name)
+        if name is not None:
+            registered(path, kind, name, registry)
 
 
-def unknown(path: str | Path, kind: str, name: Any) -> CheckpointError:
-    """Make the error for a file that names something that is not registered with fairseq."""
-    return CheckpointError(
-        f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` must "
-        "be the folder of the code that it was trained with."
-    )
+def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, Any]) -> Any:
+    """Return what is registered with fairseq under a name that the file ``path`` gives."""
+    if not isinstance(name, str) or name not in registry:
+        raise CheckpointError(
+            f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` "
+            "must be the folder of the code that it was trained with."
+        )
+    return registry[name]
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
@@ -64,14 +66,25 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
         task: the task that the command has set up, its class, or None for the checkpoint's own.
         path: for the message.
     """
-    from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
+    from fairseq.models import (
+        ARCH_MODEL_REGISTRY,
+        MODEL_REGISTRY,
+        FairseqEncoderDecoderModel,
+        FairseqLanguageModel,
+    )
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.translation import TranslationTask
 
-    name, model = _registered_model(cfg, path)
+    options = layout.section(cfg, "model")
+    name = options.get("_name") or options.get("arch")
+    if name is None and len(options) == 1:  # fairseq takes a section's only key for its name
+        name = next(iter(options))
+    model = registered(path, "architecture", name, MODEL_REGISTRY | ARCH_MODEL_REGISTRY)
+    with about(path):
+        require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
     kind = task if isinstance(task, type) else type(task)
     if task is None:
-        kind = _registered_task(cfg, path)
+        kind = task_class(cfg, path)
     elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # of other classes
     for family, needed, described in (
         (TranslationTask, FairseqEncoderDecoderModel, "an encoder and a decoder"),
@@ -84,34 +97,18 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
             )
 
 
-def _registered_model(cfg: Any, path: str | Path) -> tuple[str, type]:
-    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
-
-    options = layout.section(cfg, "model")
-    name = options.get("_name") or options.get("arch")
-    if name is None and len(options) == 1:  # fairseq takes a section's only key for its name
-        name = next(iter(options))
-    if not isinstance(name, str) or name not in ARCH_MODEL_REGISTRY | MODEL_REGISTRY:
-        raise unknown(path, "architecture", name)
-    with about(path):
-        require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
-    return name, ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY[name]
-
-
-def _registered_task(cfg: Any, path: str | Path) -> type:
+def task_class(cfg: Any, path: str | Path) -> type:
+    """Return the class of the task that a configuration names."""
     from fairseq.tasks import TASK_REGISTRY
 
     options = layout.section(cfg, "task")
-    name = options.get("task") or options.get("_name")
-    if not isinstance(name, str) or name not in TASK_REGISTRY:
-        raise unknown(path, "task", name)
-    return TASK_REGISTRY[name]
+    return registered(path, "task", options.get("task") or options.get("_name"), TASK_REGISTRY)
 
 
 def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
     """Check that a checkpoint has a translation task, and an architecture for this task.
 
-    Packed files and files that cannot be read pass: their readers report faults.
+    Files that cannot be read pass: their readers report faults.
 
     Args:
         path: of the checkpoint.
@@ -129,7 +126,7 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
     state = storage.peek(path)
     require_registered(path, state.get("args"))
     cfg = layout.configuration(state)
-    kind = _registered_task(cfg, path)
+    kind = task_class(cfg, path)
     if not issubclass(kind, TranslationTask):
         raise CheckpointError(f"{path} holds no translation model, but one for `{kind.__name__}`.")
     fitting(cfg, kind, path)

@@ -9,7 +9,7 @@
    (:func:`forbidden_call`); torch's safe loading would also call ``torch.Tensor(10**9)``;
 4. unpickling makes tensors, plain values and ``argparse.Namespace``; numpy's numbers are made by
    stand-ins (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
-5. there are weights under ``model``;
+5. there are tensors under ``model``;
 6. everything is plain data, finite, and no larger than the file (:func:`require_plain`);
 7. the configuration has nothing for hydra to import or for OmegaConf to look up
    (:func:`require_inert`);
@@ -96,6 +96,11 @@ def read(path: str | Path) -> dict[str, Any]:
             f"{path} is not a fairseq checkpoint: it has no `model` entry with the weights. "
             "Give a file that fairseq-train or the averaging command wrote."
         )
+    for name, weight in state["model"].items():
+        if not isinstance(weight, Tensor):
+            raise CheckpointError(
+                f"{path}: `{name!s:.60}` of its model is not a tensor. Use another checkpoint."
+            )
     extra = state.get("extra_state")
     if isinstance(extra, dict):
         extra.pop(METERS, None)

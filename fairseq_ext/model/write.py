@@ -167,7 +167,7 @@ def _write_model(
     if legacy:  # all options of the training are in them
         options = {name: value for name, value in options.items() if "/" not in str(value)}
     state = model.state_dict()
-    tied = portable.ties(state)
+    tied = layout.ties(state)
     config = {
         "cfg": {"model": options, "task": portable.task_settings(cfg.task, task)},
         "namespace": legacy,

@@ -7,8 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_ext.checkpoints import layout
-from fairseq_ext.checkpoints.layout import memory
-from fairseq_ext.checkpoints.portable import ties
+from fairseq_ext.checkpoints.layout import memory, ties
 from tests.support.models import build
 
 OPTIONS = {"_name": "muse", "muse_kernels": "${other}"}

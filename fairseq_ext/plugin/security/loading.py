@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from fairseq_ext.checkpoints import bundle, layout, registry_checks, safe_load, storage
+from fairseq_ext.checkpoints import bundle, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.table import Layer, Patch, around
 from fairseq_ext.text.checks import check_merges
@@ -37,14 +37,11 @@ from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
-def _allow_classes() -> None:
-    safe_load.allow_classes()
-
-
 def _load_nothing_but_data() -> None:
-    """Set the variables that make every ``torch.load`` read only data, also in child processes."""
+    """Make every ``torch.load`` read only data, also in child processes, and fairseq's classes."""
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    safe_load.allow_classes()
 
 
 def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
@@ -104,18 +101,8 @@ def _one_by_one(
 
 @around("fairseq_cli.validate:main")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
-    """Check the criterion that the file names, because `fairseq-validate` builds it."""
-    from fairseq.criterions import CRITERION_REGISTRY
-
-    path = cfg.common_eval.path
-    with about(path):
-        if path is not None and storage.is_checkpoint(path):
-            state = storage.peek(path)
-            registry_checks.require_registered(path, state.get("args"))
-            named = layout.options(state, "criterion")
-            name = named.get("criterion") or named.get("_name")
-            if not isinstance(name, str) or name not in CRITERION_REGISTRY:
-                raise registry_checks.unknown(path, "criterion", name)
+    """Name the file in errors about the criterion that it names and `fairseq-validate` builds."""
+    with about(cfg.common_eval.path):
         return original(cfg, *rest, **options)
 
 
@@ -193,14 +180,9 @@ PATCHES = (
     Patch(
         name="files are data",
         reason="fairseq's own repository loads with weights_only=False, and advice on the web sets "
-        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD: both run any code in a checkpoint",
+        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD: both run any code in a checkpoint; without them torch "
+        "refuses argparse.Namespace, which stock checkpoints hold",
         act=_load_nothing_but_data,
-    ),
-    Patch(
-        name="safe checkpoint classes",
-        reason="resume, generation and hub loading of stock architectures end in UnpicklingError, "
-        "because torch loads with weights_only=True and checkpoints hold argparse.Namespace",
-        act=_allow_classes,
     ),
     Patch(
         name="checkpoints are read safely",
