@@ -19,14 +19,11 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from fairseq_ext.checkpoints import layout, storage
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
-from fairseq_ext.plugin.checks.checkpoints import start
 from fairseq_ext.plugin.table import Layer, Patch, around, running
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
@@ -156,16 +153,6 @@ def aim(cfg: Any) -> str:
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
 
-def _former_aim(cfg: Any, trainer: Any) -> str:
-    """Return the aim of a checkpoint that does not store it, from the options of its run."""
-    path, _ = start(cfg, trainer)
-    if not storage.is_archive(path):  # another process has read the file for all
-        return aim(cfg)
-    former = layout.options(storage.peek(path), "checkpoint")
-    is_complete = {"best_checkpoint_metric", "maximize_best_checkpoint_metric"} <= former.keys()
-    return aim(SimpleNamespace(**former) if is_complete else cfg)
-
-
 @around("fairseq.checkpoint_utils:load_checkpoint")
 def restore_validation(
     original: Callable, cfg: Any, trainer: Any, **options: Any
@@ -187,7 +174,8 @@ def restore_validation(
     stopping = extra_state.get(EARLY_STOPPING, {})
     scheduler = trainer._optim_history[-1]["lr_scheduler_state"]
     val_loss = extra_state.get("val_loss")
-    before, now = stopping.get("aim") or _former_aim(cfg, trainer), aim(cfg)
+    now = aim(cfg)
+    before = stopping.get("aim", now)
     if before != now and "best" in extra_state:
         logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
         del checkpoint_utils.save_checkpoint.best
