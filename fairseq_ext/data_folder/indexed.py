@@ -34,7 +34,6 @@ BLOCK = 1 << 24  # bytes of data, or sentences of an index, to check at a time
 AGAIN = "Run fairseq-preprocess again."
 NOTES = ".checked.json"
 MOST_BYTES = 1 << 22  # of notes, limited because anyone may have written them
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,9 @@ class Header:
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
-    Sizes are compared each time. The contents are read once to check pointers against sizes,
-    checksums against the folder's manifest, and the largest token;
-    :func:`examine` remembers the outcome. In layouts other than
-    ``mmap``, only files in the manifest are checked.
+    Sizes are compared each time. The contents are read once (:func:`examine`) to check pointers
+    against sizes, checksums against the folder's manifest, and the largest token. In layouts other
+    than ``mmap``, only files in the manifest are checked.
 
     Args:
         prefix: the path without its ending, such as ``data-bin/train.de-en.de``. If neither file
@@ -68,44 +66,26 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     require_file(index, "index"), require_file(data, "data file")
     header = read_header(index)
     listed = manifest.read(index.parent)
-    entries = listed.get(index.name), listed.get(data.name)
-    for path, entry in zip((index, data), entries, strict=True):
-        manifest.require_size(path, entry)
-        if contents and header is None and entry is not None:
-            facts = examine(path, lambda path: {"sha256": sha256(path)}, {"sha256": str})
-            manifest.require_checksum(path, entry, facts["sha256"])
-    if contents and header is not None:
-        _check_contents(index, data, header, entries, vocabulary)
-
-
-def _check_contents(
-    index: Path,
-    data: Path,
-    header: Header,
-    entries: tuple[manifest.Entry | None, manifest.Entry | None],
-    vocabulary: int | None,
-) -> None:
-    facts = examine(
-        index,
-        lambda path: {"sha256": sha256(path), "data_bytes": bytes_of_data(path, header)},
-        {"sha256": str, "data_bytes": int},
-    )
-    manifest.require_checksum(index, entries[0], facts["sha256"])
+    for path in (index, data):
+        manifest.require(path, listed.get(path.name))
+        if contents and header is None and path.name in listed:
+            checksum, _ = examine(path, lambda path: (sha256(path), 0))
+            manifest.require(path, listed[path.name], checksum)
+    if not contents or header is None:
+        return
+    checksum, expected = examine(index, lambda path: (sha256(path), bytes_of_data(path, header)))
+    manifest.require(index, listed.get(index.name), checksum)
     size = data.stat().st_size
-    if size != facts["data_bytes"]:
+    if size != expected:
         raise DataError(
             f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
-            f"{facts['data_bytes']:,}. {AGAIN}"
+            f"{expected:,}. {AGAIN}"
         )
-    facts = examine(
-        data,
-        lambda path: read_data(path, header.token_type),
-        {"sha256": str, "largest": int},
-    )
-    manifest.require_checksum(data, entries[1], facts["sha256"])
-    if vocabulary and facts["largest"] >= vocabulary:
+    checksum, largest = examine(data, lambda path: read_data(path, header.token_type))
+    manifest.require(data, listed.get(data.name), checksum)
+    if vocabulary and largest >= vocabulary:
         raise DataError(
-            f"{data} has the token number {facts['largest']:,}, but its dictionary only "
+            f"{data} has the token number {largest:,}, but its dictionary only "
             f"{vocabulary:,} entries: one of them was replaced or is damaged. {AGAIN}"
         )
 
@@ -182,36 +162,30 @@ def bytes_of_data(index: Path, header: Header) -> int:
     return end
 
 
-def read_data(path: Path, token_type: str) -> Facts:
-    """Return the ``sha256`` of a data file and its ``largest`` token."""
+def read_data(path: Path, token_type: str) -> tuple[str, int]:
+    """Return the SHA-256 of a data file and its largest token."""
     digest, largest = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
             largest = max(largest, int(np.frombuffer(block, token_type).max()))
-    return {"sha256": digest.hexdigest(), "largest": largest}
+    return digest.hexdigest(), largest
 
 
-def examine(path: Path, measure: Callable[[Path], Facts], fact_types: dict[str, type]) -> Facts:
-    """Return ``measure(path)``, from notes if this very file has been measured before.
+def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
+    """Return ``measure(path)``, a checksum and a number, from notes if there are some.
 
-    Args:
-        path: a file.
-        measure: reads the file; its errors are not remembered.
-        fact_types: the facts that the caller needs, with their types; notes without one of them
-            are ignored.
+    The notes are of this very file; errors of ``measure`` are not remembered.
     """
     status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
     for notes in _places(path.parent):
-        note = _read(notes).get(path.name)
-        if not isinstance(note, dict) or note.get("file") != stamp:
-            continue
-        if all(type(note.get(name)) is kind for name, kind in fact_types.items()):
-            return note
-    facts = measure(path)
-    _remember(path, {**facts, "file": stamp})
-    return facts
+        match _read(notes).get(path.name):
+            case {"file": file, "sha256": str(checksum), "number": int(number)} if file == stamp:
+                return checksum, number
+    checksum, number = measure(path)
+    _remember(path, {"file": stamp, "sha256": checksum, "number": number})
+    return checksum, number
 
 
 def _places(folder: Path) -> Iterator[Path]:
@@ -222,7 +196,7 @@ def _places(folder: Path) -> Iterator[Path]:
         yield caches / "data" / f"{name}.json"
 
 
-def _read(notes: Path) -> Facts:
+def _read(notes: Path) -> dict[str, Any]:
     """Read the notes on a folder's files, by name; empty if there are no usable ones."""
     try:
         with notes.open("rb") as file:
@@ -232,7 +206,7 @@ def _read(notes: Path) -> Facts:
     return content if isinstance(content, dict) else {}
 
 
-def _remember(path: Path, facts: Facts) -> None:
+def _remember(path: Path, facts: dict[str, Any]) -> None:
     for notes in _places(path.parent):
         with suppress(OSError, EnvironmentProblem):
             if notes.name != NOTES:

@@ -101,37 +101,25 @@ def _entries(content: Any) -> dict[str, Entry]:
     return entries
 
 
-def require_size(path: Path, entry: Entry | None) -> None:
-    """Check the size of a listed file.
+def require(path: Path, entry: Entry | None, checksum: str | None = None) -> None:
+    """Check the size of a listed file, and its SHA-256 if given, against its entry.
 
     Raises:
-        DataError: the size differs.
+        DataError: one of them differs.
     """
-    if entry is not None and path.stat().st_size != entry.bytes:
-        raise DataError(
-            f"{path} is damaged: {path.stat().st_size:,} bytes, but {MANIFEST} lists "
-            f"{entry.bytes:,}. {CURE}"
-        )
-
-
-def require_checksum(path: Path, entry: Entry | None, digest: str | None) -> None:
-    """Check the SHA-256 of a listed file.
-
-    Raises:
-        DataError: the checksum differs.
-    """
-    if entry is not None and digest != entry.sha256:
-        raise DataError(
-            f"{path} is damaged: its checksum is not the one that {MANIFEST} lists. {CURE}"
-        )
+    if entry is None:
+        return
+    size = path.stat().st_size
+    if size != entry.bytes:
+        fault = f"{size:,} bytes, but {MANIFEST} lists {entry.bytes:,}"
+    elif checksum not in (None, entry.sha256):
+        fault = f"its checksum is not the one that {MANIFEST} lists"
+    else:
+        return
+    raise DataError(f"{path} is damaged: {fault}. {CURE}")
 
 
 def check_dictionary(path: Path) -> None:
-    """Check a dictionary against the manifest beside it, if it is listed there.
-
-    Raises:
-        DataError: size or checksum differs, or the manifest cannot be read.
-    """
+    """Check a dictionary against the manifest beside it, if it is listed there."""
     entry = read(path.parent).get(path.name)
-    require_size(path, entry)
-    require_checksum(path, entry, sha256(path) if entry else None)
+    require(path, entry, sha256(path) if entry else None)

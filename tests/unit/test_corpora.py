@@ -5,7 +5,6 @@ import pytest
 from fairseq.data import Dictionary, LanguagePairDataset, ListDataset, data_utils
 
 from fairseq_ext import register
-from fairseq_ext.data_folder import ordering
 from fairseq_ext.plugin.features import large_corpora
 
 register()
@@ -41,7 +40,7 @@ def ordered_by(function: object, pairs: LanguagePairDataset) -> np.ndarray:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("block", [1, 64, 1 << 14])
 def test_the_order_is_fairseqs(longest, shuffle, block, monkeypatch):
-    monkeypatch.setattr(ordering, "BLOCK", block)
+    monkeypatch.setattr(large_corpora, "BLOCK", block)
     src, tgt = sizes_up_to(longest[0]), sizes_up_to(longest[1], 2)
     for pairs in (pairs_of(src, tgt, shuffle=shuffle), pairs_of(src, None, shuffle=shuffle)):
         ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
@@ -51,7 +50,7 @@ def test_the_order_is_fairseqs(longest, shuffle, block, monkeypatch):
 
 
 def test_what_needs_more_than_16_bits_is_left_to_fairseq(monkeypatch):
-    monkeypatch.setattr(ordering, "random_by_length", None)  # it is not called
+    monkeypatch.setattr(large_corpora, "random_by_length", None)  # it is not called
     pairs = pairs_of(sizes_up_to(65_536), sizes_up_to(9, 2))
     ours = ordered_by(LanguagePairDataset.ordered_indices, pairs)
     np.testing.assert_array_equal(
