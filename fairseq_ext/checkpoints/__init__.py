@@ -14,8 +14,7 @@ A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 
 A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`:
 
-- :mod:`~fairseq_ext.checkpoints.portable`: the options of a model that go into one;
-- :mod:`~fairseq_ext.checkpoints.archived`: bundles as single files.
+- :mod:`~fairseq_ext.checkpoints.portable`: the options of a model that go into one.
 
 :mod:`fairseq_ext.model` makes and uses bundles.
 """

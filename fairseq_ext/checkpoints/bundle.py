@@ -15,13 +15,15 @@
 ==========================  ======================================================================
 
 Weights are fp32 or bf16, or matrices are int8, or binary weights are bits and ternary trits. The
-folder may be packed into an archive (:mod:`fairseq_ext.checkpoints.archived`), which is accepted
-wherever the folder is. Nothing in a bundle is unpickled or evaluated.
+folder may be packed into an archive (:func:`archive`), which is accepted wherever the folder is.
+Nothing in a bundle is unpickled or evaluated.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import tarfile
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
@@ -38,9 +40,9 @@ from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.engine_model import is_search
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors
-from fairseq_ext.utils import files
+from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.archives import unpacked_in_cache
-from fairseq_ext.utils.errors import CheckpointError, DataError
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.json_files import read_json
 
@@ -62,6 +64,9 @@ LATENT = {"bmt": 2.0, "xnor": 1.0}
 TERNARY = "ternary"
 """The binarizer whose latent weights depend on the number of zeros."""
 LARGEST = 1 << 24  # bytes of a JSON file
+OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".xz", ".txz", ".bz2", ".tbz2", ".7z")
+"""Endings of archives that are not written; a folder with such a name would mislead."""
+LEVEL = 10  # of zstd
 WIDEST_BEAM = 100
 """Widest default beam that a bundle may set: memory and time grow with the beam, and its user has
 not chosen it."""
@@ -195,10 +200,8 @@ def read(path: str | Path) -> Bundle:
     listed, search = fields["files"], fields["search"]
     words = [f"dict.{fields[side]}.txt" for side in ("src", "tgt")]
     names = isinstance(fields["architecture"], str) and all(map(files.is_name, words))
-    if not (
-        names and fields["numbers"] in KINDS and _are_sums(listed, words) and is_search(search)
-    ):
-        raise _unusable(folder / MANIFEST)
+    _require(names and fields["numbers"] in KINDS and is_search(search), folder / MANIFEST)
+    _require(_are_sums(listed, words), folder / MANIFEST)
     if search.get("beam", 1) > WIDEST_BEAM:
         raise CheckpointError(
             f"{folder / MANIFEST} asks for a beam of {search['beam']:,} by default, but may ask "
@@ -236,14 +239,57 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
     )
 
 
+def require_kind(path: Path) -> None:
+    """Refuse a name with the ending of an archive that cannot be written."""
+    if path.name.lower().endswith(OTHER_ARCHIVES):
+        endings = " or ".join(SUFFIXES)
+        raise ConfigError(f"`--output {path}`: an archive's name must end in {endings}.")
+
+
+def archive(folder: Path, path: Path) -> None:
+    """Archive a bundle, whole or not at all; the same files always give the same bytes.
+
+    Args:
+        folder: of the bundle, without folders in it.
+        path: of the archive; its name ends with one of :data:`SUFFIXES`.
+    """
+    kind = suffix(path)
+    top = path.name.removesuffix(kind)
+    file_paths = sorted(folder.iterdir(), key=lambda file: (file.name != MANIFEST, file.name))
+    members = {f"{top}/{file_path.name}": file_path for file_path in file_paths}
+    with files.atomic_write(path, "wb") as out:
+        if kind == ".zip":
+            with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as container:
+                for name, file_path in members.items():
+                    entry = zipfile.ZipInfo(name)  # dated 1980
+                    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+                    entry.file_size = file_path.stat().st_size  # above 2 GB the headers differ
+                    with file_path.open("rb") as file, container.open(entry, "w") as member:
+                        shutil.copyfileobj(file, member, 1 << 20)
+            return
+        extras.need("zstandard")
+        import zstandard
+
+        compressor = zstandard.ZstdCompressor(level=LEVEL)
+        with (
+            compressor.stream_writer(out, closefd=False) as stream,
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for name, file_path in members.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = file_path.stat().st_size, 0o644
+                with file_path.open("rb") as file:
+                    tar.addfile(entry, file)
+
+
 def configuration(manifest: Bundle) -> dict[str, Any]:
     """Read a bundle's ``config.json``."""
-    content = _json(manifest.folder / CONFIG)
+    path = manifest.folder / CONFIG
+    content = _json(path)
     binary = content.get("binary", {})
-    if not (isinstance(binary, dict) and isinstance(binary.get("inputs", {}), dict)):
-        raise _unusable(manifest.folder / CONFIG)
-    if any(type(size) is not int for size in binary.get("inputs", {}).values()):
-        raise _unusable(manifest.folder / CONFIG)
+    inputs: Any = binary.get("inputs", {}) if isinstance(binary, dict) else None
+    _require(isinstance(inputs, dict), path)
+    _require(all(type(size) is int for size in inputs.values()), path)
     return content
 
 
@@ -264,35 +310,25 @@ def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
 
 
 def _checkpoint(manifest: Bundle) -> dict[str, Any]:
-    words = dictionaries.record(
-        *(_symbols(manifest.folder, code) for code in (manifest.src, manifest.tgt))
+    source, target = (
+        dictionaries.symbols(manifest.folder / f"dict.{language}.txt")
+        for language in (manifest.src, manifest.tgt)
     )
-    config = configuration(manifest)
+    config, path = configuration(manifest), manifest.folder / CONFIG
     cfg, tied = config.get("cfg"), config.get("tied")
-    if not (isinstance(cfg, dict) and isinstance(tied, dict)):
-        raise _unusable(manifest.folder / CONFIG)
-    if not all(isinstance(cfg.get(part), dict) for part in ("model", "task")):
-        raise _unusable(manifest.folder / CONFIG)
+    _require(isinstance(cfg, dict) and isinstance(tied, dict), path)
+    _require(all(isinstance(cfg.get(part), dict) for part in ("model", "task")), path)
     if config.get("namespace"):  # architectures of fairseq that have no dataclass
         cfg["model"] = Namespace(**cfg["model"])
     state = _weights(manifest.folder / WEIGHTS, config.get("binary"))
     try:
         model = {**state, **{name: state[first] for name, first in tied.items()}}
     except (KeyError, TypeError):
-        raise _unusable(manifest.folder / CONFIG) from None
+        raise _unusable(path) from None
     start = before_training()
-    extra = {**start["extra_state"], DICTIONARIES: words}
+    extra = {**start["extra_state"], DICTIONARIES: dictionaries.record(source, target)}
     cfg = {**cfg, "criterion": PLAIN_LOSS}
     return {**start, "cfg": cfg, "model": model, "extra_state": extra}
-
-
-def _symbols(folder: Path, language: str) -> list[str]:
-    """Return the symbols of a dictionary, in order."""
-    path = folder / f"dict.{language}.txt"
-    try:
-        return dictionaries.symbols(path)
-    except DataError:
-        raise _unusable(path) from None
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
@@ -334,14 +370,17 @@ def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        if files.require_file(path).stat().st_size > LARGEST:
-            raise _unusable(path)
+        _require(files.require_file(path).stat().st_size <= LARGEST, path)
         content = read_json(path)
     except DataError as error:
         raise CheckpointError(str(error)) from None
-    if not isinstance(content, dict):
-        raise _unusable(path)
+    _require(isinstance(content, dict), path)
     return content
+
+
+def _require(is_right: bool, path: Path) -> None:
+    if not is_right:
+        raise _unusable(path)
 
 
 def _unusable(path: Path) -> CheckpointError:

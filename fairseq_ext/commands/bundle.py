@@ -77,10 +77,10 @@ def add(commands: Subparsers) -> None:
 
 def _bundle(args: argparse.Namespace) -> int:
     from fairseq_ext import register
-    from fairseq_ext.checkpoints import archived, bundle, layout, storage
+    from fairseq_ext.checkpoints import bundle, layout, storage
     from fairseq_ext.decoding.loading import data_of, model_of
 
-    archived.require_kind(args.output)
+    bundle.require_kind(args.output)
     register()
     from fairseq_ext.evaluation.score import read_scores
     from fairseq_ext.model import write

@@ -41,11 +41,11 @@ def add(commands: Subparsers) -> None:
 
 def _trim(args: argparse.Namespace) -> int:
     from fairseq_ext import register
-    from fairseq_ext.checkpoints import archived, bundle
+    from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
     from fairseq_ext.utils.error_messages import one_message
 
-    archived.require_kind(args.output)
+    bundle.require_kind(args.output)
     source = bundle.read(find_model.existing_bundle(args.model, "trimmed"))
     register()
     from fairseq_ext.model.trim import trim

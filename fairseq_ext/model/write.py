@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fairseq_ext.base import wings
-from fairseq_ext.checkpoints import archived, bundle, layout, portable, storage
+from fairseq_ext.checkpoints import bundle, layout, portable, storage
 from fairseq_ext.engine import BEGIN, END, NUMBERS, PAD, UNKNOWN
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import NO_AFFIXES
@@ -154,7 +154,7 @@ def _becoming(output: Path) -> Iterator[Path]:
     with (files.scratch_folder if kind else files.whole_folder)(output) as folder:
         yield folder
         if kind:
-            archived.write(folder, output)
+            bundle.archive(folder, output)
 
 
 @torch.no_grad()

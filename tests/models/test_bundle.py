@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import fairseq_ext
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.checkpoints import archived, bundle, storage
+from fairseq_ext.checkpoints import bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.engine.program import Signs
@@ -335,7 +335,7 @@ def archive(
         pytest.importorskip("zstandard")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / request.param
-    archived.write(bundled, path)
+    bundle.archive(bundled, path)
     return path
 
 
@@ -376,7 +376,7 @@ def test_an_archive_is_taken_as_its_folder(bundled: Path, archive: Path, tmp_pat
     assert bundle.home(archive) == unpacked / "b"
     assert bundle.as_file(archive) == unpacked / "b" / "bundle.json"
     before = archive.read_bytes()
-    archived.write(bundled, archive)
+    bundle.archive(bundled, archive)
     assert archive.read_bytes() == before
 
 
@@ -395,7 +395,7 @@ def test_an_archive_replaced_while_it_is_read_fills_no_cache(
     other = tmp_path / f"other{bundle.suffix(archive)}"
     shutil.copytree(bundled, tmp_path / "b")
     (tmp_path / "b" / "README.md").write_text("another model's")
-    archived.write(tmp_path / "b", other)
+    bundle.archive(tmp_path / "b", other)
     extract = archives.safe_extract
 
     for before in (True, False):
@@ -410,7 +410,7 @@ def test_an_archive_replaced_while_it_is_read_fills_no_cache(
             patched.setattr(archives, "safe_extract", replace_and_extract)
             with pytest.raises(CheckpointError, match="was written to while it was read"):
                 storage.load(archive)
-        archived.write(bundled, archive)
+        bundle.archive(bundled, archive)
     assert (bundle.home(archive) / "README.md").read_text() != "another model's"
 
 
