@@ -102,11 +102,7 @@ class Bundle:
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
-        """Check every file.
-
-        Raises:
-            CheckpointError: a file is missing or changed, or an unlisted one would be used.
-        """
+        """Check every file."""
         for name, expected in self.files.items():
             try:
                 checksum = files.sha256(files.require_file(self.folder / name))
@@ -212,11 +208,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Read a bundle, and make sure that no file changes while the block checks and reads it.
-
-    Raises:
-        CheckpointError: it cannot be used, or a file was replaced or written to meanwhile.
-    """
+    """Read a bundle, and make sure that no file changes while the block checks and reads it."""
     folder = home(path)
     versions = FileVersions(file for file in folder.iterdir() if file.is_file())
     yield read(path)

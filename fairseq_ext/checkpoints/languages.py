@@ -66,10 +66,6 @@ def plan(
         settings: options of its task.
         dictionaries: languages that have a dictionary; "" for one of all languages.
         languages: source and target that are asked for; None for those of the training.
-
-    Raises:
-        CheckpointError: options that this reader does not know.
-        ConfigError: languages that the model does not have, or that have to be given.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:

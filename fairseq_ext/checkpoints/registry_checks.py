@@ -114,10 +114,6 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
         path: of the checkpoint.
         src, tgt: the languages that it is to translate; None for its own. Data may have other names
             for them, so only the reverse direction is refused.
-
-    Raises:
-        CheckpointError: see above, or the file cannot be read.
-        ConfigError: it translates in the other direction.
     """
     from fairseq.tasks.translation import TranslationTask
 
@@ -148,9 +144,6 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
     A configuration of a few bytes may ask for a billion layers. Parameters are counted when modules
     get them, before their initialization takes the memory.
-
-    Raises:
-        CheckpointError: in the block. The message is the end of a sentence about the file.
     """
     sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
     modules, numbers = 8 * len(sizes) + 1000, 8 * sum(sizes) + SPARE_PARAMETERS
@@ -174,10 +167,6 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
 
     Args:
         settings: a model's options, and those that they refer to; sections may be nested.
-
-    Raises:
-        CheckpointError: a number is above a million or too large for the width of the model, or
-            a value is not a whole number. The message is the end of a sentence.
     """
 
     def largest(end: str) -> tuple[int, str]:

@@ -460,10 +460,6 @@ def require_plain(value: Any, file_bytes: int) -> None:
         value: nested dictionaries, lists, tuples, sets and ``Namespace`` of numbers, strings,
             arrays and tensors.
         file_bytes: size of the file that it came from.
-
-    Raises:
-        CheckpointError: another object, or a size out of proportion. The message is the end of a
-            sentence about the file.
     """
     entries, claimed = 0, 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -517,9 +513,6 @@ def require_inert(settings: Any) -> None:
 
     Args:
         settings: checked by :func:`require_plain`, with all options that texts in it refer to.
-
-    Raises:
-        CheckpointError: it has a text or key to be resolved. The message is the end of a sentence.
     """
     sections: dict[int, dict[str, Any]] = {}
     todo = [settings]

@@ -34,11 +34,7 @@ def is_checkpoint(path: str | Path) -> bool:
 
 
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Write a checkpoint, whole or not at all.
-
-    Raises:
-        EnvironmentProblem: the folder is missing or not writable, or the disk is full.
-    """
+    """Write a checkpoint, whole or not at all."""
     with atomic_write(path, "wb") as file:
         torch.save(checkpoint, file)
 

@@ -56,9 +56,6 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
             exists, nothing is checked.
         vocabulary: the size of the dictionary that the tokens must be in, if known.
         contents: False compares only sizes, which is enough in all but one process of a job.
-
-    Raises:
-        DataError: a file is missing, damaged or empty, or a token is not in the dictionary.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     if not index.exists() and not data.exists():
@@ -91,11 +88,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
 
 def read_header(index: Path) -> Header | None:
-    """Read the header of an index; None if its layout is not ``mmap``.
-
-    Raises:
-        DataError: it is damaged or empty.
-    """
+    """Read the header of an index; None if its layout is not ``mmap``."""
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
@@ -137,11 +130,7 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
 
 
 def bytes_of_data(index: Path, header: Header) -> int:
-    """Compute the data size that an index implies, and check its pointers against its sizes.
-
-    Raises:
-        DataError: a size is negative, or a pointer is not the sum of the sizes before it.
-    """
+    """Compute the data size that an index implies, and check its pointers against its sizes."""
     itemsize, offset = np.dtype(header.token_type).itemsize, np.dtype(HEADER).itemsize
     sizes = np.memmap(index, "<i4", "r", offset, (header.sentences,))
     pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (header.sentences,))

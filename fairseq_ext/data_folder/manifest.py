@@ -44,9 +44,6 @@ def write(stage: Path, folder: Path) -> None:
     """Write the manifest of the files in ``stage``, which are about to move up to ``folder``.
 
     Files that the manifest in ``folder`` lists, and that still exist, stay listed.
-
-    Raises:
-        DataError: the manifest in ``folder`` cannot be read.
     """
     listed = {name: entry for name, entry in read(folder).items() if (folder / name).is_file()}
     for path in stage.iterdir():
@@ -102,11 +99,7 @@ def _entries(content: Any) -> dict[str, Entry]:
 
 
 def require(path: Path, entry: Entry | None, checksum: str | None = None) -> None:
-    """Check the size of a listed file, and its SHA-256 if given, against its entry.
-
-    Raises:
-        DataError: one of them differs.
-    """
+    """Check the size of a listed file, and its SHA-256 if given, against its entry."""
     if entry is None:
         return
     size = path.stat().st_size

@@ -58,13 +58,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Return the inputs and settings that the data depend on.
-
-        Raises:
-            ConfigError: there are too many shards, or a flag that this command sets itself.
-            DataError: the training text is missing or has unequal sides, or has fewer pairs than
-                there are shards.
-        """
+        """Return the inputs and settings that the data depend on."""
         if not 1 <= self.count <= MOST:
             raise ConfigError(f"`--shards` must be from 1 to {MOST}, but is {self.count}.")
         for flag in self.flags:
@@ -148,9 +142,6 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
 
     Returns:
         The shards that are still missing, which are in other shares.
-
-    Raises:
-        ConfigError, DataError: as for :meth:`Shards.job`, or fairseq-preprocess.
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]

@@ -11,11 +11,7 @@ TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse options of translation that end in an error deep inside fairseq, or do nothing.
-
-    Raises:
-        ConfigError: an option, or a combination, that cannot work in the module ``command``.
-    """
+    """Refuse options of translation that end in an error deep inside fairseq, or do nothing."""
     generation = cfg.generation
     soft = generation.print_alignment == "soft"
     if generation.replace_unk is not None:

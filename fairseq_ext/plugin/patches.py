@@ -35,11 +35,10 @@ from fairseq_ext.plugin.features import (
 from fairseq_ext.plugin.repairs import (
     batches,
     cpu_training,
-    encoders,
     generation,
     log_filters,
     resume,
-    weight_copies,
+    weights,
 )
 from fairseq_ext.plugin.security import literals, loading
 from fairseq_ext.plugin.table import Layer, Patch
@@ -52,10 +51,9 @@ PATCHES: tuple[Patch, ...] = (
     *log_filters.PATCHES,
     *batches.PATCHES,
     *large_corpora.PATCHES,
-    *encoders.PATCHES,
     *cpu_training.PATCHES,
     *resume.PATCHES,
-    *weight_copies.PATCHES,
+    *weights.PATCHES,
     *speed.PATCHES,
     *time_left.PATCHES,
     *engine.PATCHES,

@@ -78,11 +78,7 @@ class Patch:
 
 
 def apply(patch: Patch, start: str = "") -> None:
-    """Apply a patch; ``start`` limits it to functions whose dotted names begin with this.
-
-    Raises:
-        EnvironmentProblem: the patch does not fit the installed fairseq.
-    """
+    """Apply a patch; ``start`` limits it to functions whose dotted names begin with this."""
     try:
         if patch.act is not None and not start:
             patch.act()

@@ -52,11 +52,7 @@ def step(optimizer: Optimizer) -> None:
 
 
 def _advance(state: dict[str, Any], weight: Tensor) -> int:
-    """Count a step, and make the moments or convert them to fit the weight.
-
-    Raises:
-        CheckpointError: a loaded state does not belong to this weight.
-    """
+    """Count a step, and make the moments or convert them to fit the weight."""
     if not state:
         state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
     for name in ("exp_avg", "exp_avg_sq"):

@@ -25,7 +25,7 @@ from fairseq.search import DiverseBeamSearch
 
 from fairseq_ext import register
 from fairseq_ext.plugin import patches, table
-from fairseq_ext.plugin.repairs import encoders
+from fairseq_ext.plugin.repairs import weights
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
@@ -64,9 +64,7 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
 
 @pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
 def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
-    patch = Patch(
-        "lost", "why", layers=(Layer((f"fairseq.{target}",), encoders.load_once.wrapper),)
-    )
+    patch = Patch("lost", "why", layers=(Layer((f"fairseq.{target}",), weights.load_once.wrapper),))
     with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
         table.apply(patch)
 
@@ -246,8 +244,8 @@ class LayerWithCopies(torch.nn.Module):
 
 
 class RepairedLayer(LayerWithCopies):
-    __init__ = encoders.without_copies.wrapper(LayerWithCopies.__init__)
-    _load_from_state_dict = encoders.load_once.wrapper(LayerWithCopies._load_from_state_dict)
+    __init__ = weights.without_copies.wrapper(LayerWithCopies.__init__)
+    _load_from_state_dict = weights.load_once.wrapper(LayerWithCopies._load_from_state_dict)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -169,9 +169,6 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     Args:
         parser: of the command, with all its options.
         args: what it has parsed.
-
-    Raises:
-        ConfigError: an option of :data:`REFUSED`.
     """
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
     if command not in IGNORED or os.environ.get("RANK", "0") != "0":

@@ -8,7 +8,7 @@ These must survive a kill at any moment:
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
 4. the fact that a run has finished;
-5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.repairs.weight_copies`.
+5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.repairs.weights`.
 """
 
 from __future__ import annotations
