@@ -8,6 +8,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +145,17 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     replacement = functools.update_wrapper(wrapper(original), original, updated=())
     replacement._wrapped_by = maker
     setattr(owner, name, kind(replacement) if kind else replacement)
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace the attribute ``owner.name`` within the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:

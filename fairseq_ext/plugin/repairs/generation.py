@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import Patch, around, replaced
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -55,12 +55,10 @@ def score_by_language(
     tokenizer = tokenizer_for(self.cfg.target_lang)
     if self.cfg.eval_tokenized_bleu or tokenizer == USUAL:
         return original(self, generator, sample, model)
-    corpus_bleu = sacrebleu.corpus_bleu  # fairseq looks this name up in each call
-    sacrebleu.corpus_bleu = functools.partial(corpus_bleu, tokenize=tokenizer)
-    try:
+    # fairseq looks this name up in each call
+    corpus_bleu = functools.partial(sacrebleu.corpus_bleu, tokenize=tokenizer)
+    with replaced(sacrebleu, "corpus_bleu", corpus_bleu):
         return original(self, generator, sample, model)
-    finally:
-        sacrebleu.corpus_bleu = corpus_bleu
 
 
 @around("fairseq_cli.generate:main")

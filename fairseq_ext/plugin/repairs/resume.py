@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
-from fairseq_ext.plugin.table import Layer, Patch, around, running
+from fairseq_ext.plugin.table import Layer, Patch, around, replaced, running
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
 
@@ -266,11 +266,8 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
         is_short = len(paths) < cfg.keep_best_checkpoints
         return [worst] if is_short and pattern.startswith(r"checkpoint\.best_") else paths
 
-    checkpoint_utils.checkpoint_paths = checkpoint_paths
-    try:
+    with replaced(checkpoint_utils, "checkpoint_paths", checkpoint_paths):
         return original(cfg, *rest)
-    finally:
-        checkpoint_utils.checkpoint_paths = find
 
 
 @around("fairseq.checkpoint_utils:save_checkpoint")
@@ -301,11 +298,8 @@ def save_interval_at_end(
         PathManager.copy(interval_path, path, overwrite=True)
         return path
 
-    trainer.save_checkpoint = save_interval_first
-    try:
+    with replaced(trainer, "save_checkpoint", save_interval_first):
         return original(cfg, trainer, epoch_itr, val_loss)
-    finally:
-        trainer.save_checkpoint = save
 
 
 # 4. Finished runs

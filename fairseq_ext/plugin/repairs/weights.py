@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import memory
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import Patch, around, replaced
 
 logger = logging.getLogger(__name__)
 
@@ -199,11 +199,8 @@ def begin_at_weights(
             state["extra_state"]["ema"], begins = state["model"], True
         return state
 
-    checkpoint_utils.load_checkpoint_to_cpu = load_with_average
-    try:
+    with replaced(checkpoint_utils, "load_checkpoint_to_cpu", load_with_average):
         extra_state = original(self, filename, *rest, **options)
-    finally:
-        checkpoint_utils.load_checkpoint_to_cpu = load
     if begins and extra_state is not None:
         del extra_state["ema"]  # or these weights would stay in memory
     return extra_state

@@ -31,7 +31,7 @@ from typing import IO, Any
 
 from fairseq_ext.checkpoints import bundle, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.safe_load import about
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Layer, Patch, around, replaced
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
@@ -140,16 +140,13 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 
 @around("fairseq.file_utils:load_archive_file")
 def _inside(original: Callable, archive_file: str) -> Any:
-    before = tarfile.TarFile.extractall
-    tarfile.TarFile.extractall = _extract_all  # type: ignore[method-assign, assignment]
     try:
-        return original(archive_file)
+        with replaced(tarfile.TarFile, "extractall", _extract_all):
+            return original(archive_file)
     except (tarfile.TarError, ValueError) as error:
         raise CheckpointError(
             f"{archive_file} is damaged or unsafe: {error}. Do not use it."
         ) from error
-    finally:
-        tarfile.TarFile.extractall = before  # type: ignore[method-assign]
 
 
 def _extract_all(tar: tarfile.TarFile, folder: str) -> None:
@@ -159,21 +156,14 @@ def _extract_all(tar: tarfile.TarFile, folder: str) -> None:
 
 @around("fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction")
 def _text_alone(
-    original: Callable,
-    cls: type,
-    task: Any,
-    model: Any,
-    generator: Any,
-    sample: Any,
-    tgt_lang: str | None = None,
-    synthesize_speech: bool = False,
+    original: Callable, cls: type, *args: Any, synthesize_speech: bool = False, **options: Any
 ) -> Any:
-    if synthesize_speech:
+    if synthesize_speech or len(args) > 5:  # that option is the sixth argument
         raise ConfigError(
             "`synthesize_speech` must be False: the model's data configuration names a "
             "repository whose code would be fetched and run. Load that model yourself."
         )
-    return original(cls, task, model, generator, sample, tgt_lang=tgt_lang)
+    return original(cls, *args, **options)
 
 
 PATCHES = (
