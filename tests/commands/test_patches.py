@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fairseq_ext.plugin import patches, table
+from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.plugin.patches import Layer, Patch
 from fairseq_ext.plugin.repairs import cpu_training
 from fairseq_ext.plugin.table import wrap
@@ -244,13 +245,11 @@ def test_bf16_trains_on_the_cpu(copy_data, tmp_path):
 @pytest.mark.parametrize(("cpu", "has_cuda"), [(True, True), (True, False), (False, False)])
 def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
-    built: list[object] = []
-    build = cpu_training.refuse_half.wrapper(lambda *arguments: built.append(arguments))
-    options = {"cpu": cpu, "fp16": False, "amp": False}
-    build(None, SimpleNamespace(common=SimpleNamespace(**options)))
-    assert len(built) == 1
-    with pytest.raises(ConfigError, match=f"`--{option}` trains on a CUDA device only"):
-        build(None, SimpleNamespace(common=SimpleNamespace(**{**options, option: True})))
+    common = SimpleNamespace(cpu=cpu, fp16=False, amp=False)
+    assert not [*training_options._precision(SimpleNamespace(common=common))]
+    setattr(common, option, True)
+    (fault,) = training_options._precision(SimpleNamespace(common=common))
+    assert fault.startswith(f"`--{option}` trains on a CUDA device only")
 
 
 def distributed_options(**options: object) -> SimpleNamespace:

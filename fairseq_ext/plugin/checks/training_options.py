@@ -20,7 +20,8 @@ ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
 
 def refuse(cfg: Any) -> None:
     """Refuse options that fairseq-train accepts although they cannot work."""
-    for faults in (_numbers, _packages, _sharding, _criterion, _bleu, _metric, _model, _data):
+    checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
+    for faults in checks:
         for fault in faults(cfg):
             raise ConfigError(fault)
 
@@ -59,6 +60,18 @@ def _numbers(cfg: Any) -> Iterator[str]:
             "`--adam-betas` must be two numbers of at least 0 and below 1 such as '(0.9, 0.98)', "
             f"but is {text}."
         )
+
+
+def _precision(cfg: Any) -> Iterator[str]:
+    """Find float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
+    import torch
+
+    for option in ("fp16", "amp"):
+        if getattr(cfg.common, option) and (cfg.common.cpu or not torch.cuda.is_available()):
+            yield (
+                f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
+                "Leave it out, or use `--bf16`."
+            )
 
 
 def _packages(cfg: Any) -> Iterator[str]:

@@ -34,19 +34,6 @@ def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> N
     original(cfg, main, **kwargs)
 
 
-@around("fairseq.trainer:Trainer.__init__")
-def refuse_half(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-    """Refuse float16 on a CPU: fairseq keeps master weights and loss scaler on a CUDA device."""
-    if cfg.common.cpu or not torch.cuda.is_available():
-        for option in ("fp16", "amp"):
-            if getattr(cfg.common, option):
-                raise ConfigError(
-                    f"`--{option}` trains on a CUDA device only, but this run is on the CPU. "
-                    "Leave it out, or use `--bf16`."
-                )
-    original(self, cfg, *args, **kwargs)
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -218,12 +205,6 @@ PATCHES = (
         name="bf16 without a TPU",
         reason="--bf16 implies --tpu, and training dies looking for torch_xla",
         layers=(forget_tpu,),
-    ),
-    Patch(
-        name="fp16 and amp on the CPU",
-        reason="--fp16 dies with `Torch not compiled with CUDA enabled`, --amp silently does "
-        "nothing: both are refused by name",
-        layers=(refuse_half,),
     ),
     Patch(
         name="resume on several processes",
