@@ -239,12 +239,7 @@ def require_kind(path: Path) -> None:
 
 
 def archive(folder: Path, path: Path) -> None:
-    """Archive a bundle, whole or not at all; the same files always give the same bytes.
-
-    Args:
-        folder: of the bundle, without folders in it.
-        path: of the archive; its name ends with one of :data:`SUFFIXES`.
-    """
+    """Archive a bundle, whole or not at all; the same files always give the same bytes."""
     kind = suffix(path)
     top = path.name.removesuffix(kind)
     file_paths = sorted(folder.iterdir(), key=lambda file: (file.name != MANIFEST, file.name))

@@ -39,11 +39,7 @@ def symbols(path: str | Path) -> list[str]:
 
 
 def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
-    """Return the record that a checkpoint keeps: the symbols of each side, one per line.
-
-    Args:
-        source, target: ``Dictionary.symbols``, none with a line break.
-    """
+    """Return the record that a checkpoint keeps: the symbols of each side, one per line."""
     first = "\n".join(source)
     return {"source": first, "target": first if target == source else "\n".join(target)}
 

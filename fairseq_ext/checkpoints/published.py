@@ -251,12 +251,7 @@ def _subwords(folder: Path) -> tuple[str, list[Path]]:
 
 
 def adapted(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
-    """Replace a checkpoint's task options with those that :func:`prepare` stored in its folder.
-
-    Args:
-        checkpoint: with or without its weights.
-        path: of the checkpoint; checkpoints elsewhere are returned unchanged.
-    """
+    """Replace a checkpoint's task options with those that :func:`prepare` stored in its folder."""
     mark = Path(path).parent / MARK
     if not os.path.isfile(mark):  # noqa: PTH113  # the text need not be a valid path
         return dict(checkpoint)

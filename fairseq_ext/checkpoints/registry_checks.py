@@ -26,12 +26,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check that all names in an old ``args`` are registered, because fairseq would trust them.
-
-    Args:
-        path: for the message.
-        args: of a checkpoint; None if it has the new form.
-    """
+    """Check that all names in an old ``args`` are registered, because fairseq would trust them."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -163,11 +158,7 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
-    """Check numbers of positions, because fairseq fills tables of that size.
-
-    Args:
-        settings: a model's options, and those that they refer to; sections may be nested.
-    """
+    """Check numbers of positions, because fairseq fills tables of that size."""
 
     def largest(end: str) -> tuple[int, str]:
         numbers = [(0, "")]

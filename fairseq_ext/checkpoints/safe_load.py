@@ -109,13 +109,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Check the content of a checkpoint: points 6 to 8 of the module's list.
-
-    Args:
-        state: the checkpoint.
-        path: for the message.
-        size: the most bytes that its contents may take.
-    """
+    """Check the content of a checkpoint: points 6 to 8 of the module's list."""
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):
@@ -455,11 +449,6 @@ def require_plain(value: Any, file_bytes: int) -> None:
     torch's safe loading accepts data that do harm when they are traversed later: parts that contain
     themselves or each other (a few hundred bytes can stand for 2^40 entries), and a tensor of one
     number that claims to have 10^12.
-
-    Args:
-        value: nested dictionaries, lists, tuples, sets and ``Namespace`` of numbers, strings,
-            arrays and tensors.
-        file_bytes: size of the file that it came from.
     """
     entries, claimed = 0, 0
     todo: list[tuple[Any, int]] = [(value, 0)]
@@ -510,9 +499,6 @@ def require_inert(settings: Any) -> None:
 
     A text may refer to one other option, but not to a whole section or list: if each of a dozen
     sections referred to the next one twice, they would become thousands.
-
-    Args:
-        settings: checked by :func:`require_plain`, with all options that texts in it refer to.
     """
     sections: dict[int, dict[str, Any]] = {}
     todo = [settings]

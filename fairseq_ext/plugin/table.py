@@ -123,13 +123,7 @@ def running(name: str) -> Iterator[Any]:
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by ``wrapper(owner.name)``, once per ``wrapper``.
-
-    Args:
-        owner: a module or a class.
-        name: of a function, value or method; static and class methods stay what they are.
-        wrapper: see :class:`Layer`.
-    """
+    """Replace ``owner.name`` by ``wrapper(owner.name)``, once per ``wrapper``."""
     declared = inspect.getattr_static(owner, name)
     kind = type(declared) if isinstance(declared, staticmethod | classmethod) else None
     original = declared.__func__ if kind else declared

@@ -36,11 +36,7 @@ def can_fuse(optimizer: Optimizer) -> bool:
 
 
 def step(optimizer: Optimizer) -> None:
-    """Update every parameter that has a gradient, and keep the state like fairseq's Adam.
-
-    Args:
-        optimizer: its groups have ``lr``, ``betas``, ``eps`` and ``weight_decay``.
-    """
+    """Update every parameter that has a gradient, and keep the state like fairseq's Adam."""
     for group in optimizer.param_groups:
         together: dict[tuple[int, torch.device], list[Tensor]] = defaultdict(list)
         for weight in group["params"]:

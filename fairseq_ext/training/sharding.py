@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
@@ -56,18 +55,3 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
             for groups in (self.optim.param_groups, self.param_groups)
         )
         return share, total
-
-
-def shard(
-    optimizer: torch.optim.Optimizer,
-    config: dict[str, Any],
-    group: torch.distributed.ProcessGroup,
-) -> ShardedOptimizer:
-    """Make an optimizer like ``optimizer`` that splits its state among the processes of ``group``.
-
-    Args:
-        optimizer: a new optimizer that treats each parameter separately.
-        config: arguments of its class, without the parameters.
-        group: torch's process group; all its processes call this.
-    """
-    return ShardedOptimizer(optimizer.param_groups, type(optimizer), group, **config)

@@ -51,12 +51,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
-        """Show subcommands in the help below headings; argparse has one heading for all of them.
-
-        Args:
-            subparsers: from ``add_subparsers``, with its subcommands.
-            groups: the heading of each subcommand, by its name.
-        """
+        """Show subcommands in the help below headings; argparse has one heading for all of them."""
         headings: dict[str, Any] = {}
         for line in subparsers._choices_actions:
             title = groups[line.dest]

@@ -61,13 +61,7 @@ def run(
 
 
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
-    """Return ``(GPUs, processors)`` of each worker that a cluster has room for, at least one.
-
-    Args:
-        resources: of the cluster, as Ray counts them.
-        threads: of a worker without a GPU.
-        cpu: whether to leave GPUs alone.
-    """
+    """Return ``(GPUs, processors)`` of each worker that a cluster has room for, at least one."""
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads
     return [(1, 1)] * gpus + [(0, threads)] * (rest if gpus else max(rest, 1))

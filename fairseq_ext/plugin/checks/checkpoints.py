@@ -73,15 +73,9 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
 
 
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
-    """Find the file from which fairseq would start a training, by fairseq's own rules.
+    """Return the file from which fairseq would start a training, and the option that names it.
 
-    Args:
-        cfg: the section ``checkpoint`` of its configuration.
-        trainer: fairseq's.
-
-    Returns:
-        The path, and the option that names it; None for the run's own last checkpoint, which may
-        not be there.
+    The option is None for the run's own last checkpoint, which may not be there.
     """
     from fairseq.file_io import PathManager
 
@@ -253,13 +247,7 @@ def _load_state_dict(original: Callable, self: Any, state_dict: dict[str, Any]) 
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a translation task has the dictionaries of a checkpoint.
-
-    Args:
-        task: any task; tasks other than translation are not checked.
-        record: of the checkpoint; None gives a warning if ``warn``.
-        path: the checkpoint's name.
-    """
+    """Require that a translation task has a checkpoint's dictionaries; skip any other task."""
     pair = _task_symbols(task)
     if not pair:
         return

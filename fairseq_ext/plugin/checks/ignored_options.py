@@ -164,12 +164,7 @@ ONLY_TASKS: dict[str, str] = {
 
 
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
-    """Print one line for each option of this process' command line that has no effect.
-
-    Args:
-        parser: of the command, with all its options.
-        args: what it has parsed.
-    """
+    """Print one line for each option of this process' command line that has no effect."""
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
     if command not in IGNORED or os.environ.get("RANK", "0") != "0":
         return

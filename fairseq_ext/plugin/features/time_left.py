@@ -13,13 +13,7 @@ PRIORITY = 2000  # higher than all of fairseq's, to stand last in the line
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
-    """Count the updates left when ``train`` begins; infinite if no option limits the training.
-
-    Args:
-        cfg: of fairseq-train.
-        epoch_itr: fairseq's ``EpochBatchIterator``, before its next epoch.
-        done: updates so far.
-    """
+    """Count the updates left when ``train`` begins; infinite if no option limits the training."""
     max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
     left = max_update - done if max_update else math.inf
     if epochs:

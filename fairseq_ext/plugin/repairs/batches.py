@@ -68,12 +68,7 @@ def numpy_with_old_names(original: ModuleType) -> ModuleType:
 
 
 def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
-    """Return the byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
-
-    Args:
-        sizes: tokens of each sentence.
-        itemsize: bytes of a token.
-    """
+    """Return the byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``."""
     counts = np.fromiter(sizes, np.int64, len(sizes))
     return (np.cumsum(counts) - counts) * itemsize
 

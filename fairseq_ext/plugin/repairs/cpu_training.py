@@ -176,12 +176,15 @@ def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_de
 def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
     from fairseq.distributed.utils import get_world_size
 
-    from fairseq_ext.training import sharding
+    from fairseq_ext.training.sharding import ShardedOptimizer
 
     processes = get_world_size(group)
     if processes == 1:
         return
-    optimizer.optimizer = sharding.shard(optimizer.optimizer, optimizer.optimizer_config, group)
+    single = optimizer.optimizer
+    optimizer.optimizer = ShardedOptimizer(
+        single.param_groups, type(single), group, **optimizer.optimizer_config
+    )
     share, total = optimizer.optimizer.share()
     logger.info(
         f"--zero-sharding os: the optimizer's state of {share:,} of {total:,} weights is in "

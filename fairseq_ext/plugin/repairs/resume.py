@@ -306,12 +306,7 @@ def save_interval_at_end(
 
 
 def why_finished(trainer: Any, next_epoch: int) -> str | None:
-    """Say why a resumed run has nothing left to do; return None if there is work left.
-
-    Args:
-        trainer: fairseq's trainer after loading.
-        next_epoch: the epoch that would come next, counted from 1.
-    """
+    """Say why a resumed run has nothing left to do; return None if there is work left."""
     options = trainer.cfg.optimization
     updates = trainer.get_num_updates()
     if updates == 0:
