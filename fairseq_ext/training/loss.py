@@ -123,18 +123,6 @@ def distilled_nll(
     return _summed(output.of_words(words), chunk_loss, chunk)
 
 
-def count_correct(
-    output: OutputLayer, target: Tensor, padding_idx: int | None = None, chunk: int = CHUNK
-) -> Tensor:
-    """Count the words whose most probable prediction is the target; returns a scalar."""
-    words, target = _counted(target, padding_idx)
-    output, correct = output.of_words(words), target.new_zeros(())
-    with torch.no_grad():
-        for place in _places(output, chunk):
-            correct += output.of_words(place).logits().argmax(1).eq(target[place]).sum()
-    return correct
-
-
 def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, Tensor]:
     """Return the words that are not pads, and their targets, ``[N]``."""
     target = target.reshape(-1)

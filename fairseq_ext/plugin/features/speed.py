@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 SMOOTHED = "fairseq.criterions.label_smoothed_cross_entropy:LabelSmoothedCrossEntropyCriterion"
 PLAIN = "fairseq.criterions.cross_entropy:CrossEntropyCriterion"
 STOCK_MODULES = {target.partition(":")[0] for target in (SMOOTHED, PLAIN)}
-READING_LOGITS = ("compute_loss", "compute_accuracy", "get_lprobs_and_target")
+READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 
 
 def obstacle(criterion: Any, model: Any) -> str | None:
@@ -46,6 +46,8 @@ def obstacle(criterion: Any, model: Any) -> str | None:
                 return f"the loss of {owner.__name__}"
             if reason := criterion.obstacle():
                 return reason
+    if getattr(criterion, "report_accuracy", False):
+        return "--report-accuracy"
     first = next(model.parameters(), None)
     if first is None:
         return f"the model {type(model).__name__}, which has no parameters"
@@ -80,33 +82,13 @@ def loss_in_chunks(
 
     if not chunked_output.is_deferred(model):
         return original(self, model, net_output, sample, reduce)
-    output, target = _words(self, model, net_output, sample)
-    smoothing = getattr(self, "eps", None)  # plain cross-entropy has none
-    losses = loss.smoothed_nll(output, target, smoothing or 0.0, self.padding_idx)
-    return losses if smoothing is not None else (losses[0], losses[0])
-
-
-@around(f"{SMOOTHED}.compute_accuracy")
-def accuracy_in_chunks(
-    original: Callable, self: Any, model: Any, net_output: Any, sample: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    from fairseq_ext.training import chunked_output
-
-    if not chunked_output.is_deferred(model):
-        return original(self, model, net_output, sample)
-    output, target = _words(self, model, net_output, sample)
-    correct = loss.count_correct(output, target, self.padding_idx)
-    return correct, target.ne(self.padding_idx).sum()
-
-
-def _words(self: Any, model: Any, net_output: Any, sample: dict[str, Any]) -> tuple[Any, Tensor]:
-    """Return output layer and targets, ``[B, T]``, without the prefix that the loss ignores."""
-    from fairseq_ext.training import chunked_output
-
     begin = getattr(self, "ignore_prefix_size", 0)
     features = net_output[0][:, begin:]
     target = model.get_targets(sample, net_output)[:, begin:]
-    return chunked_output.output_layer(model, features), target
+    output = chunked_output.output_layer(model, features)
+    smoothing = getattr(self, "eps", None)  # plain cross-entropy has none
+    losses = loss.smoothed_nll(output, target, smoothing or 0.0, self.padding_idx)
+    return losses if smoothing is not None else (losses[0], losses[0])
 
 
 @around("fairseq.optim.adam:Adam.step")
@@ -178,7 +160,7 @@ PATCHES = (
         name="loss in chunks",
         reason="logits, log-probabilities and their gradients of a whole batch are several "
         "matrices of words times vocabulary, which take memory and time",
-        layers=(leave_output_to_loss, loss_in_chunks, accuracy_in_chunks),
+        layers=(leave_output_to_loss, loss_in_chunks),
     ),
     Patch(
         name="Adam in one pass",
