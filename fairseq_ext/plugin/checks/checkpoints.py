@@ -15,7 +15,7 @@ from typing import Any
 from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
@@ -182,17 +182,15 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
         )
 
 
-def _only_for_trainers(original: Callable) -> Callable:
+@around("fairseq.checkpoint_utils:load_checkpoint", "fairseq.checkpoint_utils:save_checkpoint")
+def _only_for_trainers(
+    original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
+) -> Any:
     """Make a check skip trainers that are not fairseq's, because these have other parts."""
     from fairseq.trainer import Trainer
 
-    stock = inspect.unwrap(original)
-
-    def with_trainer(cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
-        call = original if isinstance(trainer, Trainer) else stock
-        return call(cfg, trainer, *rest, **options)
-
-    return with_trainer
+    call = original if isinstance(trainer, Trainer) else inspect.unwrap(original)
+    return call(cfg, trainer, *rest, **options)
 
 
 TRAINERS = (
@@ -200,10 +198,7 @@ TRAINERS = (
         name="trainers of other programs",
         reason="what stands around loading and saving asks for parts that only fairseq's own "
         "trainer has",
-        layers=(
-            Layer(("fairseq.checkpoint_utils:load_checkpoint",), _only_for_trainers),
-            Layer(("fairseq.checkpoint_utils:save_checkpoint",), _only_for_trainers),
-        ),
+        layers=(_only_for_trainers,),
     ),
 )
 

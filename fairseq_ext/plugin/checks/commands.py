@@ -19,7 +19,7 @@ from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import ignored_options, training_options
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.text import generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.error_messages import one_message
@@ -86,16 +86,14 @@ def _build_generator(
     return original(self, models, args, *rest, **options)
 
 
-def _make_batches(original: Callable) -> Callable:
+@around("fairseq_cli.interactive:make_batches")
+def _make_batches(
+    original: Callable, lines: list[str], cfg: Any, task: Any, *rest: Any
+) -> Iterator[Any]:
     """Count the lines that `fairseq-interactive` has read, so that errors can name the line."""
-    read = 0
-
-    def make_batches(lines: list[str], cfg: Any, task: Any, *rest: Any) -> Iterator[Any]:
-        nonlocal read
-        task.first_sentence, read = read + 1, read + len(lines)
-        yield from original(lines, cfg, task, *rest)
-
-    return make_batches
+    task.first_sentence = 1 + getattr(task, "lines_read", 0)
+    task.lines_read = task.first_sentence - 1 + len(lines)
+    yield from original(lines, cfg, task, *rest)
 
 
 def _check_input(path: str) -> None:
@@ -296,11 +294,6 @@ PATCHES = (
     Patch(
         name="options that do not work",
         reason="fairseq accepts them and then fails deep inside, or does nothing",
-        layers=(
-            _call_main,
-            _trainer,
-            _build_generator,
-            Layer(("fairseq_cli.interactive:make_batches",), _make_batches),
-        ),
+        layers=(_call_main, _trainer, _build_generator, _make_batches),
     ),
 )

@@ -5,7 +5,6 @@ Each warning is filtered by its exact text, so that all others are still shown.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import re
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Patch, around
 
 HARMLESS = (
     # fairseq composes its configuration with the interface of hydra 1.0, which still works.
@@ -48,39 +47,32 @@ def _hide_advice() -> None:
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
-def _log_file_once(progress_bar: Callable) -> Callable:
+@around("fairseq.logging.progress_bar:progress_bar")
+def _log_file_once(original: Callable, *args: Any, log_file: str | None = None, **rest: Any) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file."""
     from fairseq.logging.progress_bar import logger
 
-    signature = inspect.signature(progress_bar)
-
-    def with_log_file_once(*args: Any, **options: Any) -> Any:
-        call = signature.bind(*args, **options)
-        files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
-        log_file = call.arguments.get("log_file")
-        if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
-            call.arguments["log_file"] = None
-        return progress_bar(*call.args, **call.kwargs)
-
-    return with_log_file_once
+    files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
+    if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
+        log_file = None
+    return original(*args, log_file=log_file, **rest)
 
 
-def _say_once(original: Callable) -> Callable:
+_reported: set[object] = set()  # names of logs
+
+
+@around("logging:Handler.handleError")
+def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
     """Say only once that a log cannot be written; logging would say it for each line."""
-    reported: set[object] = set()
-
-    def handleError(self: Any, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        silent = not logging.raiseExceptions or sys.stderr is None
-        if silent or not isinstance(error, OSError):  # another error is a fault of the caller
-            original(self, record)
-        elif (name := getattr(getattr(self, "stream", None), "name", self)) not in reported:
-            reported.add(name)
-            message = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
-            with suppress(OSError):  # stderr may be on that disk, too
-                print(message, file=sys.stderr)
-
-    return handleError
+    error = sys.exc_info()[1]
+    silent = not logging.raiseExceptions or sys.stderr is None
+    if silent or not isinstance(error, OSError):  # another error is a fault of the caller
+        original(self, record)
+    elif (name := getattr(getattr(self, "stream", None), "name", self)) not in _reported:
+        _reported.add(name)
+        message = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
+        with suppress(OSError):  # stderr may be on that disk, too
+            print(message, file=sys.stderr)
 
 
 PATCHES = (
@@ -95,12 +87,12 @@ PATCHES = (
         name="log file",
         reason="fairseq opens --log-file again for each epoch and validation, so that every line "
         "is written once more each time and the files stay open",
-        layers=(Layer(("fairseq.logging.progress_bar:progress_bar",), _log_file_once),),
+        layers=(_log_file_once,),
     ),
     Patch(
         name="logs that cannot be written",
         reason="on a full disk each line of the log is a traceback on stderr",
-        layers=(Layer(("logging:Handler.handleError",), _say_once),),
+        layers=(_say_once,),
     ),
     Patch(
         name="warnings of a normal run",

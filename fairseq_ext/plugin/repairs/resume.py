@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
-from fairseq_ext.plugin.table import Layer, Patch, around, replaced, running
+from fairseq_ext.plugin.table import Patch, around, replaced, running
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
 
@@ -35,28 +35,28 @@ PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSc
 # 1. Batches
 
 
-def compose_as_in_first_epoch(original: Callable) -> Callable:
+@around("fairseq.trainer:Trainer.get_train_iterator")
+def compose_as_in_first_epoch(
+    original: Callable,
+    self: Any,
+    epoch: int,
+    combine: bool = True,
+    load_dataset: bool = True,
+    **options: Any,
+) -> Any:
     """Make a resumed run compose its batches as in the first epoch, as an uninterrupted run does.
 
     Tasks with their own iterators, or with new batches each epoch, resume exactly without this.
     """
     from fairseq.tasks import FairseqTask
 
-    def reuses(task: Any) -> bool:
-        has_iterator = type(task).get_batch_iterator is not FairseqTask.get_batch_iterator
-        return not has_iterator and not getattr(task.cfg, "rebuild_batches", False)
-
-    def get_train_iterator(
-        self: Any, epoch: int, combine: bool = True, load_dataset: bool = True, **options: Any
-    ) -> Any:
-        cached = not options.get("disable_iterator_cache", False) and reuses(self.task)
-        if load_dataset and epoch > 1 and cached:
-            iterator = original(self, 1, combine, True, **options)
-            if iterator in self.task.dataset_to_epoch_iter.values():
-                return iterator  # the caller moves it to the right epoch and batch
-        return original(self, epoch, combine, load_dataset, **options)
-
-    return get_train_iterator
+    has_iterator = type(self.task).get_batch_iterator is not FairseqTask.get_batch_iterator
+    renews = has_iterator or getattr(self.task.cfg, "rebuild_batches", False)
+    if load_dataset and epoch > 1 and not renews and not options.get("disable_iterator_cache"):
+        iterator = original(self, 1, combine, True, **options)
+        if iterator in self.task.dataset_to_epoch_iter.values():
+            return iterator  # the caller moves it to the right epoch and batch
+    return original(self, epoch, combine, load_dataset, **options)
 
 
 @around("fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch")
@@ -349,10 +349,7 @@ PATCHES = (
         name="batches after resume",
         reason="a run resumed in its second or a later epoch composes its batches anew, under "
         "another seed than the uninterrupted run",
-        layers=(
-            Layer(("fairseq.trainer:Trainer.get_train_iterator",), compose_as_in_first_epoch),
-            shuffle_as_asked,
-        ),
+        layers=(compose_as_in_first_epoch, shuffle_as_asked),
     ),
     Patch(
         name="batches left of an epoch",
