@@ -272,8 +272,11 @@ def patches_page() -> list[str]:
     lines += table(
         ("command", "options"),
         (
-            (f"`fairseq-{command}`", ", ".join(map(as_option, sorted(names))))
-            for command, names in ignored_options.IGNORED.items()
+            (
+                f"`fairseq-{command}`",
+                ", ".join(map(as_option, sorted(ignored_options.ignored(command)))),
+            )
+            for command in ignored_options.COMMANDS
         ),
     )
     lines += ["Read only beside another option:", ""]

@@ -21,7 +21,7 @@ import torch
 from fairseq import options
 
 import fairseq_ext
-from fairseq_ext.plugin.checks.ignored_options import IGNORED, ONLY_TASKS, ONLY_WITH, REFUSED
+from fairseq_ext.plugin.checks.ignored_options import ONLY_TASKS, ONLY_WITH, REFUSED, ignored
 from tests.support.harness import USER_DIR, binarize, digits_corpus, forked
 from tests.support.trainings import ARCHITECTURES, TRAINING, training_state
 
@@ -173,7 +173,7 @@ def another_value(action: argparse.Action) -> tuple[object, ...]:
 def effective(command: str) -> Iterator[str]:
     """The options of a command that should change something here."""
     silent = {
-        *IGNORED[command],
+        *ignored(command),
         *REFUSED.get(command, ()),
         *UNSEEN,
         *UNSEEN_IN[command],
@@ -289,7 +289,7 @@ def test_an_option_changes_something(
 
 @pytest.mark.parametrize("command", PARSERS)
 def test_ignored_options_change_nothing(command: str, folder: Path, tmp_path: Path) -> None:
-    names = {*IGNORED[command], *UNSEEN} & actions(command).keys()
+    names = {*ignored(command), *UNSEEN} & actions(command).keys()
     names -= NOT_TOGETHER
     words = [word for name in sorted(names) for word in another_value(actions(command)[name])]
     plain = observe(folder, tmp_path / "plain", command)

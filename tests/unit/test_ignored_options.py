@@ -11,10 +11,10 @@ from fairseq import options, tasks
 
 import fairseq_ext
 from fairseq_ext.plugin.checks.ignored_options import (
-    IGNORED,
     ONLY_TASKS,
     ONLY_WITH,
     REFUSED,
+    ignored,
     name_ignored,
 )
 from fairseq_ext.utils.errors import ConfigError
@@ -48,7 +48,7 @@ def stored(parser: ArgumentParser) -> Iterator[str]:
 def test_what_is_named_is_an_option() -> None:
     by_command = {command: set(stored(parser(command))) for command in PARSERS}
     for command, options_of_command in by_command.items():
-        assert options_of_command >= set(IGNORED[command])
+        assert options_of_command >= set(ignored(command))
     names = set().union(*by_command.values())
     for name, others in ONLY_WITH.items():
         assert {name, *others} <= names

@@ -2,13 +2,14 @@
 
 fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
 fairseq-preprocess `--fp16`. Other options are read only beside another one, or by some tasks.
-:data:`IGNORED`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` list the three kinds.
+:func:`ignored`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` tell the three kinds.
 ``tests/commands/test_option_effects.py`` takes every option from the parsers, and compares runs
 with and without it.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -17,80 +18,57 @@ from pathlib import Path
 
 from fairseq_ext.utils.errors import ConfigError
 
-PRECISION = (
-    *("fp16_init_scale", "fp16_scale_window", "fp16_scale_tolerance", "min_loss_scale"),
-    *("threshold_loss_scale", "fp16_no_flatten_grads", "on_cpu_convert_precision"),
-    *("memory_efficient_bf16", "amp_batch_retries", "amp_init_scale"),
-    *("amp_scale_window", "bf16", "amp"),
+COMMANDS = ("train", "generate", "interactive", "preprocess")
+DECODING_READS = (
+    *("cpu", "fp16", "memory_efficient_fp16", "model_parallel_size", "plasma_path", "seed"),
+    *("use_plasma_view", "user_dir", "checkpoint_shard_count", "checkpoint_suffix", "device_id"),
+    *("distributed_backend", "distributed_init_method", "distributed_no_spawn"),
+    *("distributed_num_procs", "distributed_port", "distributed_rank", "distributed_world_size"),
+    *("pipeline_model_parallel", "batch_size", "max_tokens", "num_shards"),
+    *("required_seq_len_multiple", "skip_invalid_size_inputs_valid_test"),
 )
-LOGS = (
-    *("log_file", "aim_repo", "aim_run_hash", "wandb_project", "azureml_logging"),
-    *("profile", "reset_logging", "suppress_crashes", "quantization_config_path"),
-    *("empty_cache_freq", "all_gather_list_size"),
+"""Options that fairseq-generate and fairseq-interactive read, of the groups of every training."""
+GENERATE_READS = (
+    *("log_format", "log_interval", "no_progress_bar", "data_buffer_size", "dataset_impl"),
+    *("gen_subset", "num_workers", "required_batch_size_multiple", "shard_id"),
 )
-TRAINING = (
-    *PRECISION,
-    *LOGS,
-    *("criterion", "optimizer"),
-    *("valid_subset", "combine_valid_subsets", "ignore_unused_valid_subsets"),
-    *("validate_interval", "validate_interval_updates", "validate_after_updates"),
-    *("fixed_validation_seed", "disable_validation", "max_tokens_valid", "max_valid_steps"),
-    *("curriculum", "grouped_shuffling", "update_epoch_batch_itr", "update_ordered_indices_seed"),
-    *("ddp_backend", "ddp_comm_hook", "bucket_cap_mb", "fix_batches_to_gpus"),
-    *("find_unused_parameters", "gradient_as_bucket_view", "fast_stat_sync", "heartbeat_timeout"),
-    *("broadcast_buffers", "slowmo_momentum", "slowmo_base_algorithm", "localsgd_frequency"),
-    *("nprocs_per_node", "pipeline_chunks", "pipeline_checkpoint", "zero_sharding"),
-    *("no_reshard_after_forward", "fp32_reduce_scatter", "cpu_offload", "use_sharded_state"),
-    *("not_fsdp_flatten_parameters", "restore_file", "continue_once", "finetune_from_model"),
-    *("reset_dataloader", "reset_lr_scheduler", "reset_meters", "reset_optimizer"),
-    *("optimizer_overrides", "save_interval", "save_interval_updates", "keep_interval_updates"),
-    *("keep_interval_updates_pattern", "keep_last_epochs", "keep_best_checkpoints", "no_save"),
-    *("no_epoch_checkpoints", "no_last_checkpoints", "no_save_optimizer_state"),
-    *("best_checkpoint_metric", "maximize_best_checkpoint_metric", "patience"),
-    *("load_checkpoint_on_all_dp_ranks", "write_checkpoints_asynchronously", "save_dir"),
-    *("train_subset", "batch_size_valid", "upsample_primary", "load_alignments"),
-    *("eval_bleu", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
+DECODING_IGNORES = (
+    *("criterion", "force_anneal", "lenpen_mt", "load_alignments", "lr_shrink", "optimizer"),
+    *("no_beamable_mm", "no_early_stop", "no_seed_provided", "sacrebleu", "upsample_primary"),
+    *("warmup_updates", "eval_bleu", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
     *("eval_tokenized_bleu", "eval_bleu_remove_bpe", "eval_bleu_print_samples"),
-    *("force_anneal", "lr_shrink", "warmup_updates"),
-    *("tpu", "lenpen_mt", "pipeline_balance", "pipeline_devices"),
-    *("pipeline_encoder_balance", "pipeline_encoder_devices"),
-    *("pipeline_decoder_balance", "pipeline_decoder_devices"),
 )
-IGNORED: dict[str, tuple[str, ...]] = {
-    "train": (
-        *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
-        *("checkpoint_shard_count", "shard_id", "char_inputs"),
-    ),
-    "generate": (
-        *TRAINING,
-        *("no_early_stop", "no_beamable_mm", "no_seed_provided", "sacrebleu", "tensorboard_logdir"),
-    ),
-    "interactive": (
-        *TRAINING,
-        *("no_early_stop", "no_beamable_mm", "no_seed_provided", "no_progress_bar"),
-        *("log_interval", "log_format", "tensorboard_logdir"),
-        *("scoring", "num_workers", "required_batch_size_multiple", "gen_subset", "quiet"),
-        *("results_path", "sacrebleu", "print_step", "lm_path", "data_buffer_size"),
-        *("dataset_impl", "shard_id", "prefix_size", "truncate_source", "num_batch_buckets"),
-        "max_target_positions",
-    ),
-    "preprocess": (
-        *PRECISION,
-        *LOGS,
-        *("no_progress_bar", "log_interval", "log_format", "tensorboard_logdir", "seed", "cpu"),
-        *(
-            "tpu",
-            "fp16",
-            "memory_efficient_fp16",
-            "model_parallel_size",
-            "use_plasma_view",
-            "plasma_path",
-            "criterion",
-        ),
-        *("tokenizer", "bpe", "optimizer", "lr_scheduler", "scoring"),
-    ),
-}
-"""Options that each command accepts and never reads, by the names of their values."""
+"""Options that both accept beside those groups and never read."""
+INTERACTIVE_IGNORES = (
+    *("lm_path", "max_target_positions", "num_batch_buckets", "prefix_size", "print_step"),
+    *("quiet", "results_path", "scoring", "truncate_source"),
+)
+PREPROCESS_IGNORES = ("bpe", "criterion", "lr_scheduler", "optimizer", "scoring", "tokenizer")
+TRAIN_IGNORES = (
+    *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
+    *("checkpoint_shard_count", "shard_id", "char_inputs"),
+)
+
+
+@functools.cache
+def ignored(command: str) -> frozenset[str]:
+    """Return the options that a command accepts and never reads, by the names of their values."""
+    from fairseq.dataclass import configs
+
+    common = set(configs.CommonConfig.__dataclass_fields__) - {"_name"}
+    if command == "train":
+        return frozenset(TRAIN_IGNORES)
+    if command == "preprocess":
+        return frozenset(common - {"user_dir"} | {*PREPROCESS_IGNORES})
+    for group in (configs.CheckpointConfig, configs.DistributedTrainingConfig):
+        common |= group.__dataclass_fields__.keys()
+    common |= configs.DatasetConfig.__dataclass_fields__.keys()
+    names = common - {"_name", *DECODING_READS} | {*DECODING_IGNORES}
+    if command == "generate":
+        return frozenset(names - {*GENERATE_READS})
+    return frozenset(names | {*INTERACTIVE_IGNORES})
+
+
 OFF = (None, False, 0, -1, "")
 """Values of options that switch nothing on."""
 REFUSED: dict[str, tuple[str, ...]] = {
@@ -166,7 +144,7 @@ ONLY_TASKS: dict[str, str] = {
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process' command line that has no effect."""
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
-    if command not in IGNORED or os.environ.get("RANK", "0") != "0":
+    if command not in COMMANDS or os.environ.get("RANK", "0") != "0":
         return
     task = getattr(args, "task", None) or ""
     options = _options_given(parser, sys.argv[1:])
@@ -174,7 +152,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
         prerequisites = ONLY_WITH.get(name, ())
         if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
             raise ConfigError(f"`{option}` cannot be used here; leave it out.")
-        if name in IGNORED[command]:
+        if name in ignored(command):
             print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
         elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
             print(f"fairseq-{command}: `{option}` has no effect in this task.", file=sys.stderr)
