@@ -176,9 +176,8 @@ def differences(report: str) -> str:
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):
         listed = re.search(rf"{heading} key\(s\) in state_dict: (.*)", report)
         kinds[kind] = re.findall(r'"([^"]+)"', listed[1]) if listed else []
-    return "; ".join(f"{kind}: {_first_two(keys)}" for kind, keys in kinds.items() if keys)
-
-
-def _first_two(names: list[str]) -> str:
-    rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return ", ".join(names[:2]) + rest
+    lines = []
+    for kind, names in kinds.items():
+        rest = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        lines += [f"{kind}: {', '.join(names[:2])}{rest}"] if names else []
+    return "; ".join(lines)

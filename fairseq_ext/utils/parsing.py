@@ -82,7 +82,10 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
     ):
         name, value, names = choice[1].partition("/")[0], choice[2].strip("'"), choice[3]
         names = [name.strip("'") for name in names.split(", ")]
-        return f"`{name}` must be {_one_of(names)}, but is `{value}`{nearest(value, names)}"
+        listed = f"one of the {len(names)} names that `--help` lists"
+        if len(names) <= FEW:
+            listed = f"one of {', '.join(names)}"
+        return f"`{name}` must be {listed}, but is `{value}`{nearest(value, names)}"
     if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
         kinds = {"int": "a whole number", "float": "a number"}
         kind = kinds.get(wrong[2], "of another form")
@@ -95,12 +98,6 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
     if message.startswith("the following arguments are required: "):
         return f"{message}. `{command} --help` explains them."
     return message
-
-
-def _one_of(names: list[str]) -> str:
-    if len(names) <= FEW:
-        return f"one of {', '.join(names)}"
-    return f"one of the {len(names)} names that `--help` lists"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -252,14 +252,6 @@ def test_validate_without_a_batch_size(copy_data: Path, model: Path):
     assert complaint.startswith("`--max-tokens` or `--batch-size` is missing")
 
 
-def test_too_few_open_files(copy_data: Path, model: Path):
-    """fairseq would wait forever for a worker that cannot pass its batch on."""
-    limited = 'ulimit -n 24 && exec "$@"'
-    words = (BIN / "fairseq-generate", copy_data, "--path", model, "--user-dir", USER_DIR)
-    done = run("bash", "-c", limited, "-", *words, ok=False, timeout=120)
-    assert message(done).endswith("needs at least 64. Allow more: ulimit -n 4096")
-
-
 def test_more_open_files_are_allowed_where_they_may_be():
     code = "import resource; from fairseq_ext.plugin.checks import processes; "
     code += "processes.allow_open_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"

@@ -54,7 +54,8 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
         return original(cfg)
     with _in_one_line():
         call_main(cfg, hydra.pre_main)
-    logging.getLogger(HYDRA).addFilter(_is_no_crash)
+    # fairseq-hydra-train would log a crash
+    logging.getLogger(HYDRA).addFilter(lambda _: not isinstance(sys.exc_info()[1], _Done))
     cfg.common.suppress_crashes = True  # `_Done` does not end fairseq-hydra-train
     raise _Done
 
@@ -65,10 +66,6 @@ def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     fill_in_architecture(cfg)
     with _in_one_line():
         return original(cfg, **options)
-
-
-def _is_no_crash(record: logging.LogRecord) -> bool:
-    return not (str(record.msg).startswith("Crashed!") and isinstance(sys.exc_info()[1], _Done))
 
 
 @contextmanager

@@ -39,8 +39,6 @@ from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem, printable
 logger = logging.getLogger(__name__)
 
 ENOUGH = 4096
-LEAST = 64
-"""Fewest open files for a training; a tiny run with one process and one worker needs about 40."""
 
 
 def allow_open_files() -> None:
@@ -50,11 +48,6 @@ def allow_open_files() -> None:
     if limit != unlimited and limit < ENOUGH:
         limit = ENOUGH if hard_limit == unlimited else min(ENOUGH, hard_limit)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
-    if limit != unlimited and limit < LEAST:
-        raise EnvironmentProblem(
-            f"this process may have only {limit} files open at a time, but needs at least {LEAST}. "
-            "Allow more: ulimit -n 4096"
-        )
 
 
 LOCK = ".training.lock"
