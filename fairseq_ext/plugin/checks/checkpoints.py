@@ -30,48 +30,6 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
     return original(state)
 
 
-@around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
-def _load_model_ensemble_and_task(
-    original: Callable, filenames: list[str], *rest: Any, **options: Any
-) -> Any:
-    try:
-        models, cfg, task = original(filenames, *rest, **options)
-    except OSError as error:
-        if not str(error).startswith("Model file not found"):
-            raise
-        name = str(error).partition(": ")[2]
-        raise CheckpointError(f"checkpoint {name} does not exist; check `--path`.") from error
-    except RuntimeError as error:
-        if str(error).startswith("Neither args nor cfg"):
-            raise CheckpointError(
-                f"{', '.join(filenames)} has weights alone, without the options of its model, "
-                "from which it would be built. Give the file that fairseq-train wrote; for "
-                "training, `fairseq-train --finetune-from-model` takes it with these options."
-            ) from error
-        if "loading state_dict" not in str(error):
-            raise
-        raise CheckpointError(
-            f"{', '.join(filenames)} does not fit the model built for this data: "
-            f"{differences(str(error))}. Use the dictionaries it was trained with."
-        ) from error
-    _refuse_other_sources(", ".join(filenames), cfg, task)
-    return models, cfg, task
-
-
-def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
-    """Check `--source-bos`, which fairseq-generate takes only from the command line."""
-    trained, requested = (
-        bool(getattr(getattr(owner, attribute, None), "source_bos", False))
-        for owner, attribute in ((cfg, "task"), (task, "cfg"))
-    )
-    if trained and not requested:
-        raise ConfigError(
-            f"{name} was trained with `--source-bos`; give `--task translation_ext --source-bos`."
-        )
-    if requested and not trained:
-        raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
-
-
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the file from which fairseq would start a training, and the option that names it.
 
@@ -280,9 +238,9 @@ PATCHES = (
     ),
     Patch(
         name="checkpoints that do not fit",
-        reason="a missing file, another dictionary or another architecture ends in a traceback, "
-        "and a missing `--restore-file` in random weights",
-        layers=(_load_model_ensemble_and_task, _load_checkpoint, _trainer_load_checkpoint),
+        reason="another architecture or another schedule ends in a traceback, and a missing "
+        "`--restore-file` in random weights",
+        layers=(_load_checkpoint, _trainer_load_checkpoint),
     ),
     Patch(
         name="how the text was made",

@@ -1,12 +1,8 @@
 """Guard a training's processes: open files, a lock on the folder, and one line where they end.
 
 A running ``fairseq-train`` holds a lock on its ``--save-dir``; only its first process takes it, and
-commands that read are not affected. A file system without locks (see
-:mod:`fairseq_ext.utils.locks`) leaves the folder unprotected, with a warning.
-
-Ctrl-C and SIGTERM end a job with a line that says how to continue it. A killed process cannot print
-anything. The others notice a closed connection, or a missing message after the time limit of
-torch's process group (30 minutes by default).
+commands that read are not affected. A killed process cannot print anything: the others notice a
+closed connection, or a missing message after the time limit of torch's process group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Train on CPUs in several processes (``torchrun``, Slurm or spawned) and in low precision.
 
-Sharding of the optimizer (``--zero-sharding os``) needs torch alone, see
-:mod:`fairseq_ext.training.sharding`.
-
 fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
 

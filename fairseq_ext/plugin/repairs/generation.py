@@ -1,12 +1,7 @@
 """Repair diverse beam search and test set shards in fairseq-generate, and validation BLEU.
 
-fairseq scores every language with sacrebleu's tokenizer ``13a``, which takes a Japanese or Chinese
-sentence for one word: BLEU is always 0, and ``--best-checkpoint-metric bleu`` keeps an arbitrary
-checkpoint.
-
-`fairseq-generate --num-shards N --shard-id I` is accepted and ignored by fairseq. Here the batches
-are the same as without shards, and shard I takes every N-th of them. So each sentence is in one
-shard, with exactly the same scores as without shards.
+`fairseq-generate --num-shards N --shard-id I` makes the same batches as without shards and takes
+every N-th of them, so each sentence is in one shard, with exactly the same scores.
 """
 
 from __future__ import annotations

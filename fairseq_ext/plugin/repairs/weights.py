@@ -1,21 +1,14 @@
 """Keep weights once where fairseq keeps them twice, and save and restore wanted copies of them.
 
-Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
-Its parameters have no gradient, so models, optimizers and checkpoints grow, and other versions of
-fairseq refuse the files. After loading, fairseq uses the fused layer instead of the layer's own
-attention: a Linformer would silently translate with ordinary attention.
+Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”),
+which fairseq uses after loading instead of the layer's own attention: a Linformer would silently
+translate with ordinary attention.
 
-In half precision the optimizer updates a float32 copy of the weights, but fairseq saves only the
-half-precision weights.
-
-With ``--store-ema`` fairseq averages the whole state of a model. Integers in it, such as the stage
-of a binary model or the counters of a batch norm, cannot be averaged. fairseq also leaves the
-version numbers of modules out of the averaged state. When it loads this state, it takes the model
-for a very old one, which had no final layer norm, so the average of any pre-norm Transformer loses
-its final layer norms. Tied weights are averaged in place once for each of their names: with two
-names, their decay is squared. A checkpoint of fairseq does not store how many updates have passed
-since the average was last brought up to date (``--ema-update-freq``). With a checkpoint that has no
-average, fairseq deletes the weights before an average could start from them.
+With ``--store-ema`` fairseq averages the whole state of a model. Integers in it cannot be averaged,
+and tied weights are averaged once for each of their names. The version numbers of modules are left
+out, so fairseq takes an average for a very old model, which had no final layer norm. A checkpoint
+does not store how many updates have passed since the average was last brought up to date
+(``--ema-update-freq``).
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Read the strings that fairseq would pass to ``eval()`` as literals, so that none can run code.
 
-fairseq calls ``eval()`` on strings of options and of saved configurations in some 40 places of its
-models, criterions, optimizers and data sets. A checkpoint whose option ``decoder_attention`` is
-``__import__("os").system("…")`` would run that command when the model is built, and torch's safe
-loading cannot see it, because a string is plain data.
+fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
+option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
+model is built; torch's safe loading does not see it, because a string is plain data.
 
-Each of these calls looks up the name ``eval`` first in its own module and last in ``builtins``. So
-:func:`fairseq_ext.utils.literals.literal` gets the name ``eval`` in every module of fairseq and of
-its commands: at once in those that are imported, and in others before their first line runs.
-Python's own ``eval`` does not change for other packages, nor for modules of other user directories,
-whose code the user trusts.
+A call looks up the name ``eval`` first in its own module. So every module of fairseq and of its
+commands gets :func:`fairseq_ext.utils.literals.literal` under this name: at once if it is imported,
+or else before its first line runs. Other packages and user directories keep Python's ``eval``.
 """
 
 from __future__ import annotations

@@ -1,25 +1,14 @@
 """Read each checkpoint safely and once, and run nothing that data name.
 
-fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. ``torch.load`` of torch 2.6
-and later refuses every class it does not know (``weights_only``). Other code may call it too, so
-the few classes in fairseq's checkpoints are allowed.
-
-A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must fit
-the command before fairseq builds anything from it. Any later error that a made-up configuration
-causes becomes one message that names the file. Like fairseq, the plugin ignores a saved
-``user_dir`` and reads other paths in a configuration.
-
-Other data could make fairseq run programs or code, too:
-
-- The path of a FASTA data set becomes part of a shell command, so special characters are refused.
-- The members of an archive given to ``from_pretrained`` could be unpacked anywhere, even over a
-  start-up file of the user. They must stay inside the folder.
-- The data configuration of a speech model can name a GitHub repository whose code ``torch.hub``
-  would fetch and run. Only text is returned; for speech, the user must load that model explicitly.
+fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A file names its task, its
+architecture and hundreds of options: each must fit the command before fairseq builds anything from
+it, and any later error that a made-up configuration causes becomes one message that names the file.
+Like fairseq, the plugin ignores a saved ``user_dir`` and reads other paths in a configuration.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import tarfile
@@ -30,6 +19,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from fairseq_ext.checkpoints import bundle, registry_checks, safe_load, storage
+from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.table import Layer, Patch, around, replaced
 from fairseq_ext.text.checks import check_merges
@@ -84,19 +74,46 @@ def _one_by_one(
     cfg = None
     for name in filenames:
         path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
-        with about(path):
+        with about(path), contextlib.ExitStack() as limits:
             loaded = state
-            if loaded is None and num_shards == 1 and storage.is_checkpoint(path):
+            if state is None and num_shards == 1:
                 loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
-            arguments = ([name], arg_overrides, task, strict, suffix, num_shards)
-            if loaded is None or not (loaded.get("cfg") or loaded.get("args")):
-                built, cfg, task = original(*arguments, state)
-            else:
+            if loaded is not None:
+                if not (loaded.get("cfg") or loaded.get("args")):
+                    raise CheckpointError(
+                        f"{path} has weights alone, without the options of its model, from which "
+                        "it would be built. Give the file that fairseq-train wrote; for training, "
+                        "`fairseq-train --finetune-from-model` takes it with these options."
+                    )
                 registry_checks.fitting(loaded["cfg"], task, path)
-                with registry_checks.no_larger_than(loaded["model"]):
-                    built, cfg, task = original(*arguments, loaded)
+                limits.enter_context(registry_checks.no_larger_than(loaded["model"]))
+            arguments = (arg_overrides, task, strict, suffix, num_shards, loaded)
+            try:
+                built, cfg, task = original([name], *arguments)
+            except RuntimeError as error:
+                if "loading state_dict" not in str(error):
+                    raise
+                raise CheckpointError(
+                    f"{path} does not fit the model built for this data: "
+                    f"{differences(str(error))}. Use the dictionaries it was trained with."
+                ) from error
+            _refuse_other_sources(path, cfg, task)
         models += built
     return models, cfg, task
+
+
+def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
+    """Check `--source-bos`, which fairseq-generate takes only from the command line."""
+    trained, requested = (
+        bool(getattr(getattr(owner, attribute, None), "source_bos", False))
+        for owner, attribute in ((cfg, "task"), (task, "cfg"))
+    )
+    if trained and not requested:
+        raise ConfigError(
+            f"{name} was trained with `--source-bos`; give `--task translation_ext --source-bos`."
+        )
+    if requested and not trained:
+        raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
 
 
 @around("fairseq_cli.validate:main")
