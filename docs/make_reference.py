@@ -248,7 +248,7 @@ def help_of(script: Path) -> str:
 def patches_page() -> list[str]:
     """The table of patches: what is changed in fairseq, and why."""
     from fairseq_ext.plugin import patches
-    from fairseq_ext.plugin.checks import ignored_options
+    from fairseq_ext.plugin.checks import arguments
     from fairseq_ext.plugin.table import by_target
 
     rows = [(patch.name, patch.kind, patch.reason) for patch in patches.PATCHES]
@@ -274,9 +274,9 @@ def patches_page() -> list[str]:
         (
             (
                 f"`fairseq-{command}`",
-                ", ".join(map(as_option, sorted(ignored_options.ignored(command)))),
+                ", ".join(map(as_option, sorted(arguments.ignored(command)))),
             )
-            for command in ignored_options.COMMANDS
+            for command in arguments.COMMANDS
         ),
     )
     lines += ["Read only beside another option:", ""]
@@ -284,7 +284,7 @@ def patches_page() -> list[str]:
         ("option", "only with"),
         (
             (as_option(name), " or ".join(map(as_option, others)))
-            for name, others in ignored_options.ONLY_WITH.items()
+            for name, others in arguments.ONLY_WITH.items()
         ),
     )
 

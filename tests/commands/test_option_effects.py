@@ -21,7 +21,7 @@ import torch
 from fairseq import options
 
 import fairseq_ext
-from fairseq_ext.plugin.checks.ignored_options import ONLY_TASKS, ONLY_WITH, REFUSED, ignored
+from fairseq_ext.plugin.checks.arguments import ONLY_TASKS, ONLY_WITH, REFUSED, ignored
 from tests.support.harness import USER_DIR, binarize, digits_corpus, forked
 from tests.support.trainings import ARCHITECTURES, TRAINING, training_state
 

@@ -10,7 +10,7 @@ import pytest
 from fairseq import options, tasks
 
 import fairseq_ext
-from fairseq_ext.plugin.checks.ignored_options import (
+from fairseq_ext.plugin.checks.arguments import (
     ONLY_TASKS,
     ONLY_WITH,
     REFUSED,

@@ -18,7 +18,7 @@ from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.generation import option_checks
-from fairseq_ext.plugin.checks import ignored_options, training_options
+from fairseq_ext.plugin.checks import arguments, training_options
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.text import generated, pipeline
 from fairseq_ext.utils import files
@@ -175,7 +175,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
     """Make `fairseq-preprocess` check every input, and write all results or none."""
     from fairseq.options import get_preprocessing_parser
 
-    ignored_options.name_ignored(get_preprocessing_parser(), args)
+    arguments.name_ignored(get_preprocessing_parser(), args)
     destdir = args.destdir
     manifest.read(Path(destdir))  # refuses a damaged manifest before the work
     _require_no_dictionary(args)
