@@ -40,13 +40,13 @@ from fairseq_ext.plugin.repairs import (
     resume,
     weights,
 )
-from fairseq_ext.plugin.security import literals, loading
+from fairseq_ext.plugin.security import loading
 from fairseq_ext.plugin.table import Layer, Patch
 
 __all__ = ["PATCHES", "Layer", "Patch", "active", "apply"]
 
 PATCHES: tuple[Patch, ...] = (
-    *literals.PATCHES,  # first, because it also notices modules that are imported later
+    *loading.LITERALS,  # first, because it also notices modules that are imported later
     # 1. Repairs and features
     *log_filters.PATCHES,
     *batches.PATCHES,

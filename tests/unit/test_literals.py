@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.plugin.security import literals
+from fairseq_ext.plugin.security import loading
 from fairseq_ext.utils.literals import MOST_ELEMENTS, LiteralError, literal
 from tests.support.harness import run
 
@@ -151,7 +151,7 @@ def test_fairseq_reads_options_as_before():
 def sources() -> dict[str, Path]:
     """Every module of fairseq and of its commands, by its name."""
     result = {}
-    for package in literals.PACKAGES:
+    for package in loading.PACKAGES:
         (folder,) = importlib.util.find_spec(package).submodule_search_locations
         for path in Path(folder).rglob("*.py"):
             parts = path.relative_to(Path(folder).parent).with_suffix("").parts

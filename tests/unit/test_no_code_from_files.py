@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.plugin.security import literals
+from fairseq_ext.plugin.security import loading
 
 # Names and last parts of names whose call can run code or a program, or import by a name.
 BUILTINS = {"eval", "exec", "compile", "execfile", "__import__"}
@@ -94,7 +94,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
     Its `examples` are programs of their own, which nothing in fairseq imports by itself; evaluated
     strings are covered in them, too, where they are imported as part of fairseq.
     """
-    for package in literals.PACKAGES:
+    for package in loading.PACKAGES:
         (folder,) = importlib.util.find_spec(package).submodule_search_locations
         for path in sorted(Path(folder).rglob("*.py")):
             name = path.relative_to(Path(folder).parent).as_posix()

@@ -4,6 +4,14 @@ fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A file na
 architecture and hundreds of options: each must fit the command before fairseq builds anything from
 it, and any later error that a made-up configuration causes becomes one message that names the file.
 Like fairseq, the plugin ignores a saved ``user_dir`` and reads other paths in a configuration.
+
+fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
+option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
+model is built; torch's safe loading does not see it, because a string is plain data.
+
+A call looks up the name ``eval`` first in its own module. So every module of fairseq and of its
+commands gets :func:`fairseq_ext.utils.literals.literal` under this name: at once if it is imported,
+or else before its first line runs. Other packages and user directories keep Python's ``eval``.
 """
 
 from __future__ import annotations
@@ -11,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import sys
 import tarfile
 import threading
 from collections.abc import Callable
@@ -21,10 +30,35 @@ from typing import IO, Any
 from fairseq_ext.checkpoints import bundle, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.checkpoints.safe_load import about
-from fairseq_ext.plugin.table import Layer, Patch, around, replaced
+from fairseq_ext.plugin.table import COMMANDS, Layer, Patch, around, replaced
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.literals import literal
+
+PACKAGES = ("fairseq", "fairseq_cli")
+
+
+@around("importlib.machinery:SourceFileLoader.exec_module")
+def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
+    """Give a module :func:`literal` as ``eval``, run its code, then patch a command's functions."""
+    if module.__name__.partition(".")[0] not in PACKAGES:
+        return original(self, module)
+    module.eval = literal  # type: ignore[attr-defined]
+    original(self, module)
+    if module.__name__.startswith(COMMANDS):
+        from fairseq_ext.plugin import patches  # which imports this module
+
+        patches.complete(module.__name__)
+
+
+def install() -> None:
+    """Give :func:`literal` to fairseq's modules in this process, that of ``python -m`` included."""
+    for name, module in list(sys.modules.items()):
+        if name == "__main__":
+            name = getattr(getattr(module, "__spec__", None), "name", None) or ""
+        if module is not None and name.partition(".")[0] in PACKAGES:
+            module.eval = literal  # type: ignore[attr-defined]
 
 
 def _load_nothing_but_data() -> None:
@@ -219,5 +253,15 @@ PATCHES = (
         reason="an archive writes outside its folder, and a data configuration names code on "
         "GitHub to be run",
         layers=(_inside, _text_alone),
+    ),
+)
+
+LITERALS = (
+    Patch(
+        name="no string is evaluated",
+        reason="fairseq calls eval() on strings of saved configurations, so that a checkpoint of "
+        "plain data can run any command",
+        act=install,
+        layers=(_without_eval,),
     ),
 )
