@@ -149,7 +149,12 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Ten
 
 
 class _Summed(torch.autograd.Function):
-    """The sum of a :data:`ChunkLoss` over all chunks, with gradients computed on the way."""
+    """The sum of a :data:`ChunkLoss` over all chunks, with gradients computed on the way.
+
+    They are the sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and
+    ``∂L/∂b = ∂L/∂z``. The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``,
+    a product with few rows, twice as fast.
+    """
 
     @staticmethod
     def forward(
@@ -163,15 +168,29 @@ class _Summed(torch.autograd.Function):
         output = OutputLayer(features, weight, bias)
         precise = torch.promote_types(features.dtype, torch.float32)
         sums = features.new_zeros(2, dtype=precise)
-        gradients = _Gradients(ctx.needs_input_grad, output, precise)
+        needed = ctx.needs_input_grad
+        of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
+        of_weight = weight.new_zeros(weight.t().shape, dtype=precise) if needed[1] else None
+        of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
         for place in places:
-            z = output.of_words(place).logits()  # [R, V]
+            h, z = features[place], output.of_words(place).logits()  # [R, C], [R, V]
             for block in _blocks(z):
                 words = slice(place.start + block.start, place.start + block.stop)
-                sums += chunk_loss(z[block], words, gradients.is_needed)
-            if gradients.is_needed:
-                gradients.add(place, z)
-        ctx.save_for_backward(*gradients.sums())
+                sums += chunk_loss(z[block], words, any(needed))
+            rounded = z.to(weight.dtype) if any(needed) else z  # ∂L/∂z
+            if of_features is not None:
+                of_features[place] = rounded @ weight
+            if of_weight is not None and of_weight.dtype == weight.dtype:
+                of_weight.addmm_(h.t(), rounded)
+            elif of_weight is not None:  # sums of half-precision products are kept in fp32
+                of_weight += h.t() @ rounded
+            if of_bias is not None:
+                of_bias += z.sum(dim=0)
+        if of_weight is not None:
+            of_weight = of_weight.t().to(weight.dtype)
+        if of_bias is not None:
+            of_bias = of_bias.to(weight.dtype)
+        ctx.save_for_backward(of_features, of_weight, of_bias)
         loss, nll = sums[0].clone(), sums[1].clone()
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -186,45 +205,6 @@ class _Summed(torch.autograd.Function):
             for gradient in ctx.saved_tensors
         )
         return *gradients, None, None
-
-
-class _Gradients:
-    """The sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and ``∂L/∂b = ∂L/∂z``.
-
-    The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``, a product with few
-    rows, twice as fast.
-    """
-
-    def __init__(self, needed: Sequence[bool], output: OutputLayer, precise: torch.dtype) -> None:
-        self.is_needed = any(needed)
-        self.output = features, weight, bias = output
-        self.of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
-        transposed = weight.new_zeros(weight.t().shape, dtype=precise) if needed[1] else None
-        self.of_weight = transposed  # [C, V]
-        self.of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
-
-    def add(self, place: slice, grad_logits: Tensor) -> None:
-        """Add the gradients of the chunk at ``place`` from ``∂L/∂z``, ``[R, V]``."""
-        h, weight, _ = self.output.of_words(place)
-        rounded = grad_logits.to(weight.dtype)
-        if self.of_features is not None:
-            self.of_features[place] = rounded @ weight
-        if self.of_weight is not None:
-            if self.of_weight.dtype == weight.dtype:
-                self.of_weight.addmm_(h.t(), rounded)
-            else:  # sums of half-precision products are kept in fp32
-                self.of_weight += h.t() @ rounded
-        if self.of_bias is not None:
-            self.of_bias += grad_logits.sum(dim=0)
-
-    def sums(self) -> tuple[Tensor | None, ...]:
-        """Return the gradients in the types of the features, the weight and the bias."""
-        of_weight = None if self.of_weight is None else self.of_weight.t()
-        rounded = [
-            None if gradient is None else gradient.to(self.output.weight.dtype)
-            for gradient in (of_weight, self.of_bias)
-        ]
-        return self.of_features, *rounded
 
 
 def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:
