@@ -6,7 +6,7 @@
    or a series of pickles as torch wrote it before 1.6, which has no checksums;
 2. the checksum of each part, which torch itself never compares;
 3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of their kinds
-   (:func:`forbidden_call`); torch's safe loading would also call ``torch.Tensor(10**9)``;
+   (:func:`allowed_globals`); torch's safe loading would also call ``torch.Tensor(10**9)``;
 4. unpickling makes tensors, plain values and ``argparse.Namespace``; numpy's numbers are made by
    stand-ins (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
 5. there are tensors under ``model``;
@@ -22,16 +22,17 @@ Nothing here imports fairseq.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import pickle
-import pickletools
 import re
 import stat
 import struct
 import zipfile
 import zlib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -40,20 +41,21 @@ from typing import IO, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch import _weights_only_unpickler as unpickler
 
 from fairseq_ext.checkpoints import layout
 from fairseq_ext.utils.errors import CheckpointError, DataError, FairseqExtError
 from fairseq_ext.utils.files import explain, require_file
 from fairseq_ext.utils.literals import LiteralError
+from fairseq_ext.utils.locks import ForkSafeLock
 
 ADVICE = "Do not use this file unless you know who made it."
 ANOTHER_COPY = "Copy or download it again, or use an earlier checkpoint."
 MOST_ENTRIES = 2_000_000  # in all containers; a container counts once per reference
 DEEPEST = 50
 SPARE_BYTES = 64 << 20  # bytes that tensors may claim beyond four times the file
-# Files of torch before 1.6 begin with this pickle of a fixed number. Four more pickles follow.
+# Files of torch before 1.6 begin with this pickle of a fixed number.
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-LEGACY_PICKLES = 5
 METERS = "train_meters"
 """In ``extra_state`` of checkpoints until 2019: objects that nobody reads any more."""
 HYDRA = ("_target_", "_recursive_", "_partial_", "_convert_")
@@ -87,7 +89,6 @@ def read(path: str | Path) -> dict[str, Any]:
         file.seek(0)
         if legacy:
             _require_memory(path, size)
-            _require_allowed_calls(file, path)
         else:
             _require_archive(file, path, size)
         state = _unpickled(file, path, mapped=not legacy)
@@ -130,12 +131,17 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
     descriptor = Path(f"/proc/self/fd/{file.fileno()}")
     allow_classes()
     try:
-        return torch.load(
-            descriptor if descriptor.exists() else path,
-            map_location="cpu",
-            weights_only=True,
-            mmap=mapped,
-        )
+        with _READING.held():
+            unpickler._get_allowed_globals = allowed_globals
+            try:
+                return torch.load(
+                    descriptor if descriptor.exists() else path,
+                    map_location="cpu",
+                    weights_only=True,
+                    mmap=mapped,
+                )
+            finally:
+                unpickler._get_allowed_globals = GLOBALS_OF_TORCH
     except pickle.UnpicklingError as error:
         raise _forbidden(path, str(error)) from None
     except OSError as error:
@@ -189,11 +195,6 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
                     f"{path} has {fault}, which no checkpoint has, so it was refused. Do not use "
                     "it."
                 )
-            for part in archive.infolist():
-                if part.filename.lower().endswith(".pkl"):
-                    called = forbidden_call(archive.read(part))
-                    if called:
-                        raise _forbidden(path, f"GLOBAL {called}")
             damaged = archive.testzip()
     except CheckpointError:
         raise
@@ -217,15 +218,6 @@ def _require_memory(path: Path, size: int) -> None:
             f"this machine has {memory / 1e9:.1f} GB. Load and save it with a current torch on a "
             "larger one."
         )
-
-
-def _require_allowed_calls(file: IO[bytes], path: Path) -> None:
-    """Refuse forbidden calls in the pickles that begin a file saved by torch before 1.6."""
-    for _ in range(LEGACY_PICKLES):
-        called = forbidden_call(file)
-        if called:
-            raise _forbidden(path, f"GLOBAL {called}")
-    file.seek(0)
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
@@ -262,7 +254,10 @@ def _foreign(path: Path, start: bytes) -> str:
 
 def _forbidden(path: Path, reason: str) -> CheckpointError:
     """Make the one-sentence error for a refused object; torch would print a page of advice."""
-    name = re.search(r"(?:GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?) `?([\w.]+)", reason)
+    words = (
+        r"GLOBAL|Unsupported (?:global|class)\S*:?(?: GLOBAL)?|function <[a-z]+(?:-in function)?"
+    )
+    name = re.search(rf"(?:{words}) [`']?([\w.]+)", reason)
     refused = f"the object `{name[1]:.80}`" if name else "an object"
     return CheckpointError(
         f"{path} contains {refused}, which is not plain data and could run code or take all "
@@ -273,94 +268,66 @@ def _forbidden(path: Path, reason: str) -> CheckpointError:
 
 # 3. The calls of the pickle
 
-_REBUILD = {
-    f"torch._utils._rebuild_{kind}"
+GLOBALS_OF_TORCH = unpickler._get_allowed_globals
+_READING = ForkSafeLock()  # torch's list is replaced for one file at a time
+_REBUILD = [
+    getattr(torch._utils, f"_rebuild_{kind}")
     for kind in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")
-}
-_NUMPY = ("dtype", "ndarray", "core.multiarray._reconstruct", "_core.multiarray._reconstruct",
-          "core.multiarray.scalar", "_core.multiarray.scalar")  # fmt: skip
-_METERS = [
-    f"{module}.{name}Meter"
-    for module in ("fairseq.meters", "fairseq.logging.meters")
-    for name in ("Average", "Time", "Stopwatch")
 ]
-_ANY_ARGUMENTS = {*_REBUILD, "torch.device", *(f"numpy.{name}" for name in _NUMPY)}
-_LIST, _VALUE = object(), object()
-_PUSHED = {
-    **{"EMPTY_LIST": _LIST, "EMPTY_TUPLE": ()},
-    **dict.fromkeys(("NONE", "NEWFALSE", "NEWTRUE", "EMPTY_DICT", "EMPTY_SET"), _VALUE),
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINFLOAT", "LONG1"), _VALUE),
-}
-_POPPED = {"APPEND": 1, "SETITEM": 2, "BUILD": 1}  # below lies the object that they change
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-class _Name(str):
-    """A function or class that the pickle names, with its module."""
+class Globals(dict[str, Any]):
+    """The functions, classes and values that a pickle may name, by their names.
 
-
-def forbidden_call(content: bytes | IO[bytes]) -> str | None:
-    """Return the name of the first call in a pickle that no checkpoint of fairseq makes, or None.
-
-    Args:
-        content: the pickle, or a file that is read to the pickle's end. The search ends at damage,
-            where torch, which reads from the same start, also stops.
+    torch looks up in ``values()`` whether a pickle may call one of them.
     """
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-    try:
-        for code, argument, _ in pickletools.genops(content):
-            name = code.name
-            if name in ("REDUCE", "NEWOBJ"):
-                arguments, called = stack.pop(), stack.pop()
-                if not _is_allowed(called, arguments):
-                    return called if isinstance(called, _Name) else "an object of its own"
-                stack.append(_VALUE)
-            elif name == "GLOBAL":
-                stack.append(_Name(argument.replace(" ", ".", 1)))
-            elif name in ("BINUNICODE", "SHORT_BINSTRING"):
-                stack.append(argument)
-            elif name in _PUSHED:
-                stack.append(_PUSHED[name])
-            elif name in _TUPLES:
-                stack[-_TUPLES[name] :] = [tuple(stack[-_TUPLES[name] :])]
-            elif name in _POPPED:
-                del stack[-_POPPED[name] :]
-            elif name == "MARK":
-                marks.append(len(stack))
-            elif name in ("APPENDS", "SETITEMS"):
-                del stack[marks.pop() :]
-            elif name == "TUPLE":
-                begin = marks.pop()
-                stack[begin:] = [tuple(stack[begin:])]
-            elif name == "BINPERSID":
-                stack[-1] = _VALUE
-            elif name in ("BINPUT", "LONG_BINPUT"):
-                memo[argument] = stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                stack.append(memo[argument])
-            elif name not in ("PROTO", "STOP"):
-                return name  # an instruction that torch.save does not use
-    except (ValueError, LookupError):
-        pass
-    return None
+
+    def values(self) -> Any:
+        return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]
 
 
-def _is_allowed(called: Any, arguments: Any) -> bool:
-    if not isinstance(called, _Name) or not isinstance(arguments, tuple):
-        return False
-    if called in ("collections.OrderedDict", "argparse.Namespace", *_METERS):
-        return not arguments
-    if called in ("builtins.set", "__builtin__.set"):
-        return arguments == (_LIST,)
-    if called == "torch.Size":
-        return len(arguments) == 1 and isinstance(arguments[0], tuple)
-    if called == "_codecs.encode":  # the bytes of numpy's arrays
-        return len(arguments) == 2 and arguments[1] == "latin1"
-    if called == "torch._tensor._rebuild_from_type_v2":  # of a tensor with attributes
-        return isinstance(arguments[0], _Name) and arguments[0] in _REBUILD
-    return called in _ANY_ARGUMENTS
+@functools.cache
+def allowed_globals() -> Globals:
+    """Return what torch's safe loading allows, but with calls of checkpoints alone."""
+    return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
+
+
+def _guard(name: str, function: Callable, *kinds: type) -> Callable:
+    """Make a function that is called with arguments of these types only."""
+
+    def call(*arguments: Any) -> Any:
+        if tuple(map(type, arguments)) != kinds:
+            raise _unsupported(name)
+        return function(*arguments)
+
+    return call
+
+
+def _to_bytes(text: str, encoding: str) -> bytes:
+    """Return the bytes of numpy's arrays."""
+    if encoding != "latin1":
+        raise _unsupported("_codecs.encode")
+    return text.encode(encoding)
+
+
+def _with_attributes(function: Any, *arguments: Any) -> Tensor:
+    """Rebuild a tensor that has attributes."""
+    if function not in _REBUILD:
+        raise _unsupported("torch._tensor._rebuild_from_type_v2")
+    return torch._tensor._rebuild_from_type_v2(function, *arguments)
+
+
+def _unsupported(name: str) -> UnpicklingError:
+    return UnpicklingError(f"Unsupported class {name} with such contents")
+
+
+GUARDS: dict[str, Callable] = {
+    "collections.OrderedDict": _guard("collections.OrderedDict", OrderedDict),
+    "builtins.set": _guard("builtins.set", set, list),
+    "torch.Size": _guard("torch.Size", torch.Size, tuple),
+    "_codecs.encode": _guard("_codecs.encode", _to_bytes, str, str),
+    "torch._tensor._rebuild_from_type_v2": _with_attributes,
+}
 
 
 # 4. The classes that unpickling makes
@@ -371,13 +338,13 @@ class NumberKind:
 
     def __init__(self, code: object, *flags: object) -> None:
         if not (isinstance(code, str) and re.fullmatch("b1|[iu][1248]|f[248]", code)):
-            raise _not_numbers("dtype")
+            raise _unsupported("numpy.dtype")
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: Any) -> None:
         _, order, subarray, names, fields, *_ = state
         if subarray is not None or names is not None or fields is not None:
-            raise _not_numbers("dtype")
+            raise _unsupported("numpy.dtype")
         if order == ">":
             self.dtype = self.dtype.newbyteorder(">")
 
@@ -386,12 +353,12 @@ class NumberArray(np.ndarray):
     """A stand-in for ``numpy.ndarray`` that holds only numbers, and is pickled as a plain array."""
 
     def __new__(cls, *arguments: object) -> NumberArray:
-        raise _not_numbers("ndarray")
+        raise _unsupported("numpy.ndarray")
 
     def __setstate__(self, state: Any) -> None:
         version, shape, kind, fortran, data = state
         if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
-            raise _not_numbers("ndarray")
+            raise _unsupported("numpy.ndarray")
         super().__setstate__((version, shape, kind.dtype, fortran, data))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -405,22 +372,25 @@ class Meter:
 def reconstruct(kind: object, *shape: object) -> NumberArray:
     """Create an empty array, which :meth:`NumberArray.__setstate__` fills with numbers."""
     if kind is not NumberArray:
-        raise _not_numbers("ndarray")
+        raise _unsupported("numpy.ndarray")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
 
 
 def scalar(kind: object, data: object) -> np.generic:
     """Make a numpy scalar."""
     if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
-        raise _not_numbers("dtype")
+        raise _unsupported("numpy.dtype")
     (number,) = np.frombuffer(data, kind.dtype)
     return number
 
 
-def _not_numbers(name: str) -> UnpicklingError:
-    return UnpicklingError(f"Unsupported class numpy.{name} with such contents")
-
-
+_NUMPY = ("dtype", "ndarray", "core.multiarray._reconstruct", "_core.multiarray._reconstruct",
+          "core.multiarray.scalar", "_core.multiarray.scalar")  # fmt: skip
+_METERS = [
+    f"{module}.{name}Meter"
+    for module in ("fairseq.meters", "fairseq.logging.meters")
+    for name in ("Average", "Time", "Stopwatch")
+]
 _MAKERS = (NumberKind, NumberArray, reconstruct, reconstruct, scalar, scalar)
 CLASSES: list[Any] = [
     argparse.Namespace,
