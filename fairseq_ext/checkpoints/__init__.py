@@ -12,9 +12,6 @@ A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
 - :mod:`~fairseq_ext.checkpoints.describe`: the size and history of a checkpoint;
 - :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several checkpoints.
 
-A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`:
-
-- :mod:`~fairseq_ext.checkpoints.portable`: the options of a model that go into one.
-
+A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`;
 :mod:`fairseq_ext.model` makes and uses bundles.
 """

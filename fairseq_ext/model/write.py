@@ -7,21 +7,27 @@ import importlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.models import BaseFairseqModel
+from fairseq.models import (
+    ARCH_MODEL_REGISTRY,
+    MODEL_DATACLASS_REGISTRY,
+    MODEL_REGISTRY,
+    BaseFairseqModel,
+)
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
 from safetensors.torch import save
 from torch import Tensor
 
 from fairseq_ext.base import wings
-from fairseq_ext.checkpoints import bundle, layout, portable, storage
+from fairseq_ext.checkpoints import bundle, layout, storage
 from fairseq_ext.engine import BEGIN, END, NUMBERS, PAD, UNKNOWN
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.engine_model import NO_AFFIXES
@@ -157,19 +163,55 @@ def _becoming(output: Path) -> Iterator[Path]:
             bundle.archive(folder, output)
 
 
+def _model_settings(cfg: Any) -> dict[str, Any]:
+    """Return the options of a model that belong to its architecture."""
+    values = _plain(cfg)
+    name = values.get("arch") or values["_name"]
+    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    fields = next(
+        (config.__dataclass_fields__ for key, config in MODEL_DATACLASS_REGISTRY.items()
+         if MODEL_REGISTRY[key] is model),
+        values,
+    )  # fmt: skip
+    return _only(values, ("arch", "_name", *fields))
+
+
+def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
+    """Return the options of a translation task, without those for training."""
+    values = _plain(cfg)
+    fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
+    of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
+    return {
+        **_only(values, ("_name", *(fields.keys() - of_training))),
+        **{"data": None, "eval_bleu": False},
+        **{"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang},
+    }
+
+
+def _plain(cfg: Any) -> dict[str, Any]:
+    if OmegaConf.is_config(cfg):
+        return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return dict(vars(cfg))
+
+
+def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Keep only the named options; this drops paths and names of the training machine."""
+    return {name: values[name] for name in sorted(set(names) & values.keys())}
+
+
 @torch.no_grad()
 def _write_model(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
     """Write options, weights, and the engine's program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
-    options = portable.model_settings(cfg.model)
+    options = _model_settings(cfg.model)
     if legacy:  # all options of the training are in them
         options = {name: value for name, value in options.items() if "/" not in str(value)}
     state = model.state_dict()
     tied = layout.ties(state)
     config = {
-        "cfg": {"model": options, "task": portable.task_settings(cfg.task, task)},
+        "cfg": {"model": options, "task": _task_settings(cfg.task, task)},
         "namespace": legacy,
         "tied": tied,
     }
