@@ -48,14 +48,22 @@ def _hide_advice() -> None:
 
 
 @around("fairseq.logging.progress_bar:progress_bar")
-def _log_file_once(original: Callable, *args: Any, log_file: str | None = None, **rest: Any) -> Any:
+def _log_file_once(
+    original: Callable,
+    iterator: Any,
+    log_format: str | None = None,
+    log_interval: int = 100,
+    log_file: str | None = None,
+    *rest: Any,
+    **options: Any,
+) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file."""
     from fairseq.logging.progress_bar import logger
 
     files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
     if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
         log_file = None
-    return original(*args, log_file=log_file, **rest)
+    return original(iterator, log_format, log_interval, log_file, *rest, **options)
 
 
 _reported: set[object] = set()  # names of logs
