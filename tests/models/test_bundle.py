@@ -487,20 +487,6 @@ def test_an_archive_that_is_far_larger_than_it_looks(
         storage.load(archive)
 
 
-def test_an_archive_with_a_link(bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    zstandard = pytest.importorskip("zstandard")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    packed = io.BytesIO()
-    with tarfile.open(None, "w", packed) as tar:
-        tar.add(bundled, "b")
-        link = tarfile.TarInfo("b/engine")
-        link.type, link.linkname = tarfile.SYMTYPE, "model.safetensors"
-        tar.addfile(link)
-    (tmp_path / "b.tar.zst").write_bytes(zstandard.ZstdCompressor().compress(packed.getvalue()))
-    with pytest.raises(CheckpointError, match="`b/engine` is a link or a device"):
-        storage.load(tmp_path / "b.tar.zst")
-
-
 # ---- nothing is trusted --------------------------------------------------------------------------
 
 
