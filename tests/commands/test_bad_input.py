@@ -395,18 +395,6 @@ def test_train_refuses_data(data: Path, case: str):
 
 
 @pytest.mark.system
-def test_train_names_a_sentence_that_is_too_long(copy_data: Path, tmp_path: Path):
-    """A long sentence that reached the data ends the run at its start, not hours later."""
-    save = tmp_path / "save"
-    for limit, output in (
-        (("--max-tokens", 5), "tokens, too many for a batch. Raise `--max-tokens`"),
-        (("--max-source-positions", 5), "source tokens, but the model takes at most 5."),
-    ):
-        refused(fairseq("train", copy_data, *TINY, *limit, "--save-dir", save, ok=False), output)
-        assert not save.exists()
-
-
-@pytest.mark.system
 def test_train_into_an_unwritable_or_full_folder(copy_data: Path, tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     save = tmp_path / "file" / "save"

@@ -15,7 +15,6 @@ from fairseq_ext.generation.generators import EpsilonSampling, truncate
 from fairseq_ext.generation.option_checks import check_sampling
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError
-from tests.commands.test_bad_input import refused
 from tests.support.harness import fairseq, run
 from tests.support.models import dictionary
 
@@ -155,10 +154,3 @@ def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> No
         drawn = [translation.texts[place] for place in mbr.random_subset(translation, 4, seed=1)]
         means = {h: sum(sentence_chrf(h, [y]).score for y in drawn) for h in drawn}
         assert means[text] == pytest.approx(max(means.values()), abs=1e-9)
-
-
-def test_generate_says_what_is_wrong_in_one_line(copy_data, unsure_model) -> None:
-    flags = ("--task", "translation_ext", "--epsilon-sampling", EPSILON, "--sampling-topk", 4)
-    refused(
-        generate(copy_data, unsure_model, *flags, ok=False), "does not go with `--sampling-topk`"
-    )

@@ -241,15 +241,6 @@ async def test_any_other_fault_ends_its_batch_alone():
         assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
 
 
-@asynchronous
-async def test_a_batch_under_way_is_ended_before_the_end():
-    model, queue = Model(), batcher()
-    async with at_work(model, queue) as request:
-        model.go.release()
-        result = await request
-    assert best(result) == ["A 0"]
-
-
 # ---- requests ------------------------------------------------------------------------------------
 
 
