@@ -34,7 +34,7 @@ main() {
         run timeout "$LONGEST" python -m "tests.soak.$part" \
             --json "docs/results/reliability_$part.json" || status=1
     done
-    run python -m tests.soak.table
+    run python -m tests.soak.report
     return "$status"
 }
 

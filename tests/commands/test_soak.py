@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import table
+from tests.soak.report import RESULTS, table
 from tests.support.harness import REPO, run
 
 DOCUMENT = REPO / "docs" / "reliability.md"
@@ -42,11 +42,11 @@ def test_an_unknown_part_is_refused():
 
 
 def test_the_document_says_what_was_measured():
-    """Its rows are those of ``python -m tests.soak.table``, all of each report that it shows."""
+    """Its rows are those of ``python -m tests.soak.report``, all of each report that it shows."""
     text = DOCUMENT.read_text(encoding="utf-8")
     shown = set(re.findall(r"\(results/(reliability_\w+\.json)\)", text))
     assert len(shown) >= 5
-    measured = table.table(table.RESULTS / name for name in sorted(shown)).splitlines()[2:]
+    measured = table(RESULTS / name for name in sorted(shown)).splitlines()[2:]
     rows = [line for line in text.splitlines() if "(results/reliability_" in line]
     assert rows == measured
 
