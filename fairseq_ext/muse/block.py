@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import is_active
 from fairseq_ext.muse.attention import MultiScaleAttention, Source, SourceAttention
-from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
+from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution, Past
 from fairseq_ext.muse.projections import (
     FusedProjections,
     SeparateProjections,
@@ -99,12 +99,6 @@ class ParallelBlock(nn.Module):
             nn.init.zeros_(self.cross_key_value.bias)
         self.layer_norm = nn.LayerNorm(dim)
 
-    @property
-    def cached_parts(self) -> int:
-        """The number of tensors that decoding keeps: k, v, and any separate convolution input."""
-        own_input = self.ordinary_convolution is not None or self.attention.separate
-        return 3 if own_input else 2
-
     def source(self, encoded: Tensor, padding_mask: Tensor | None) -> Source:
         """Compute keys and values of the encoder output ``[S, B, C']`` with pads ``[B, S]``."""
         return self.cross.source(self.cross_key_value(encoded), padding_mask)
@@ -115,14 +109,16 @@ class ParallelBlock(nn.Module):
         padding_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         source: Source | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute all positions of whole sentences.
+        """Compute all positions of whole sentences, or the newest position in decoding.
 
         Args:
             x: ``[T, B, C]``.
             padding_mask: ``[B, T]``, true on pads.
             attention_mask: ``[T, T]``, added to the scores of the self-attention.
             source: the result of :meth:`source`, if the block attends to a source.
+            past: earlier positions in decoding, to which this adds the newest one, x ``[1, B, C]``.
 
         Returns:
             ``[T, B, C]`` and weights over the source ``[B, H, T, S]``, or None without a source.
@@ -130,41 +126,14 @@ class ParallelBlock(nn.Module):
         before, x = x, self.layer_norm(x) if self.normalize_before else x
         x_self = self.input_dropout(x)
         projected, *query, hidden = self.projections.read(x, x_self)
-        parts, weights = [self.attention(projected, padding_mask, attention_mask)], None
+        parts, weights = [self.attention(projected, padding_mask, attention_mask, past)], None
         if source is not None:
             context, weights = self.cross(*query, source)
             parts.append(context)
         local = None
         if self.ordinary_convolution is not None:
-            local = self.ordinary_convolution(x_self, padding_mask)
+            local = self.ordinary_convolution(x_self, padding_mask, past)
         return self._sum(before, [*parts, self._activate(hidden)], local), weights
-
-    def step(self, x: Tensor, cache: Tensor, source: Source) -> tuple[Tensor, Tensor]:
-        """Compute the newest position of a causal block, without gradient.
-
-        Args:
-            x: ``[R, C]``.
-            cache: ``[cached_parts, R, H, t, D]``, the newest position included; this method fills
-                in its last column.
-            source: the source of the rows' sentences.
-
-        Returns:
-            ``[R, C]`` and the weights over the source ``[B, H, R / B, S]``.
-        """
-        before, x = x, self.layer_norm(x) if self.normalize_before else x
-        x_self = self.input_dropout(x)
-        projected, query, hidden = self.projections.read(x, x_self)
-        (parts, rows, heads, _, _), newest = cache.shape, cache[..., -1, :]
-        cached = projected.view(rows, self.attention.parts_in, heads, -1)[:, 1:].transpose(0, 1)
-        newest[: cached.size(0)] = cached
-        local = None
-        if self.ordinary_convolution is not None:
-            newest[parts - 1] = x_self.view(rows, heads, -1)
-            last = cache[parts - 1, :, :, -self.ordinary_convolution.kernel_size :]
-            local = self.ordinary_convolution.step(last.transpose(1, 2).flatten(2))
-        attended = self.attention.step(projected, cache)
-        context, weights = self.cross.step(query, source)
-        return self._sum(before, [attended, context, self._activate(hidden)], local), weights
 
     def _activate(self, hidden: Tensor) -> Tensor:
         return self.activation_dropout(self.activation(hidden))

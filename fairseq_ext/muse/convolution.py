@@ -25,6 +25,15 @@ LONGEST_BAND = 64
 LONGEST_BAND_IN_TRAINING = 128
 MANY_TAPS = 8
 
+Past = dict[str, Tensor]
+"""The tensors that decoding keeps of earlier positions, ``[rows, t, …]`` by name."""
+
+
+def extend(past: Past, name: str, newest: Tensor) -> Tensor:
+    """Append the newest position ``[rows, 1, …]`` to the earlier ones, and return all."""
+    past[name] = torch.cat([past[name], newest], dim=1) if name in past else newest
+    return past[name]
+
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
     """Return how many taps lie left of a position: all but one if causal, else as in (6)."""
@@ -212,18 +221,22 @@ class OrdinaryConvolution(nn.Module):
         self.convolution = nn.Conv1d(dim, dim, kernel_size)
         nn.init.zeros_(self.convolution.bias)
 
-    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """Convolve ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0."""
-        channels = x.permute(1, 2, 0)  # [B, C, T]
+    def forward(
+        self, x: Tensor, padding_mask: Tensor | None = None, past: Past | None = None
+    ) -> Tensor:
+        """Convolve ``[T, B, C]`` to ``[T, B, C]``; pads (``[B, T]``, true) count as 0.
+
+        With ``past``, x is the newest position ``[1, R, C]``, and earlier ones are in ``past``.
+        """
+        channels, left = x.permute(1, 2, 0), self.left  # [B, C, T]
         if padding_mask is not None:
             channels = channels.masked_fill(padding_mask.unsqueeze(1), 0.0)
-        padded = F.pad(channels, (self.left, self.kernel_size - 1 - self.left))
+        if past is not None:
+            past["inputs"] = extend(past, "inputs", x.transpose(0, 1))[:, -self.kernel_size :]
+            channels = past["inputs"].transpose(1, 2)
+            left = self.kernel_size - channels.size(2)
+        padded = F.pad(channels, (left, self.kernel_size - 1 - self.left))
         return self.convolution(padded).permute(2, 0, 1)
-
-    def step(self, history: Tensor) -> Tensor:
-        """Compute the newest position ``[R, C]`` from at most k inputs ``[R, t, C]``, in order."""
-        weight = self.convolution.weight[:, :, self.kernel_size - history.size(1) :]
-        return torch.einsum("rtc,oct->ro", history, weight) + self.convolution.bias
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
@@ -16,16 +16,15 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import dropout, is_active
-from fairseq_ext.base.padding import reorder_rows
-from fairseq_ext.muse.attention import DecoderState
+from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
+from fairseq_ext.muse.attention import Source
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.convolution import kernels_of_layers
 from fairseq_ext.muse.projections import OneDnnProduct
 from fairseq_ext.training.loss import OutputLayer
 
 EncoderOut = dict[str, list[Tensor]]
-IncrementalState = dict[str, dict[str, Any]]
-Extra = dict[str, list[Tensor | None]]
+IncrementalState = dict[str, Any]
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
@@ -80,23 +79,60 @@ class EncoderBlock(ParallelBlock):
         return super().forward(x, encoder_padding_mask)[0]
 
 
+@with_incremental_state
 class DecoderBlock(ParallelBlock):
-    """:class:`ParallelBlock` with the interface of fairseq's decoder layers (whole sentences)."""
+    """:class:`ParallelBlock` with the interface of fairseq's decoder layers.
+
+    Between the steps of beam search it keeps keys and values of earlier positions, and the source,
+    which the rows of a sentence share.
+    """
 
     def forward(
         self,
         x: Tensor,
         encoder_out: Tensor,
-        encoder_padding_mask: Tensor | None,
-        incremental_state: None,
+        encoder_padding_mask: Tensor,
+        incremental_state: IncrementalState | None,
         self_attn_mask: Tensor | None,
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Map ``[T, B, C]`` to itself; also return source weights ``[H, B, T, S]`` and None."""
-        source = self.source(encoder_out, encoder_padding_mask)
-        x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
+        """Map ``[T, R, C]`` to itself; also return source weights ``[H, R, T, S]`` and None."""
+        if incremental_state is None:
+            source = self.source(encoder_out, encoder_padding_mask)
+            x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
+            return x, weights.transpose(0, 1), None
+        state = self.get_incremental_state(incremental_state, "state")
+        if state is None:
+            mask = encoder_padding_mask if encoder_padding_mask.any() else None
+            state = self.source(encoder_out, mask), {}
+            self.set_incremental_state(incremental_state, "state", state)
+        source, past = state
+        x, weights = super().forward(x, source=source, past=past)
         return x, weights.transpose(0, 1), None
+
+    def reorder_incremental_state(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Keep only the rows ``new_order`` ``[R']`` and the sources of their sentences."""
+        state = self.get_incremental_state(incremental_state, "state")
+        if state is None:
+            return
+        source, past = state
+        rows, sentences = (len(tensor) // self.attention.heads for tensor in (past["0"], source[0]))
+        for name, value in past.items():
+            past[name] = value.unflatten(0, (rows, -1)).index_select(0, new_order).flatten(0, 1)
+        if sentences > 1:
+            order = select_sentences(new_order, rows // sentences)
+            source = Source(
+                *(
+                    value
+                    if value is None
+                    else keep_sentences(value.unflatten(0, (sentences, -1)), 0, order).flatten(0, 1)
+                    for value in source
+                )
+            )
+            self.set_incremental_state(incremental_state, "state", (source, past))
 
 
 class MuseEncoder(TransformerEncoderBase):
@@ -138,77 +174,10 @@ class MuseDecoder(TransformerDecoderBase):
         layer = DecoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: IncrementalState | None = None,
-        full_context_alignment: bool = False,
-        alignment_layer: int | None = None,
-        alignment_heads: int | None = None,
-    ) -> tuple[Tensor, Extra]:
-        """Compute features ``[B, T, C]`` and attention; only one word with ``incremental_state``.
-
-        Incremental steps write into one cache, so they have no gradient.
-
-        The second part has ``attn`` ``[B, T, S]``: the mean over the heads of the last layer or of
-        ``alignment_layer``. It is None if generation does not need it.
-        """
-        if incremental_state is not None:
-            features, weights = self._step(
-                prev_output_tokens, encoder_out, incremental_state, alignment_layer
-            )
-            weights = weights[:, :alignment_heads].mean(1).reshape(len(features), 1, -1)
-            extra: Extra = {"attn": [weights], "inner_states": []}
-        else:
-            features, extra = super().extract_features(
-                prev_output_tokens,
-                one_row_each(encoder_out, prev_output_tokens.size(0)),
-                None,
-                full_context_alignment,
-                alignment_layer,
-                alignment_heads,
-            )
-        if not self.need_attn:
-            extra["attn"] = [None]
-        return features, extra
-
-    @torch.no_grad()
-    def _step(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: IncrementalState,
-        alignment_layer: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Decode one step: ``[R, 1, C]``, and weights over the source ``[B, H, R / B, S]``."""
-        x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1])  # [R, C]
-        if self.embed_positions is not None:
-            x = x + self.embed_positions(prev_output_tokens, incremental_state)[:, -1]
-        if self.layernorm_embedding is not None:
-            x = self.layernorm_embedding(x)
-        x = self.dropout_module(x)
-        state = self.get_incremental_state(incremental_state, "state")
-        if state is None:
-            state = self._first_state(x, encoder_out)
-            self.set_incremental_state(incremental_state, "state", state)
-        alignment_index = self.num_layers - 1 if alignment_layer is None else alignment_layer
-        weights = None
-        layers = zip(self.layers, state.extend(), state.sources, strict=True)
-        for index, (layer, cache, source) in enumerate(layers):
-            x, of_layer = layer.step(x, cache, source)
-            weights = of_layer if index == alignment_index else weights
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
-        return x.unsqueeze(1), weights
-
-    def _first_state(self, x: Tensor, encoder_out: EncoderOut) -> DecoderState:
-        encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
-        mask = mask if mask.any() else None
-        sources = [layer.source(encoded, mask) for layer in self.layers]
-        first, heads = self.layers[0], self.layers[0].attention.heads
-        shape = (self.num_layers, first.cached_parts, x.size(0), heads, x.size(1) // heads)
-        return DecoderState(shape, sources[0].keys, sources)
+    def extract_features(self, *args: Any, **kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
+        """Compute features ``[B, T, C]``, and attention ``[B, T, S]`` if generation needs it."""
+        features, extra = super().extract_features(*args, **kwargs)
+        return features, extra if self.need_attn else {**extra, "attn": [None]}
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Map features ``[B, T, C]`` to logits ``[B, T, V]``."""
@@ -218,28 +187,7 @@ class MuseDecoder(TransformerDecoderBase):
         """Return the weights of :meth:`output_layer`, which the loss computes in chunks."""
         return OutputLayer(features, self.output_projection.weight)
 
-    def reorder_incremental_state(
-        self, incremental_state: IncrementalState, new_order: Tensor
-    ) -> None:
-        """Reorder the cache for beam search."""
-        state = self.get_incremental_state(incremental_state, "state")
-        if state is not None:
-            state.reorder(new_order)
-
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
         """Make attention depend on ``--print-alignment``, and pack the weights of a fused model."""
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
-
-
-def one_row_each(encoder_out: EncoderOut, rows: int) -> EncoderOut:
-    """Copy the encoder's output for each row, if several of the ``rows`` share a sentence."""
-    encoded, mask = encoder_out["encoder_out"][0], encoder_out["encoder_padding_mask"][0]
-    group = rows // encoded.size(1)
-    if group == 1:
-        return encoder_out
-    return {
-        **encoder_out,
-        "encoder_out": [encoded.repeat_interleave(group, dim=1)],
-        "encoder_padding_mask": [mask.repeat_interleave(group, dim=0)],
-    }

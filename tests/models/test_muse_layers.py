@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw, dropout, is_active
 from fairseq_ext.muse import attention, convolution, reference
-from fairseq_ext.muse.attention import DecoderState
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.convolution import (
     DynamicConvolution,
@@ -19,6 +18,7 @@ from fairseq_ext.muse.convolution import (
     convolve,
     taps_to_the_left,
 )
+from fairseq_ext.muse.encoder_decoder import DecoderBlock
 from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
 
 HEADS, DIM = 2, 6
@@ -382,22 +382,25 @@ def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> N
 
 def test_a_cache_reordered_and_grown_holds_each_rows_own_past() -> None:
     block = build("gated", True)
-    source = tensor(4, 2, 5).detach()
+    layer = DecoderBlock(DIM, 7, HEADS, **VARIANTS["gated"], causal=True, source_dim=5)
+    layer.double().eval().load_state_dict(block.state_dict())
+    source, mask = tensor(4, 2, 5).detach(), torch.zeros(2, 4, dtype=torch.bool)
     x = tensor(40, 6, DIM).detach()
     with torch.no_grad():
-        state = DecoderState((1, 2, 4, HEADS, 3), x, [block.source(source, None)])
+        state = {}
         histories = [[] for _ in range(4)]
         origin = [0, 0, 1, 1]
         orders = {3: [1, 1, 3, 2], 9: [0, 1, 2, 2], 20: [2, 3], 30: [1, 0]}
         for t in range(40):
             if t in orders:
-                state.reorder(torch.tensor(orders[t]))
+                layer.reorder_incremental_state(state, torch.tensor(orders[t]))
                 histories = [list(histories[i]) for i in orders[t]]
                 origin = [origin[i] for i in orders[t]]
             inputs = x[t, : len(histories)]
-            (cache,) = state.extend()
-            assert cache.shape == (2, len(histories), HEADS, t + 1, 3)
-            out, _ = block.step(inputs, cache, state.sources[0])
+            (out,), _, _ = layer(inputs.unsqueeze(0), source, mask, state, None, None)
+            assert layer.get_incremental_state(state, "state")[1]["0"].shape == (
+                *(len(histories) * HEADS, t + 1, 3),
+            )
             for row, history in enumerate(histories):
                 history.append(inputs[row])
                 alone = torch.stack(history).unsqueeze(1)
