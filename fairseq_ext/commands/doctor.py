@@ -21,7 +21,7 @@ import sys
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from fairseq_ext.version import (
     PYTHONS,
     PYTHONS_WITHOUT_TRAINING,
     TESTED_FAIRSEQ,
+    __version__,
 )
 
 OK, NOTE, WARNING, ERROR = "ok", "note", "warning", "ERROR"
@@ -89,11 +90,9 @@ def _doctor(args: argparse.Namespace) -> int:
 def examine() -> list[Check]:
     """Run every check; none of them raises."""
     checks: list[Check] = []
-    training: tuple[Callable[[], list[Check]], ...]
     training = (_torch, _fairseq_distribution, _plugin)
-    if not _is_for_training():
-        training = (_without_training,)
-    for group in (_python, *training, _numpy, _libraries, _engine, _machine):
+    groups = training if _is_for_training() else (_without_training,)
+    for group in (_python, *groups, _numpy, _libraries, _engine, _machine):
         try:
             checks += group()
         except Exception as error:  # a broken package may raise anything
@@ -108,9 +107,16 @@ def as_table(checks: Sequence[Check]) -> str:
     indent = " " * (7 + 2 + topic + 2)
     lines = []
     for check in checks:
-        wrapped = textwrap.wrap(check.finding, 110 - len(indent), break_on_hyphens=False) or [""]
-        lines.append(f"{check.status:<7}  {check.topic:<{topic}}  {wrapped[0]}")
-        lines += [indent + rest for rest in wrapped[1:]]
+        start = f"{check.status:<7}  {check.topic:<{topic}}  "
+        lines.append(
+            textwrap.fill(
+                check.finding,
+                110,
+                initial_indent=start,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+            )
+        )
         if check.cure:
             lines.append(f"{indent}cure: {check.cure}")  # unbroken, for copying
     wrong = sum(check.status == ERROR for check in checks)
@@ -131,130 +137,119 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
-def _python() -> list[Check]:
-    version = f"{sys.version.split()[0]} ({sys.executable})"
-    supported = PYTHONS if _is_for_training() else (*PYTHONS, *PYTHONS_WITHOUT_TRAINING)
-    if ".".join(map(str, sys.version_info[:2])) not in supported:
-        return [Check(ERROR, "Python", version, f"use Python {' or '.join(supported)}")]
-    return [Check(OK, "Python", version)]
-
-
 def _is_for_training() -> bool:
     """Return whether torch or any fairseq is installed; if so, both are checked."""
-    return any(importlib.util.find_spec(name) for name in ("torch", "fairseq")) or bool(
-        _version("torch") or installation.fairseq_distributions()
+    is_importable = any(importlib.util.find_spec(name) for name in ("torch", "fairseq"))
+    return is_importable or bool(_version("torch") or installation.fairseq_distributions())
+
+
+def _python() -> Iterator[Check]:
+    version = f"{sys.version.split()[0]} ({sys.executable})"
+    supported = PYTHONS if _is_for_training() else (*PYTHONS, *PYTHONS_WITHOUT_TRAINING)
+    if ".".join(map(str, sys.version_info[:2])) in supported:
+        yield Check(OK, "Python", version)
+    else:
+        yield Check(ERROR, "Python", version, f"use Python {' or '.join(supported)}")
+
+
+def _without_training() -> Iterator[Check]:
+    yield Check(OK, "fairseq-ext", __version__)
+    yield Check(
+        NOTE,
+        "training",
+        "torch and fairseq are not installed; translating, serving, scoring and comparing work",
+        f"for training: pip install 'fairseq-ext[{extras.EXTRAS['fairseq']}]'",
     )
 
 
-def _without_training() -> list[Check]:
-    finding = (
-        "torch and fairseq are not installed; translating, serving, scoring and comparing work"
-    )
-    cure = f"for training: pip install 'fairseq-ext[{extras.EXTRAS['fairseq']}]'"
-    version = importlib.import_module("fairseq_ext").__version__
-    return [Check(OK, "fairseq-ext", version), Check(NOTE, "training", finding, cure)]
-
-
-def _torch() -> list[Check]:
-    version = _version("torch")
-    cure = f"pip install 'torch>={OLDEST_TORCH}'"
+def _torch() -> Iterator[Check]:
+    version, cure = _version("torch"), f"pip install 'torch>={OLDEST_TORCH}'"
     if version is None:
-        return [Check(ERROR, "torch", "not installed", cure)]
+        yield Check(ERROR, "torch", "not installed", cure)
+        return
     if _release(version) < _release(OLDEST_TORCH):
-        return [Check(ERROR, "torch", f"{version} is too old to load checkpoints safely", cure)]
+        yield Check(ERROR, "torch", f"{version} is too old to load checkpoints safely", cure)
+        return
     torch = importlib.import_module("torch")
-    checks = [Check(OK, "torch", f"{version}, {torch.get_num_threads()} threads")]
+    yield Check(OK, "torch", f"{version}, {torch.get_num_threads()} threads")
     if torch.cuda.is_available():
-        name, bf16 = torch.cuda.get_device_name(0), torch.cuda.is_bf16_supported()
-        kind = f"{torch.cuda.device_count()} × {name}, bf16 {'yes' if bf16 else 'no'}"
-        checks.append(Check(OK, "CUDA", kind))
+        bf16 = "yes" if torch.cuda.is_bf16_supported() else "no"
+        name = f"{torch.cuda.device_count()} × {torch.cuda.get_device_name(0)}"
+        yield Check(OK, "CUDA", f"{name}, bf16 {bf16}")
     elif Path("/dev/nvidia0").exists():
         finding = "this machine has an NVIDIA device that torch cannot use"
-        checks.append(Check(WARNING, "CUDA", finding, "install torch's CUDA build and a driver"))
+        yield Check(WARNING, "CUDA", finding, "install torch's CUDA build and a driver")
     else:
-        native = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)()
-        finding = f"none; training runs on the CPU, bf16 {'in hardware' if native else 'emulated'}"
-        checks.append(Check(NOTE, "CUDA", finding))
-    return checks
+        bf16 = "in hardware" if torch.cpu._is_avx512_bf16_supported() else "emulated"
+        yield Check(NOTE, "CUDA", f"none; training runs on the CPU, bf16 {bf16}")
 
 
-def _fairseq_distribution() -> list[Check]:
-    names = installation.fairseq_distributions()
+def _fairseq_distribution() -> Iterator[Check]:
+    names, tested = installation.fairseq_distributions(), " ".join(TESTED_FAIRSEQ)
     versions = ", ".join(f"{name} {_version(name)}" for name in names)
+    is_old = names == ["fairseq"] and _release(_version("fairseq") or "") <= (0, 12)
     if len(names) > 1:
         finding = f"{versions}: both write into the same folder"
-        return [Check(ERROR, "fairseq", finding, installation.reinstall(names))]
-    if not names:
-        if importlib.util.find_spec("fairseq") is None:
-            return [Check(ERROR, "fairseq", "not installed", installation.INSTALL_FAIRSEQ)]
-        finding = "a source folder on Python's path, of unknown version"
-        return [Check(NOTE, "fairseq", finding, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
-    if versions == " ".join(TESTED_FAIRSEQ):
-        return [Check(OK, "fairseq", f"{versions} (the tested one)")]
-    broken = names == ["fairseq"] and _release(_version("fairseq") or "") <= (0, 12)
-    if broken and sys.version_info >= (3, 11):
+        yield Check(ERROR, "fairseq", finding, installation.reinstall(names))
+    elif versions == tested:
+        yield Check(OK, "fairseq", f"{versions} (the tested one)")
+    elif is_old and sys.version_info >= (3, 11):
         finding = f"{versions} does not import on Python 3.11 and later"
-        return [Check(ERROR, "fairseq", finding, installation.reinstall(names))]
-    return [Check(NOTE, "fairseq", versions, f"tested is {' '.join(TESTED_FAIRSEQ)}")]
+        yield Check(ERROR, "fairseq", finding, installation.reinstall(names))
+    elif not names and importlib.util.find_spec("fairseq") is None:
+        yield Check(ERROR, "fairseq", "not installed", installation.INSTALL_FAIRSEQ)
+    else:
+        finding = versions or "a source folder on Python's path, of unknown version"
+        yield Check(NOTE, "fairseq", finding, f"tested is {tested}")
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:
     """Run ``action`` without its output; return its exception in one line, or None."""
     silent = io.StringIO()
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(silent):
-            warnings.simplefilter("ignore")
-            with contextlib.redirect_stdout(silent):
-                action()
-    except (Exception, SystemExit) as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stderr(silent),
+        contextlib.redirect_stdout(silent),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            action()
+        except (Exception, SystemExit) as error:
+            return f"{type(error).__name__}: {error}".splitlines()[0]
     return None
 
 
-def _plugin() -> list[Check]:
+def _plugin() -> Iterator[Check]:
     """Import fairseq, register the plugin, and list its architectures and changes to fairseq."""
-    failure = _quietly(lambda: importlib.import_module("fairseq.models"))
-    if failure:
-        return [Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)]
-    checks = [Check(OK, "import fairseq", "works")]
-    import fairseq_ext
+    if failure := _quietly(lambda: importlib.import_module("fairseq.models")):
+        yield Check(ERROR, "import fairseq", failure, installation.INSTALL_FAIRSEQ)
+        return
+    yield Check(OK, "import fairseq", "works")
+    from fairseq_ext.plugin import patches, register
 
-    failure = _quietly(fairseq_ext.register)
-    if failure:
+    if failure := _quietly(register):
         cure = "see the message; uninstall the other plugin, or reinstall fairseq-ext"
-        return [*checks, Check(ERROR, "fairseq-ext", failure, cure)]
+        yield Check(ERROR, "fairseq-ext", failure, cure)
+        return
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_ext.plugin import patches
-
-    names = sorted(
-        name
-        for name, model in ARCH_MODEL_REGISTRY.items()
-        if model.__module__.startswith("fairseq_ext.")
-    )
-    finding = f"{fairseq_ext.__version__}, architectures: {', '.join(names) or 'none'}"
-    checks.append(Check(OK, "fairseq-ext", finding))
+    models = ARCH_MODEL_REGISTRY.items()
+    names = sorted(name for name, model in models if model.__module__.startswith("fairseq_ext."))
+    yield Check(OK, "fairseq-ext", f"{__version__}, architectures: {', '.join(names) or 'none'}")
     kinds = Counter(patch.kind for patch in patches.PATCHES)
     counts = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(kinds.items()))
     finding = f"{len(patches.PATCHES)}: {counts}; `fairseq-ext doctor --patches` lists them"
-    return [*checks, Check(OK, "changes to fairseq", finding)]
+    yield Check(OK, "changes to fairseq", finding)
 
 
-def _numpy() -> list[Check]:
-    version = _version("numpy")
-    cure = "pip install 'numpy>=1.26'"
-    if version is None:
-        return [Check(ERROR, "numpy", "not installed", cure)]
-    failure = _quietly(lambda: importlib.import_module("numpy"))
-    if failure:
-        return [Check(ERROR, "numpy", f"{version}: {failure}", cure)]
-    if _release(version) < (1, 26):
-        return [Check(WARNING, "numpy", f"{version} is older than any tested version", cure)]
-    return [Check(OK, "numpy", version)]
+def _numpy() -> Iterator[Check]:
+    if failure := _quietly(lambda: importlib.import_module("numpy")):
+        yield Check(ERROR, "numpy", failure, "pip install 'numpy>=1.26'")
+    else:
+        yield Check(OK, "numpy", _version("numpy") or "of unknown version")
 
 
-def _libraries() -> list[Check]:
-    checks = []
+def _libraries() -> Iterator[Check]:
     for names, status, topic in (
         (LIBRARIES, WARNING, "libraries"),
         (RECIPES, NOTE, "recipes' libraries"),
@@ -263,29 +258,28 @@ def _libraries() -> list[Check]:
         missing = [name for name, version in versions.items() if version is None]
         listing = ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions.items())
         cure = f"pip install {' '.join(missing)}" if missing else ""
-        checks.append(Check(status if missing else OK, topic, listing, cure))
-    return checks
+        yield Check(status if missing else OK, topic, listing, cure)
 
 
-def _engine() -> list[Check]:
+def _engine() -> Iterator[Check]:
     from fairseq_ext.engine import library
 
+    cure = "install a C compiler, then: pip install "
     if library.available_paths():
-        return [Check(OK, "engine", library.active_path())]
-    if not _is_for_training():
-        cure = "install a C compiler, then: pip install --force-reinstall --no-deps fairseq-ext"
-        return [Check(ERROR, "engine", "not compiled; nothing translates without fairseq", cure)]
-    cure = "install a C compiler, then: pip install --no-build-isolation -e ."
-    return [Check(WARNING, "engine", "not compiled; fairseq's generator is used", cure)]
+        yield Check(OK, "engine", library.active_path())
+    elif _is_for_training():
+        finding = "not compiled; fairseq's generator is used"
+        yield Check(WARNING, "engine", finding, f"{cure}--no-build-isolation -e .")
+    else:
+        finding = "not compiled; nothing translates without fairseq"
+        yield Check(ERROR, "engine", finding, f"{cure}--force-reinstall --no-deps fairseq-ext")
 
 
-def _machine() -> list[Check]:
+def _machine() -> Iterator[Check]:
     free = shutil.disk_usage(Path.cwd()).free
     status = OK if free >= LOW_DISK else WARNING if free >= NO_DISK else ERROR
     cure = "" if status == OK else "free some space, or work on another disk"
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Check(status, "free disk", f"{free / 1e9:.1f} GB in {Path.cwd()}", cure)
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
-    return [
-        Check(status, "free disk", f"{free / 1e9:.1f} GB in {Path.cwd()}", cure),
-        Check(OK, "CPU", f"{usable} usable cores, OMP_NUM_THREADS {threads}"),
-    ]
+    cores = len(os.sched_getaffinity(0))
+    yield Check(OK, "CPU", f"{cores} usable cores, OMP_NUM_THREADS {threads}")

@@ -142,7 +142,7 @@ def test_fairseq_from_a_source_folder(tmp_path):
 def test_free_disk(monkeypatch, free, status):
     usage = type("Usage", (), {"free": free})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    check = doctor._machine()[0]
+    check = next(doctor._machine())
     assert check.status == status
     assert bool(check.cure) == (status != "ok")
 
@@ -152,9 +152,9 @@ def test_free_disk(monkeypatch, free, status):
 )
 def test_python_version(monkeypatch, version, status):
     monkeypatch.setattr(sys, "version_info", version)
-    assert doctor._python()[0].status == status
+    assert next(doctor._python()).status == status
     monkeypatch.setattr(doctor, "_is_for_training", lambda: False)
-    assert doctor._python()[0].status == ("ok" if version == (3, 13) else status)
+    assert next(doctor._python()).status == ("ok" if version == (3, 13) else status)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import require_at_least
 
 
 def add(commands: Subparsers) -> None:
@@ -58,10 +58,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.bootstrap < 100:
-        raise ConfigError(f"`--bootstrap` must be at least 100, but is {args.bootstrap} instead.")
-    if args.seed < 0:
-        raise ConfigError(f"`--seed` must be 0 or more, but is {args.seed} instead.")
+    require_at_least(args, bootstrap=100, seed=0)
     extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
     from fairseq_ext.binary.scaling import plot, table
     from fairseq_ext.evaluation import plots

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,7 @@ FEWEST_SIZES = 5  # one more than parameters, or the fit would be perfect
 STEEPEST = 2.0  # bound on pe and pd
 _STARTS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # L∞ as a fraction of the least loss
 _BELOW = 1 - 1e-9  # L∞ stays under the least loss
-_RANK_TOLERANCE = 1e-6  # of singular values of the scaled Jacobian
-_AT_BOUND = 1e-6
+_TOLERANCE = 1e-6  # of singular values of the scaled Jacobian, and of a bound
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ class Law:
     """A scaling law with its constants.
 
     Attributes:
-        alpha: reducible loss of the baseline, in the unit of the losses.
-        p_e: encoder exponent.
-        p_d: decoder exponent.
-        L_inf: irreducible loss, in the unit of the losses.
+        alpha, L_inf: reducible loss of the baseline and irreducible loss, in the losses' unit.
+        p_e, p_d: exponents of encoder and decoder.
         base: (N̄e, N̄d), parameters of the baseline without embeddings.
     """
 
@@ -107,8 +105,7 @@ def fit_law(
     """Fit the law to all models at once by least squares, from several starts.
 
     Args:
-        encoder: ``[n]`` encoder parameters without embeddings.
-        decoder: ``[n]`` decoder parameters without embeddings.
+        encoder, decoder: ``[n]`` parameters without embeddings.
         losses: ``[n]`` loss per token; a baseline listed twice (it belongs to both the encoder-
             and the decoder-scaling models) counts twice.
         base: (N̄e, N̄d).
@@ -127,33 +124,36 @@ def fit_law(
             f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
             f"{what} has {sizes}."
         )
-    best = min((_search(x, y, target, start) for start in _starts(x, y, target)), key=_cost)
-    jacobian = _jacobian(best.x, x, y)
-    if _rank(jacobian) < len(PARAMETERS):
+    searches = [_search(x, y, target, start) for start in _starts(x, y, target)]
+    theta = min(searches, key=attrgetter("cost")).x
+    jacobian = _jacobian(theta, x, y)
+    lengths = np.linalg.norm(jacobian, axis=0)
+    scaled = jacobian / np.where(lengths > 0, lengths, 1)
+    if np.linalg.matrix_rank(scaled, tol=_TOLERANCE) < len(PARAMETERS):
         raise DataError(
             f"The losses of {what} do not determine the four constants of the law. They must fall "
             "with size like a power law, and there must be models that scale the encoder alone "
             "and models that scale the decoder alone."
         )
     freedom = len(target) - len(PARAMETERS)
-    residuals = target - _predict(best.x, x, y)
+    residuals = target - _predict(theta, x, y)
     squares = float(residuals @ residuals)
     deviation = float(np.sqrt(squares / freedom))
     inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
     half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
-    refits = _bootstrap(best.x, x, y, residuals, resamples, seed)
-    ends = (best.x, best.x)
-    if len(refits):
-        ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    alpha, *rest = best.x.tolist()
+    refits = _bootstrap(theta, x, y, residuals, resamples, seed) if resamples else [theta]
+    ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    lower, upper = _bounds(target)
+    reached = (theta - lower < _TOLERANCE) | (upper - theta < _TOLERANCE)
+    alpha, *rest = theta.tolist()
     return Fit(
         law=Law(float(np.exp(alpha)), *rest, base=base),
         models=len(target),
         r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
         residual_sd=deviation,
-        jacobian=_named(best.x - half, best.x + half),
+        jacobian=_named(theta - half, theta + half),
         bootstrap=_named(*ends),
-        at_bound=_bounds_reached(best.x, target),
+        at_bound=tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit),
     )
 
 
@@ -176,13 +176,6 @@ def _jacobian(theta: Array, x: Array, y: Array) -> Array:
     """Return the derivatives of the loss by θ, ``[n, 4]``."""
     reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
     return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
-
-
-def _rank(matrix: Array) -> int:
-    """Return the rank of a matrix whose columns may have very different lengths."""
-    lengths = np.linalg.norm(matrix, axis=0)
-    singular = np.linalg.svd(matrix / np.where(lengths > 0, lengths, 1), compute_uv=False)
-    return int(np.sum(singular > _RANK_TOLERANCE * singular[0]))
 
 
 def _starts(x: Array, y: Array, target: Array) -> list[Array]:
@@ -218,14 +211,10 @@ def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
     )
 
 
-def _cost(search: OptimizeResult) -> float:
-    return float(search.cost)
-
-
 def _bootstrap(
     theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
-) -> Array:
-    """Refit to the fitted losses plus residuals drawn with replacement; θ is ``[resamples, 4]``.
+) -> list[Array]:
+    """Refit θ to the fitted losses plus residuals drawn with replacement.
 
     Models are not resampled, because some draws would miss a whole arm of the design. Residuals are
     smaller than the errors, so they are first divided by ``√(1 - h)``, h the leverage, and centred.
@@ -243,7 +232,7 @@ def _bootstrap(
         start[1:3] = np.clip(start[1:3], 1e-3, STEEPEST - 1e-3)
         start[3] = np.clip(start[3], 1e-3 * drawn.min(), 0.999 * drawn.min())
         refits.append(_search(x, y, drawn, start).x)
-    return np.array(refits).reshape(-1, len(PARAMETERS))
+    return refits
 
 
 def _named(low: Array, high: Array) -> dict[str, Interval]:
@@ -252,9 +241,3 @@ def _named(low: Array, high: Array) -> dict[str, Interval]:
     with np.errstate(over="ignore"):
         ends[:, 0] = np.exp(ends[:, 0])
     return dict(zip(PARAMETERS, map(tuple, ends.T.tolist()), strict=True))
-
-
-def _bounds_reached(theta: Array, target: Array) -> tuple[str, ...]:
-    lower, upper = _bounds(target)
-    reached = (theta - lower < _AT_BOUND) | (upper - theta < _AT_BOUND)
-    return tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit)

@@ -33,17 +33,12 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
     The baseline itself is in both arms.
     """
-    arm_models: dict[str, list[Model]] = {}
-    for model in sorted(models, key=lambda model: model.parameters):
-        same_encoder = model.encoder_parameters == base[0]
-        same_decoder = model.decoder_parameters == base[1]
-        if same_decoder:
-            arm_models.setdefault(ENCODER, []).append(model)
-        if same_encoder:
-            arm_models.setdefault(DECODER, []).append(model)
-        if not (same_encoder or same_decoder):
-            arm_models.setdefault(OTHER, []).append(model)
-    return arm_models
+    models = sorted(models, key=lambda model: model.parameters)
+    encoders = [model for model in models if model.decoder_parameters == base[1]]
+    decoders = [model for model in models if model.encoder_parameters == base[0]]
+    others = [model for model in models if model not in encoders + decoders]
+    arm_models = {ENCODER: encoders, DECODER: decoders, OTHER: others}
+    return {arm: members for arm, members in arm_models.items() if members}
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
@@ -58,11 +53,7 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 
 
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
-    """Draw losses and fitted laws over parameters, a panel for each dataset (Figure 2).
-
-    Returns:
-        The files written: the picture, and JSON with points, curves and laws.
-    """
+    """Draw losses and fitted laws over parameters, a panel for each dataset (Figure 2)."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -82,14 +73,16 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Draw the loss over the training loss, a panel for each dataset (Figure 3).
 
-    Each family with at least three models gets their least-squares line.
-
-    Returns:
-        The files written (picture, JSON), none where no model has a training loss.
+    Each family with at least three models gets their least-squares line. Nothing is drawn where no
+    model has a training loss.
     """
     import matplotlib
 
-    shown = [(group, pairs) for group in groups if (pairs := _pairs(group))]
+    all_pairs = [
+        (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])
+        for group in groups
+    ]
+    shown = [(group, pairs) for group, pairs in all_pairs if pairs]
     if not shown:
         return []
     with matplotlib.rc_context(STYLE):
@@ -112,10 +105,6 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
             for group, pairs in shown
         ]
         return save_picture(figure, output, {"groups": data})
-
-
-def _pairs(group: Group) -> list[tuple[float, float]]:
-    return [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None]
 
 
 def _panels(groups: Sequence[Group]) -> tuple[Figure, dict[str, Axes]]:

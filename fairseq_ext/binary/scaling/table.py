@@ -12,36 +12,31 @@ share a law. Each family is fitted on each dataset.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import mode
 from typing import Any
 
 from fairseq_ext.binary.scaling.law import LEVEL, PARAMETERS, Fit, fit_law
-from fairseq_ext.evaluation.outputs import read_lines
+from fairseq_ext.evaluation.outputs import read_text
 from fairseq_ext.evaluation.tables import aligned
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.json_files import read_json
 
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
+NUMBERS = {*COLUMNS[1:], "train_loss"}
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 
 
 @dataclass(frozen=True)
 class Model:
-    """The size of a trained model, and its loss on an evaluation set.
+    """The size of a trained model, without embeddings, and its loss per token on a dataset.
 
-    Attributes:
-        name: such as ``6L8L``.
-        encoder_parameters: without embeddings.
-        decoder_parameters: without embeddings and output projection.
-        loss: per token, on ``dataset``.
-        family: models that share a law, such as ``float``.
-        dataset: evaluation set.
-        train_loss: per token, on training data, or None.
+    ``family`` names the models that share a law, such as ``float``.
     """
 
     name: str
@@ -66,10 +61,6 @@ class Group:
     models: tuple[Model, ...]
     fit: Fit
 
-    @property
-    def label(self) -> str:
-        return _label(self.family, self.dataset)
-
 
 def read_table(path: str | Path) -> list[Model]:
     """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table.
@@ -85,7 +76,12 @@ def read_table(path: str | Path) -> list[Model]:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
     elif suffix in _DELIMITERS:
-        rows = _text_rows(path, _DELIMITERS[suffix])
+        text = read_text(path).removeprefix("\ufeff")  # spreadsheets write it
+        try:
+            lines = io.StringIO(text, newline="")
+            rows = list(csv.DictReader(lines, delimiter=_DELIMITERS[suffix], strict=True))
+        except csv.Error as error:
+            raise DataError(f"`{path}`: {error}; correct the table.") from None
     else:
         raise ConfigError(f"TABLE must end in .json, .csv or .tsv, but is `{path}` instead.")
     if not rows:
@@ -93,53 +89,30 @@ def read_table(path: str | Path) -> list[Model]:
     return [_model(row, f"`{path}`, model {number}") for number, row in enumerate(rows, start=1)]
 
 
-def _text_rows(path: Path, delimiter: str) -> list[dict[str, Any]]:
-    lines = read_lines(path)
-    for number, line in enumerate(lines, start=1):
-        if "\r" in line:
-            raise DataError(
-                f"`{path}`, line {number}: carriage return inside the line. Remove it: tr -d '\\r'"
-            )
-    lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]  # spreadsheets write it
-    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-    rows = []
-    try:
-        for row in reader:
-            if None in row:
-                raise csv.Error(f"the row has more than the {len(reader.fieldnames or ())} columns")
-            rows.append(row)
-    except csv.Error as error:
-        raise DataError(f"`{path}`, line {reader.line_num}: {error}; correct the line.") from None
-    return rows
-
-
 def _model(row: dict[str, Any], where: str) -> Model:
+    """Make a model of a row, whose empty cells count as missing."""
+    if None in row:  # what `csv` calls the cells behind the last column
+        raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}
     for name in COLUMNS:
         if name not in cells:
             raise DataError(f"{where}: `{name}` is missing.")
-    numbers = (*COLUMNS[1:], *(["train_loss"] if "train_loss" in cells else []))
-    values = {name: _positive(cells[name], name, where) for name in numbers}
+    for name, value in cells.items():
+        cells[name] = _positive(value, f"{where}: `{name}`") if name in NUMBERS else str(value)
+    for name in COLUMNS[1:3]:
+        cells[name] = int(cells[name])
     return Model(
-        name=str(cells["name"]),
-        encoder_parameters=int(values["encoder_parameters"]),
-        decoder_parameters=int(values["decoder_parameters"]),
-        loss=values["loss"],
-        family=str(cells.get("family", "")),
-        dataset=str(cells.get("dataset", "")),
-        train_loss=values.get("train_loss"),
+        **{field.name: cells[field.name] for field in fields(Model) if field.name in cells}
     )
 
 
-def _positive(value: Any, name: str, where: str) -> float:
+def _positive(value: Any, where: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not _LEAST <= number <= _MOST or isinstance(value, bool):
-        raise DataError(
-            f"{where}: `{name}` must be a positive number, but is `{value!s:.60}` instead."
-        )
+    if not _LEAST <= number <= _MOST:
+        raise DataError(f"{where} must be a positive number, but is `{value!s:.60}` instead.")
     return number
 
 
@@ -154,39 +127,24 @@ def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int
     """
     if name is None:
         # Of sizes that are equally frequent, `mode` returns the first.
-        encoder, decoder = (
-            mode(sorted(getattr(model, f"{side}_parameters") for model in models))
-            for side in ("encoder", "decoder")
-        )
-        return encoder, decoder
+        encoder = mode(sorted(model.encoder_parameters for model in models))
+        return encoder, mode(sorted(model.decoder_parameters for model in models))
     sizes = {(m.encoder_parameters, m.decoder_parameters) for m in models if m.name == name}
     if len(sizes) != 1:
-        names = list(dict.fromkeys(model.name for model in models))
-        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        names = ", ".join(dict.fromkeys(model.name for model in models))
         raise ConfigError(
             f"`--base` must name one of the models, but `{name}` is the name of "
-            f"{len(sizes) or 'none'}; there are {listed}."
+            f"{len(sizes) or 'none'}; there are {names:.100}."
         )
     return sizes.pop()
 
 
 def fit_groups(
-    models: Sequence[Model],
-    base: tuple[int, int],
-    *,
-    resamples: int = 500,
-    seed: int = 1,
+    models: Sequence[Model], base: tuple[int, int], *, resamples: int = 500, seed: int = 1
 ) -> list[Group]:
-    """Fit one law for each family on each dataset, in the order of the table.
+    """Fit one law for each family on each dataset; see :func:`fit_law`.
 
-    Args:
-        models: from :func:`read_table`.
-        base: from :func:`baseline`; the same for all, so that their α are comparable.
-        resamples: bootstrap refits of each group.
-        seed: of the bootstrap.
-
-    Raises:
-        DataError: a group does not determine a law.
+    ``base`` is the same for all, so that their α are comparable.
     """
     members: dict[tuple[str, str], list[Model]] = {}
     for model in models:
@@ -245,7 +203,8 @@ def as_table(groups: Sequence[Group]) -> str:
     parts = []
     for group in groups:
         fit = group.fit
-        title = f"{group.label}: " if group.label else ""
+        label = _label(group.family, group.dataset)
+        title = f"{label}: " if label else ""
         rows = [
             (
                 name,
