@@ -296,21 +296,6 @@ def test_servers_are_timed_under_load(tmp_path: Path) -> None:
     assert where.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_opening_data_is_timed_against_fairseq_alone(tmp_path: Path) -> None:
-    sizes = ("--tokens", 20_000, "--repeats", 3)
-    answer, output = by_script("data_folder", *sizes, where=tmp_path / "x.json")
-    rows = {row["candidate"]: row for row in answer["figures"]}
-    assert list(rows) == [
-        *("fairseq alone", "manifest, first start", "manifest, later starts"),
-        *("no manifest, first start", "no manifest, later starts"),
-        *("starts, plugin", "starts, fairseq"),
-    ]
-    assert len(answer["ratios"]) == 5
-    for label, row in rows.items():
-        assert label in output
-        assert row["ms"] > 0
-
-
 def test_the_engine_is_timed_beside_fairseq(
     tmp_path: Path, copy_data: Path, copy_model: Path
 ) -> None:

@@ -32,7 +32,6 @@ FILES = (
     "tests/commands/test_cli.py",
     "tests/commands/test_doctor.py",
     "tests/recipes/test_launch.py",
-    "tests/benchmarks/test_predicted_cost.py",
 )
 SLOW_FIXTURES = {"copy_data", "copy_model", "quiet_page", "server", "trained"}
 """They start processes, most of them to train a model."""
