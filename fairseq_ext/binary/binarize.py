@@ -18,8 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_ext.base.dropout import draw
-
 EPSILON = 2.0**-7  # 1 - ε is exact in every precision
 KINDS = ("bmt", "xnor")
 TERNARY = "ternary"
@@ -82,33 +80,6 @@ class Levels(NamedTuple):
         return grad if self.slope is None else grad.mul_(self.slope)
 
 
-class Bits(NamedTuple):
-    """A binary operand ``signs · level`` with one byte for each sign, and data for its gradient.
-
-    Attributes:
-        signs: ±1, or 0 for numbers that dropout has dropped.
-        level: the magnitude, with size 1 in the dimension that a product sums over.
-        passes: 1 where the gradient passes, else 0; None if no gradient is needed.
-        slope: the factor of a gradient that passes; None for 1.
-    """
-
-    signs: Tensor
-    level: Tensor
-    passes: Tensor | None = None
-    slope: Tensor | None = None
-
-    def drop(self, p: float) -> tuple[Bits, float]:
-        """Drop numbers with probability ``p``; also return the factor for those that are kept."""
-        mask, scale = draw(self.signs, p)
-        passes = None if self.passes is None else self.passes * mask
-        return self._replace(signs=self.signs * mask, passes=passes), scale
-
-    def mask_(self, grad: Tensor) -> Tensor:
-        """Turn the gradient of ``signs · level`` into that of the latent numbers, in place."""
-        grad.mul_(self.passes.to(grad.dtype))
-        return grad if self.slope is None else grad.mul_(self.slope)
-
-
 @dataclass(frozen=True)
 class Binarizer:
     """Binarize to ``x_b = (floor(clip(x / B, -1 + ε, 1 - ε)) + 0.5) B``, that is ``±B/2`` (3.1).
@@ -144,13 +115,6 @@ class Binarizer:
         # The product multiplies the gradient by the level, which is what `xnor` needs.
         slope = None if self.kind == "xnor" else _inverse(levels.level)
         return _Quantized.apply(x, levels._replace(slope=slope), None), levels.level
-
-    @torch.no_grad()
-    def bits(self, x: Tensor, grad: bool = True) -> Bits:
-        """Return ``x_b`` as :class:`Bits`; ``grad``: with the data that its gradient needs."""
-        levels = self.levels(x)
-        passes = levels.passes(x).to(torch.int8) if grad else None
-        return Bits(levels.signs(x).to(torch.int8), levels.level, passes, levels.slope)
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:

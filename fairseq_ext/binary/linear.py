@@ -11,44 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.base.dropout import is_active
-from fairseq_ext.binary.binarize import TERNARY, Binarizer, Bits, Levels, signs_of
+from fairseq_ext.base.dropout import draw, is_active
+from fairseq_ext.binary.binarize import TERNARY, Binarizer, Levels, signs_of
 
 BINARIZER = Binarizer()
 GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
 
 
-class _WeightProduct(torch.autograd.Function):
-    """Compute ``A W_b + b`` with float inputs; the backward pass computes ``W_b`` again."""
+class _Product(torch.autograd.Function):
+    """Compute ``A W_b + b`` with float inputs, or ``A_b W_b / s + b`` with binary ones.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, levels: Levels) -> Tensor:
-        y = F.linear(x, levels.signs(weight).mul_(levels.level), bias)  # [..., N]
-        ctx.save_for_backward(x, weight)
-        ctx.levels, ctx.dtype = levels, y.dtype
-        return y
+    With binary inputs the sum over signs is an exact integer, rounded once in half precision; signs
+    of ternary weights, and of inputs that the ``mask`` of a dropout drops, are 0. The backward pass
+    computes ``W_b`` and ``A_b`` again.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors  # [..., K], [N, K]
-        levels: Levels = ctx.levels
-        of_x = of_weight = None
-        if ctx.needs_input_grad[0]:
-            matrix = levels.signs(weight).mul_(levels.level)  # W_b: [N, K]
-            of_x = (grad @ matrix.to(ctx.dtype)).to(x.dtype)
-        if ctx.needs_input_grad[1]:
-            of_weight = _of_weight(grad, x.to(ctx.dtype), weight, levels)  # [N, K]
-        return of_x, of_weight, _of_bias(ctx, grad), None
-
-
-class _BinaryProduct(torch.autograd.Function):
-    """Compute ``y_n = (a / s) w_n Σ_k ±1 ±1 + b_n`` from levels ``a`` of tokens, ``w`` of channels.
-
-    Signs of ternary weights may be 0.
-
-    The sum is an exact integer, rounded once in half precision. The gradients are those of
-    ``A_b W_b / s + b``. ``scale`` is ``s``.
+    ``levels`` and ``inputs`` are those of weights and inputs (None for float ones), ``scale`` is s.
     """
 
     @staticmethod
@@ -57,47 +34,53 @@ class _BinaryProduct(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        inputs: Bits,
         levels: Levels,
+        inputs: Levels | None,
+        mask: Tensor | None,
         scale: float,
     ) -> Tensor:
-        y = _product(inputs, levels.signs(weight), levels.level, bias, scale)  # [..., N]
-        ctx.save_for_backward(weight)
-        ctx.inputs, ctx.levels, ctx.scale, ctx.dtype = inputs, levels, scale, y.dtype
+        signs = levels.signs(weight)  # [N, K]
+        if inputs is None:
+            y = F.linear(x, signs.mul_(levels.level), bias)  # [..., N]
+        else:
+            x_signs = _signs(x, inputs, mask)
+            y = _binary_product(x_signs, inputs.level / scale, signs, levels.level, bias)
+        ctx.save_for_backward(x, weight, mask)
+        ctx.levels, ctx.inputs, ctx.scale, ctx.dtype = levels, inputs, scale, y.dtype
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = ctx.saved_tensors  # [N, K]
-        inputs, levels, scale, dtype = ctx.inputs, ctx.levels, ctx.scale, ctx.dtype
-        of_x = of_weight = None
+        x, weight, mask = ctx.saved_tensors  # [..., K], [N, K], [..., K]
+        levels, inputs = ctx.levels, ctx.inputs
+        of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            matrix = levels.signs(weight).mul_(levels.level / scale)  # W_b / s: [N, K]
-            of_x = inputs.mask_((grad @ matrix.to(dtype)).to(inputs.level.dtype))  # [..., K]
+            matrix = levels.signs(weight).mul_(levels.level / ctx.scale)  # W_b / s: [N, K]
+            of_x = (grad @ matrix.to(ctx.dtype)).to(x.dtype)  # [..., K]
+            of_x = of_x if inputs is None else inputs.mask_(of_x, x)
+            of_x = of_x if mask is None else of_x.mul_(mask)
         if ctx.needs_input_grad[1]:
-            x_b = inputs.signs.to(inputs.level.dtype).mul_(inputs.level / scale)  # [..., K]
-            of_weight = _of_weight(grad, x_b.to(dtype), weight, levels)  # [N, K]
-        return of_x, of_weight, _of_bias(ctx, grad), None, None, None
+            if inputs is not None:
+                x = _signs(x, inputs, mask).mul_(inputs.level / ctx.scale)  # A_b / s
+            of_weight = _rows(grad).t() @ _rows(x.to(ctx.dtype))  # [N, M] [M, K]
+            of_weight = levels.mask_(of_weight.to(weight.dtype), weight)
+        if ctx.needs_input_grad[2]:
+            of_bias = _rows(grad).sum(0)
+        return of_x, of_weight, of_bias, None, None, None, None
 
 
-def _product(
-    inputs: Bits, signs: Tensor, level: Tensor, bias: Tensor | None, scale: float
+def _signs(x: Tensor, levels: Levels, mask: Tensor | None) -> Tensor:
+    signs = levels.signs(x)
+    return signs if mask is None else signs.mul_(mask)
+
+
+def _binary_product(
+    x: Tensor, x_level: Tensor, weight: Tensor, level: Tensor, bias: Tensor | None
 ) -> Tensor:
-    """Compute the product from signs ``[N, K]`` and level ``[N, 1]`` of the weights."""
-    y = F.linear(inputs.signs.to(signs.dtype), signs)  # Σ ±1 ±1: [..., N]
-    y.mul_(inputs.level / scale).mul_(level.squeeze(1))  # by [..., 1] and [N]
+    """Multiply signs ``[..., K]`` and ``[N, K]``, whose levels are ``[..., 1]`` and ``[N, 1]``."""
+    y = F.linear(x, weight).mul_(x_level).mul_(level.squeeze(1))
     return y if bias is None else y.add_(bias)
-
-
-def _of_weight(grad: Tensor, x: Tensor, weight: Tensor, levels: Levels) -> Tensor:
-    """Return the latent weights' gradient, from ``grad`` ``[..., N]`` and inputs ``[..., K]``."""
-    of_weight = _rows(grad).t() @ _rows(x)  # [N, M] [M, K]
-    return levels.mask_(of_weight.to(weight.dtype), weight)
-
-
-def _of_bias(ctx: Any, grad: Tensor) -> Tensor | None:
-    return _rows(grad).sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -171,15 +154,16 @@ class BinaryLinear(nn.Linear):
             x = self._read(x, dropout)
             if self.frozen_level is not None:
                 return F.linear(x, self.weight, self.bias)
-            return _WeightProduct.apply(x, self.weight, self.bias, self._levels())
-        bits, scale = self.input_binarizer.bits(x, grad=x.requires_grad), self.scale
+            return _Product.apply(x, self.weight, self.bias, self._levels(), None, None, 1.0)
+        inputs, scale, mask = self.input_binarizer.levels(x), self.scale, None
         if dropout is not None and is_active(dropout):
-            bits, scale_up = bits.drop(dropout.p)
+            mask, scale_up = draw(x, dropout.p)
             scale = scale / scale_up if scale_up else math.inf  # everything is dropped
         if self.frozen_level is not None:  # the weight holds its signs
             with torch.no_grad():
-                return _product(bits, self.weight, self.frozen_level, self.bias, scale)
-        return _BinaryProduct.apply(x, self.weight, self.bias, bits, self._levels(), scale)
+                signs, level = _signs(x, inputs, mask), inputs.level / scale
+                return _binary_product(signs, level, self.weight, self.frozen_level, self.bias)
+        return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
         """Return the input of a product in floats, with dropout and, if asked for, binarized."""
