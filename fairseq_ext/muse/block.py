@@ -89,8 +89,9 @@ class ParallelBlock(nn.Module):
         self.attention = MultiScaleAttention(
             heads, dynamic, separate, make_dropout(dropouts.attention)
         )
-        sizes = Sizes(dim, ffn_dim, self.attention.parts_in, self.attention.parts_out, source_dim)
-        self.projections = (FusedProjections if fused else SeparateProjections)(sizes)
+        parts = self.attention.parts_in, self.attention.parts_out
+        self.sizes = Sizes(dim, ffn_dim, *parts, source_dim)
+        self.projections = (FusedProjections if fused else SeparateProjections)(self.sizes)
         self.cross = self.cross_key_value = None
         if source_dim is not None:
             self.cross = SourceAttention(heads, make_dropout(dropouts.attention))
@@ -156,7 +157,7 @@ class ParallelBlock(nn.Module):
         if isinstance(self.projections, FusedProjections):
             changed = fuse(state_dict, prefix)
         else:
-            changed = unfuse(state_dict, prefix, self.attention.parts_out)
+            changed = unfuse(state_dict, self.sizes, prefix)
         if changed is not state_dict:
             state_dict.clear()
             state_dict.update(changed)

@@ -11,7 +11,7 @@ from fairseq_ext.engine.writer import Writer
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.model import MuseModel
-from fairseq_ext.muse.projections import FusedProjections, Sizes
+from fairseq_ext.muse.projections import FusedProjections
 
 
 def compile_muse(model: MuseModel, program: Writer) -> None:
@@ -33,7 +33,7 @@ def block(
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
-    parts, columns = read(layer, x, program)
+    parts, columns = read(layer, x, program), layer.sizes.columns_out()
     attended, *context, hidden = program.like(x, sum(columns)).cut(columns)
     q, k, v, *convolution_values = parts[0].split(layer.attention.parts_in)
     of_attention, *of_convolution = attended.split(layer.attention.parts_out)
@@ -52,15 +52,13 @@ def block(
     return y if layer.normalize_before else norm(layer.layer_norm, y, program)
 
 
-def read(layer: ParallelBlock, x: Columns, program: Writer) -> tuple[list[Columns], list[int]]:
-    """Compile the branches' first products (``W_Enc``, section 3.5); return their last sizes."""
+def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
+    """Compile the branches' first products (``W_Enc``, section 3.5)."""
     if not one_product(layer):
         projections = layer.projections
-        parts = [linear(getattr(projections, name), x, program) for name in projections.inward]
-        return parts, [getattr(projections, name).in_features for name in projections.outward]
+        return [linear(getattr(projections, name), x, program) for name in projections.inward]
     weight, bias, _, _ = fused(layer, program)
-    rows, columns = sizes(layer, len(weight))
-    return program.linear(x, weight, bias).cut(rows), columns
+    return program.linear(x, weight, bias).cut(layer.sizes.rows_in())
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
@@ -100,15 +98,6 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
         program.derive("beside", *last),
         program.derive("total", *last_bias),
     )
-
-
-def sizes(layer: ParallelBlock, rows_in: int) -> tuple[list[int], list[int]]:
-    """Return the branches' shares of ``W_Enc``'s ``rows_in`` outputs and of ``W_Dec``'s inputs."""
-    dim, attention = layer.layer_norm.normalized_shape[0], layer.attention
-    source_dim = None if layer.cross is None else dim
-    ffn_dim = rows_in - attention.parts_in * dim - (source_dim or 0)
-    block_sizes = Sizes(dim, ffn_dim, attention.parts_in, attention.parts_out, source_dim)
-    return block_sizes.rows_in(), block_sizes.columns_out()
 
 
 def convolution(

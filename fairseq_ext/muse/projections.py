@@ -181,28 +181,17 @@ def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     return {**{name: value for name, value in state.items() if name not in replaced}, **fused}
 
 
-def unfuse(state: dict[str, Tensor], prefix: str = "", parts_out: int = 1) -> dict[str, Tensor]:
-    """Reverse :func:`fuse`, exactly to the bit.
-
-    Args:
-        state: a state dict.
-        prefix: of the projections' names.
-        parts_out: 2 if the block has a dynamic convolution, else 1.
-    """
+def unfuse(state: dict[str, Tensor], sizes: Sizes, prefix: str = "") -> dict[str, Tensor]:
+    """Reverse :func:`fuse`, exactly to the bit, for a block of these sizes."""
     if f"{prefix}weight_in" not in state:
         return state
-    weight_out, biases = state[f"{prefix}weight_out"], state[f"{prefix}biases_out"]
-    (dim, columns), crossing = weight_out.shape, len(biases) == 3
-    inward, outward = names(crossing)
-    middle = [dim] if crossing else []
-    ffn_dim = columns - parts_out * dim - sum(middle)
-    first = state[f"{prefix}weight_in"].size(0) - ffn_dim - sum(middle)
+    inward, outward = names(sizes.source_dim is not None)
     separate = {}
     for kind in ("weight", "bias"):
-        rows = state[f"{prefix}{kind}_in"].split([first, *middle, ffn_dim])
+        rows = state[f"{prefix}{kind}_in"].split(sizes.rows_in())
         separate |= {f"{prefix}{n}.{kind}": part for n, part in zip(inward, rows, strict=True)}
-    parts = weight_out.split([parts_out * dim, *middle, ffn_dim], dim=1)
-    for name, part, bias in zip(outward, parts, biases, strict=True):
+    parts = state[f"{prefix}weight_out"].split(sizes.columns_out(), dim=1)
+    for name, part, bias in zip(outward, parts, state[f"{prefix}biases_out"], strict=True):
         separate |= {f"{prefix}{name}.weight": part, f"{prefix}{name}.bias": bias}
     replaced = {f"{prefix}{n}" for n in ("weight_in", "bias_in", "weight_out", "biases_out")}
     unchanged = {name: value for name, value in state.items() if name not in replaced}

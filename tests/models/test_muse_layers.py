@@ -325,7 +325,7 @@ def test_initialization_is_the_papers(fused: bool) -> None:
     dim, ffn, source = 64, 96, 80
     block = ParallelBlock(dim, ffn, 4, (3, 15), causal=True, source_dim=source, fused=fused)
     state = block.state_dict()
-    state = unfuse(state, "projections.", parts_out=2)
+    state = unfuse(state, block.sizes, "projections.")
     fan_in = 1 / math.sqrt(dim)
     bounds = {
         "projections.in_proj": fan_in,

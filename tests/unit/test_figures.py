@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_ext.evaluation import lengths, outputs, plot_styles, plots
-from fairseq_ext.muse import gates
+from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError
