@@ -22,8 +22,7 @@ from fairseq_ext.utils.option_fields import add_options, from_args, option, requ
 if TYPE_CHECKING:
     from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec
-    from fairseq_ext.demo.answers import Answer
-    from fairseq_ext.demo.systems import Named, System
+    from fairseq_ext.demo.systems import Answer, Named, System
 
 SEARCH = ("beam", "lenpen")
 
@@ -76,11 +75,10 @@ def _run(args: argparse.Namespace) -> int:
     from fairseq_ext.utils import memory
 
     memory.give_back()
-    from fairseq_ext.demo import answers
-    from fairseq_ext.demo.systems import parse_systems
+    from fairseq_ext.demo import systems as demo_systems
     from fairseq_ext.utils import address
 
-    named = parse_systems(request.systems, request.data)
+    named = demo_systems.parse_systems(request.systems, request.data)
     listener = address.listen(request.host, request.port)
     with options.ended_by_sigterm(), _leaving_nothing():
         _require_gradio()
@@ -90,11 +88,11 @@ def _run(args: argparse.Namespace) -> int:
 
         def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
             selection = [system for name, system in systems.items() if name in names]
-            return answers.answer(sentence, selection, request.max_words)
+            return demo_systems.answer(sentence, selection, request.max_words)
 
         print(address.url(listener), flush=True)
         translator = systems[named[0].name].translator
-        sentences = answers.example_sentences(
+        sentences = demo_systems.example_sentences(
             named[0].data, translator.src, translator.tgt, request.max_words
         )
         about = {name: system.about for name, system in systems.items()}

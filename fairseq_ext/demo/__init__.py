@@ -1,8 +1,8 @@
 """A web page on which several models translate a sentence: ``fairseq-ext demo``.
 
-:mod:`~fairseq_ext.demo.systems` loads the systems that the command names,
-:mod:`~fairseq_ext.demo.answers` translates a sentence with them, without any page,
+:mod:`~fairseq_ext.demo.systems` loads the systems that the command names, and translates a sentence
+with them,
 :mod:`~fairseq_ext.demo.page` builds the page,
 :mod:`~fairseq_ext.demo.server` serves it.
-Page and server need gradio, the others do not.
+Page and server need gradio.
 """

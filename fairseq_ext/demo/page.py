@@ -12,8 +12,7 @@ from typing import Any
 
 import gradio as gr
 
-from fairseq_ext.demo.answers import Answer, heat_map
-from fairseq_ext.demo.systems import About
+from fairseq_ext.demo.systems import About, Answer, heat_map
 from fairseq_ext.utils.errors import DataError
 
 TITLE = "Translations side by side"

@@ -23,8 +23,7 @@ from fairseq_ext.checkpoints import storage
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.demo import systems
-from fairseq_ext.demo.answers import Answer, answer, heat_map
-from fairseq_ext.demo.systems import About
+from fairseq_ext.demo.systems import About, Answer, answer, heat_map
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import browser
