@@ -10,6 +10,7 @@ from itertools import chain
 from fairseq_ext.commands import options
 from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.search_options import SearchOptions
+from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.serving.settings import KEY, BatchOptions, Limits, Settings
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args
@@ -63,22 +64,11 @@ def serve(settings: Settings) -> int:
 
 def _keys(settings: Settings) -> list[str]:
     """Read the API keys from option, environment variable and file."""
-    sources = {"`--api-key`": settings.api_key, f"`{KEY}`": os.environ.get(KEY)}
-    keys = []
-    for name, key in sources.items():
-        try:
-            (key or "").encode()
-        except UnicodeEncodeError:  # from Python's decoding of arguments and variables
-            raise ConfigError(f"{name} must be UTF-8, but is not. Take another key.") from None
-        keys += [key] if key else []
+    keys = [settings.api_key, os.environ.get(KEY)]
     path = settings.api_key_file
-    if path is None:
-        return keys
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`--api-key-file` {path} cannot be read ({error}).") from None
-    file_keys = [line.strip() for line in lines if line.strip()]
-    if not file_keys:
-        raise ConfigError(f"`--api-key-file` {path} has no line with a key.")
-    return keys + file_keys
+    if path is not None:
+        file_keys = [line.strip() for line in read_lines(path) if line.strip()]
+        if not file_keys:
+            raise ConfigError(f"`--api-key-file` {path} has no line with a key.")
+        keys += file_keys
+    return [key for key in keys if key]

@@ -25,7 +25,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from fairseq_ext.decoding.stream import Batch, Ranked, around_spans
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
@@ -35,9 +34,9 @@ from fairseq_ext.serving.requests import (
     AUTO,
     CLOSE,
     FORMS,
+    GONE,
     HTML,
     JSON,
-    Gone,
     Query,
     check_key,
     parse_fields,
@@ -252,7 +251,7 @@ async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], sec
         if task.done():
             return task.result()
         if disconnect.done():
-            raise Gone
+            raise Refusal(GONE, "The client has gone.")
         raise Refusal(503, f"There was no translation within {seconds:g} seconds.", WAIT)
     finally:
         task.cancel()
@@ -268,10 +267,9 @@ async def _left(request: Request) -> None:
 def build(pairs: Pairs, settings: Settings) -> Measured:
     """Build the web application that answers requests for translations by the models."""
     metrics = Metrics()
-    services: list[Service] = []
 
     @contextlib.asynccontextmanager
-    async def running(_: Starlette) -> AsyncIterator[None]:
+    async def running(_: Starlette) -> AsyncIterator[dict[str, Service]]:
         batcher = Batcher(
             metrics,
             room=settings.limits.max_queue,
@@ -280,19 +278,18 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         )
         with ThreadPoolExecutor(1, "text") as thread:
             async with batcher.running():
-                services.append(Service(pairs, settings.limits, settings.keys, batcher, thread))
-                yield
+                yield {"service": Service(pairs, settings.limits, settings.keys, batcher, thread)}
 
     schema = Query.model_json_schema()
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
         """Translate text: a line at a time, lines that are empty stay so."""
-        return JSONResponse(await services[-1].answer(request))
+        return JSONResponse(await request.state.service.answer(request))
 
     async def detect(request: Request) -> Response:
         """Detect the language of a text."""
-        return JSONResponse(await services[-1].detect(request))
+        return JSONResponse(await request.state.service.detect(request))
 
     async def translate_page(_: Request) -> Response:
         """A page to translate on."""
@@ -318,30 +315,19 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         return JSONResponse(_description(interface, schema))
 
     interface = [
-        _route("/translate", translate, "POST"),
-        _route("/detect", detect, "POST"),
-        _route("/languages", languages, "GET"),
-        _route("/health", health, "GET", "HEAD"),
-        _route("/metrics", figures, "GET"),
+        Route("/translate", translate, methods=["POST"]),
+        Route("/detect", detect, methods=["POST"]),
+        Route("/languages", languages),
+        Route("/health", health),
+        Route("/metrics", figures),
     ]
-    pages = [
-        _route("/", translate_page, "GET"),
-        _route("/docs", docs_page, "GET"),
-        _route("/openapi.json", openapi, "GET"),
-    ]
+    pages = [Route("/", translate_page), Route("/docs", docs_page), Route("/openapi.json", openapi)]
     app = Starlette(
         routes=[*interface, *pages],
         lifespan=running,
-        exception_handlers=dict.fromkeys((Refusal, HTTPException, Gone), _refused),
+        exception_handlers=dict.fromkeys((Refusal, HTTPException), _refused),
     )
     return Measured(app, metrics)
-
-
-def _route(path: str, endpoint: Callable[..., Any], *methods: str) -> Route:
-    """Make a route with only the given methods; the library would add HEAD to GET."""
-    route = Route(path, endpoint, methods=methods)
-    route.methods = set(methods)
-    return route
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
@@ -363,17 +349,8 @@ def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, A
     return {"openapi": "3.1.0", "info": info, "paths": paths}
 
 
-class _Nothing(Response):
-    """A response that sends nothing, for a client that has gone."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        return
-
-
 async def _refused(_: Request, error: Exception) -> Response:
     """Answer with an error in LibreTranslate's form."""
-    if isinstance(error, Gone):
-        return _Nothing()
     if isinstance(error, Refusal):
         return JSONResponse({"error": error.text}, error.status, error.headers)
     assert isinstance(error, HTTPException)

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairseq_ext.decoding.search import Candidate, Translates
@@ -22,7 +22,6 @@ from fairseq_ext.serving.settings import Refusal
 from fairseq_ext.utils.errors import DataError
 
 _LOG = logging.getLogger(__name__)
-
 
 BUSY = "The queue is full; try again later."
 WAIT = {"Retry-After": "1"}
@@ -36,35 +35,20 @@ class Sentence(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Request:
-    """A request with sentences that wait, or are being translated."""
+class _Waiting:
+    """A sentence that waits, or is being translated."""
 
     model: Translates
-    sentences: deque[tuple[int, Sentence]]
-    results: list[list[Candidate]]
-    missing: int
-    done: asyncio.Future[list[list[Candidate]]] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    sentence: Sentence
+    done: asyncio.Future[list[Candidate]]
 
-    def deliver(self, place: int, result: list[Candidate] | Refusal) -> None:
-        if self.done.done():  # cancelled, or another of its sentences has failed
+    def settle(self, result: list[Candidate] | Refusal) -> None:
+        if self.done.done():  # its request was cancelled, or another of its sentences has failed
             return
         if isinstance(result, Refusal):
             self.done.set_exception(result)
-            return
-        self.results[place] = result
-        self.missing -= 1
-        if not self.missing:
-            self.done.set_result(self.results)
-
-
-class _Taken(NamedTuple):
-    """A sentence taken from the queue for a batch, and its place in the request."""
-
-    request: _Request
-    place: int
-    sentence: Sentence
+        else:
+            self.done.set_result(result)
 
 
 class Batcher:
@@ -83,7 +67,7 @@ class Batcher:
     def __init__(self, metrics: Metrics, *, room: int, batch_size: int, max_tokens: int) -> None:
         self._metrics, self._room = metrics, room
         self._batch_size, self._max_tokens = batch_size, max_tokens
-        self._requests: deque[_Request] = deque()
+        self._requests: deque[deque[_Waiting]] = deque()
         self._more = asyncio.Event()
         self.waiting = 0
         self._fault = ""
@@ -99,20 +83,19 @@ class Batcher:
             Refusal: 429, if too many sentences already wait; 500, if the model could not translate
                 one of them; 503, if somebody wrote to the model's file.
         """
-        if not sentences:
-            return []
         if self.waiting + len(sentences) > self._room:
             raise Refusal(429, BUSY, WAIT)
-        queue = deque(enumerate(sentences))
-        request = _Request(model, queue, [[] for _ in sentences], len(sentences))
+        loop = asyncio.get_running_loop()
+        request = deque(_Waiting(model, item, loop.create_future()) for item in sentences)
+        results = [item.done for item in request]
         self._requests.append(request)
-        self._count(len(sentences))
+        self._count(len(request))
         self._more.set()
         try:
-            return await request.done
+            return await asyncio.gather(*results)
         finally:
-            self._count(-len(request.sentences))
-            request.sentences.clear()
+            self._count(-len(request))
+            request.clear()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -137,41 +120,29 @@ class Batcher:
             if not batch:
                 self._more.clear()
                 continue
-            try:
-                results = await loop.run_in_executor(thread, _translated, batch)
-                for item, candidates in zip(batch, results, strict=True):
-                    item.request.deliver(item.place, candidates)
-                self._metrics.translated([item.sentence.length for item in batch], results)
-            except DataError as error:
-                if str(error) != self._fault:  # log it once, not for each batch
-                    _LOG.error("%s", error)
-                self._fault = str(error)
-                refusal = Refusal(503, "The model's file has changed; start the server again.")
-                for item in batch:
-                    item.request.deliver(item.place, refusal)
-            except Exception:  # or the loop would end, and nothing would be translated any more
-                _LOG.exception("a batch could not be translated")
-                for item in batch:
-                    item.request.deliver(item.place, _failed())
+            results = await loop.run_in_executor(thread, self._translated, batch)
+            for item, result in zip(batch, results, strict=True):
+                item.settle(result)
+            self._metrics.translated([item.sentence.length for item in batch], results)
 
-    def _take(self) -> list[_Taken]:
+    def _take(self) -> list[_Waiting]:
         """Take the next batch from one model's requests, a sentence of each in turn."""
-        batch: list[_Taken] = []
-        later: list[_Request] = []
+        batch: list[_Waiting] = []
+        later: list[deque[_Waiting]] = []
         tokens = 0
         while self._requests:
             request = self._requests.popleft()
-            if not request.sentences:
+            if not request:
                 continue
-            length = request.sentences[0][1].length
+            length = request[0].sentence.length
             full = len(batch) == self._batch_size or tokens + length > self._max_tokens
             if batch and full:
                 later.append(request)
                 break
-            if batch and request.model is not batch[0].request.model:
+            if batch and request[0].model is not batch[0].model:
                 later.append(request)
                 continue
-            batch.append(_Taken(request, *request.sentences.popleft()))
+            batch.append(request.popleft())
             tokens += length
             self._requests.append(request)
         self._requests.extendleft(reversed(later))
@@ -182,19 +153,21 @@ class Batcher:
         self.waiting += change
         self._metrics.queue.set(self.waiting)
 
-
-def _failed() -> Refusal:
-    return Refusal(500, "A sentence could not be translated.")
-
-
-def _translated(batch: Sequence[_Taken]) -> list[list[Candidate] | Refusal]:
-    """Translate a batch or, if that fails, each sentence alone, so that only bad ones fail."""
-    try:
-        return [*batch[0].request.model.translate([item.sentence.tokens for item in batch])]
-    except DataError:  # the model's file is at fault; faulty sentences were found before
-        raise
-    except Exception as error:
-        if len(batch) == 1:
-            _LOG.error("a sentence could not be translated: %r", error)
-            return [_failed()]
-        return [result for item in batch for result in _translated([item])]
+    def _translated(self, batch: Sequence[_Waiting]) -> list[list[Candidate] | Refusal]:
+        """Translate a batch or, if that fails, each sentence alone, so that only bad ones fail."""
+        try:
+            results = batch[0].model.translate([item.sentence.tokens for item in batch])
+            if len(results) != len(batch):
+                raise ValueError(f"{len(results)} translations of {len(batch)} sentences")
+            return [*results]
+        except DataError as error:  # the model's file is at fault, so it is for every sentence
+            if str(error) != self._fault:  # log it once, not for each batch
+                _LOG.error("%s", error)
+            self._fault = str(error)
+            fault = "The model's file has changed; start the server again."
+            return [Refusal(503, fault) for _ in batch]
+        except Exception as error:
+            if len(batch) == 1:
+                _LOG.error("a sentence could not be translated: %r", error)
+                return [Refusal(500, "A sentence could not be translated.")]
+            return [result for item in batch for result in self._translated([item])]

@@ -28,9 +28,6 @@ PATHS = (
     *("/", "/docs", "/openapi.json", "/translate", "/detect", "/languages"),
     *("/health", "/metrics"),
 )
-OTHER = "other"
-GONE = 499
-"""Status to count, as in nginx, for a client that has gone before its answer."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -73,7 +70,7 @@ class Metrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count an answered request."""
-        label = path if path in PATHS else OTHER
+        label = path if path in PATHS else "other"
         self._requests.labels(label, str(status)).inc()
         self._seconds.labels(label).observe(seconds)
 
@@ -136,7 +133,7 @@ class Measured:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, counted = time.perf_counter(), GONE, False
+        began, status, counted = time.perf_counter(), 500, False
 
         def count() -> None:
             nonlocal counted

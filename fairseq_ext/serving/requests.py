@@ -27,10 +27,8 @@ FIELDS = 1000  # of a form
 # this much of a body that is too large is read and dropped before the answer.
 DRAINED = 1 << 24
 CLOSE = {"Connection": "close"}
-
-
-class Gone(Exception):
-    """The error for a client that has closed the connection before the answer."""
+GONE = 499
+"""Status, as in nginx, for a client that has closed the connection before its answer."""
 
 
 class Query(BaseModel):
@@ -53,8 +51,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refusal: 413, if the body is too large, or 408, if it comes too slowly.
-        Gone: the body is incomplete.
+        Refusal: 413, if the body is too large, 408, if it comes too slowly, or 499, if the client
+            leaves before its end.
     """
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
@@ -62,7 +60,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         text = f"The request did not come whole within {limits.timeout:g} seconds."
         raise Refusal(408, text, CLOSE) from None
     except ClientDisconnect:
-        raise Gone from None
+        raise Refusal(GONE, "The client has gone.") from None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:
@@ -155,7 +153,8 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     if not key:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
     sent = str(key).encode(errors="surrogatepass")
-    if not any([hmac.compare_digest(sent, key.encode()) for key in keys]):  # equal time for all
+    allowed = [key.encode(errors="surrogateescape") for key in keys]  # a variable may be no UTF-8
+    if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equal time for all
         raise Refusal(403, "Invalid API key")
 
 
