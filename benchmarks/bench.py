@@ -1,9 +1,11 @@
-"""Time candidates in turn, and save their figures with the machine they were measured on."""
+"""Time candidates in turn, save figures with their machine, and read the benchmarks' options."""
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
+import logging
 import math
 import os
 import platform
@@ -26,6 +28,27 @@ import torch
 from fairseq_ext.utils import files
 
 NOT_RUN = "not run"
+ALL = "all"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "threads": {"type": int, "help": "torch threads; of several, one after another"},
+    "device": {"help": "cpu or cuda"},
+    "dtype": {"choices": ["fp32", "bf16", "fp16"], "help": "of weights and activations"},
+    "repeats": {"type": int, "help": "rounds that count, three at least"},
+    "warmup": {"type": int, "help": "rounds before them"},
+    "budget": {"type": float, "help": "seconds after which a cell stops, three rounds done"},
+    "limit": {"type": float, "help": "seconds; what is slower is left out of later cells"},
+    "lengths": {"type": int, "help": "tokens of a sentence, ascending"},
+    "tokens": {"type": int, "help": "of a batch"},
+    "layers": {"type": int, "help": "of the encoder, and of the decoder"},
+    "embed_dim": {"type": int, "help": "of the model"},
+    "ffn_embed_dim": {"type": int, "help": "of its feed-forward networks"},
+    "heads": {"type": int, "help": "of its attention"},
+    "vocabulary": {"type": int, "help": "entries of each dictionary"},
+    "dropout": {"type": float, "help": "in training steps"},
+    "sentences": {"type": int, "help": "that training batches are made of"},
+    "batches": {"type": int, "help": "sentences, in generation"},
+    "words": {"type": int, "help": "to generate for each sentence"},
+}
 
 
 def machine() -> dict[str, object]:
@@ -127,8 +150,10 @@ def resident_memory() -> int:
     return pages * resource.getpagesize()
 
 
-def save(destination: Path, *, title: str, **content: object) -> None:
-    """Write figures as JSON, with the machine they were measured on."""
+def save(destination: Path | None, *, title: str, **content: object) -> None:
+    """Write figures as JSON, with the machine they were measured on, if there is a path."""
+    if destination is None:
+        return
     destination.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"title": title, "machine": machine(), **content}, indent=2) + "\n"
     with files.atomic_write(destination) as file:
@@ -212,8 +237,7 @@ class Cells:
 
     def save(self, destination: Path | None, settings: dict[str, object]) -> None:
         """Write everything as JSON."""
-        if destination is not None:
-            save(destination, settings=settings, **vars(self))
+        save(destination, settings=settings, **vars(self))
 
 
 class Stopwatch:
@@ -298,6 +322,74 @@ class Worker:
     def end(self) -> None:
         self._process.stdin.close()
         self._process.wait()
+
+
+def parser_with(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """Make a parser with ``--json`` and the given :data:`OPTIONS`.
+
+    Args:
+        description: the script's docstring.
+        defaults: by option; a list if it takes several values, None if the question decides (see
+            :func:`filled`).
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    for name, default in defaults.items():
+        several = {"nargs": "+"} if isinstance(default, list) else {}
+        parser.add_argument(_flag(name), default=default, **OPTIONS[name], **several)
+    parser.add_argument("--json", type=Path, help="write the figures there, and pictures beside")
+    return parser
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def filled(options: Namespace, defaults: dict[str, Any], question: str) -> Namespace:
+    """Fill missing options from a question's defaults, and name its own ``--json`` file."""
+    overrides = {name: value for name, value in vars(options).items() if value is not None}
+    path = options.json
+    if path is not None and options.question == ALL:
+        path = path.with_name(f"{path.stem}_{question}{path.suffix}")
+    return Namespace(**{**defaults, **overrides, "json": path})
+
+
+def settings(options: Namespace, without: Iterable[str] = ("json",)) -> dict[str, Any]:
+    """Return the options in the form that is saved with figures."""
+    return {name: value for name, value in vars(options).items() if name not in without}
+
+
+def begin(options: Namespace) -> None:
+    """Set torch's threads, and keep fairseq's log to warnings."""
+    torch.set_num_threads(options.threads)
+    logging.getLogger().setLevel(logging.WARNING)
+
+
+def ask(
+    questions: dict[str, Callable[[Namespace], Cells]],
+    options: Namespace,
+    defaults: dict[str, dict[str, Any]],
+    draw: Callable[[str, Cells, Namespace], None],
+) -> None:
+    """Measure, print and write the question that the options name, or all.
+
+    Args:
+        questions: functions that measure, by name.
+        options: with ``question``, ``device``, ``dtype`` and ``threads``.
+        defaults: each question's values for options that were not given.
+        draw: makes a question's pictures, beside ``--json`` if given.
+    """
+    begin(options)
+    for question in questions if options.question == ALL else [options.question]:
+        its = filled(options, defaults[question], question)
+        threads = torch.get_num_threads()
+        print(f"\n== {question} on {its.device}, {its.dtype}, {threads} threads")
+        cells = questions[question](its)
+        cells.save(its.json, settings(its))
+        if its.json is not None:
+            draw(question, cells, its)
+        gc.collect()
 
 
 if __name__ == "__main__":  # for recipes, which keep the machine beside their figures

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 
-import shared_options
+import bench
 from bench import Cells, Stopwatch
 from muse import LONGEST, pair_batches
 from peers import DTYPES, Side, Size
@@ -23,7 +23,7 @@ STEP = "training step"
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__,
         **{"threads": 2, "device": "cpu", "dtype": "fp32"},
         **{"repeats": 21, "warmup": 1, "budget": 150.0, "limit": 60.0, "tokens": 4000},
@@ -70,8 +70,8 @@ def training(options: Namespace) -> Cells:
 
 def main() -> None:
     options = arguments().parse_args()
-    shared_options.begin(options)
-    training(options).save(options.json, shared_options.settings(options))
+    bench.begin(options)
+    training(options).save(options.json, bench.settings(options))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from typing import Any
 
 import bench
 import numpy as np
-import shared_options
 import watching
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
@@ -41,7 +40,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 
 
 def arguments() -> Namespace:
-    parser = shared_options.parser_with(__doc__, repeats=5, tokens=4_000, vocabulary=1_000)
+    parser = bench.parser_with(__doc__, repeats=5, tokens=4_000, vocabulary=1_000)
     add = parser.add_argument
     add("--pairs", type=int, nargs="+", default=[1_000_000, 4_000_000, 16_000_000])
     add("--base", type=int, default=1_000, help="pairs whose start is taken off")
@@ -124,9 +123,8 @@ def main() -> None:
         for pairs in options.pairs:
             rows.append(row(pairs, measure(options, Path(folder), pairs), base))
             print(rows[-1], flush=True)
-    if options.json is not None:
-        own = shared_options.settings(options, without=("json", "folder"))
-        bench.save(options.json, title="Start of a training", settings=own, rows=rows)
+    own = bench.settings(options, without=("json", "folder"))
+    bench.save(options.json, title="Start of a training", settings=own, rows=rows)
 
 
 if __name__ == "__main__":

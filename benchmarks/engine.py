@@ -23,7 +23,6 @@ from typing import Any
 import bench
 import pictures
 import sacrebleu
-import shared_options
 import torch
 from bench import Cells
 from fairseq import checkpoint_utils
@@ -252,7 +251,7 @@ def draw(cells: Cells, names: list[str], output: Path) -> None:
 
 
 def main() -> None:
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__, threads=1, repeats=7, warmup=1, budget=None, batches=[1, 8, 32, 128], words=None
     )
     parser.add_argument("--model", action="append", required=True, metavar="NAME=CHECKPOINT")
@@ -262,15 +261,13 @@ def main() -> None:
     )
     parser.add_argument("--shortlist", type=Path, help="also time and score the engine with it")
     options = parser.parse_args()
-    shared_options.begin(options)
+    bench.begin(options)
     register()
     cells = Cells("Translation, beam 5", axis="batch", unit="ms")
     for model in options.model:
         name, _, path = model.partition("=")
         compare(name, Path(path), options, cells)
-    cells.save(
-        options.json, shared_options.settings(options, ("json", "data", "model", "shortlist"))
-    )
+    cells.save(options.json, bench.settings(options, ("json", "data", "model", "shortlist")))
     if options.json is not None:
         draw(cells, [model.partition("=")[0] for model in options.model], options.json)
 

@@ -16,8 +16,8 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
+import bench
 import pictures
-import shared_options
 from bench import Cells, Stopwatch
 from engine import FAIRSEQ, PEERS, Translate, ctranslate2_systems, ctranslate2s, engines, fairseqs
 from engine import ours as engine_of
@@ -91,7 +91,7 @@ def measure(options: Namespace, cells: Cells) -> None:
 
 def main() -> None:
     sizes = {"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "layers": 6}
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__,
         **{"threads": 1, "repeats": 5, "warmup": 1, "budget": 240.0, "limit": 60.0},
         **{"lengths": [512, 1024, 2048, 4096], "batches": [1], "words": 32},
@@ -99,11 +99,11 @@ def main() -> None:
     )
     parser.add_argument("--k", type=int, nargs="+", default=[32], help="slots")
     options = parser.parse_args()
-    shared_options.begin(options)
+    bench.begin(options)
     cells = Cells(f"Translation of long sources into {options.words} words, beam 5", unit="ms")
     cells.note("random weights; every hypothesis has the same forced number of words")
     measure(options, cells)
-    cells.save(options.json, shared_options.settings(options))
+    cells.save(options.json, bench.settings(options))
     if options.json is not None:
         draw(cells, options)
 

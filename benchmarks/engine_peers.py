@@ -206,9 +206,8 @@ def draw(rows: list[dict[str, Any]], output: Path) -> None:
 
 def main() -> None:
     import bench
-    import shared_options
 
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__,
         **{"threads": 1, "repeats": 3, "batches": [1, 32, 128], "words": 20},
         **{"embed_dim": 512, "ffn_embed_dim": 1024, "heads": 8, "layers": 6},
@@ -218,13 +217,13 @@ def main() -> None:
         "--without", nargs="*", default=[], choices=SYSTEMS, help="systems left out"
     )
     options = parser.parse_args()
-    shared_options.begin(options)
+    bench.begin(options)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(options, Path(folder))
     rows.sort(key=lambda row: (SYSTEMS.index(row["system"]), row["batch"]))
     if options.json is not None:
         title = f"A transformer of random weights, beam {BEAM}, one thread"
-        settings = shared_options.settings(options, ("json", "without", "batches"))
+        settings = bench.settings(options, ("json", "without", "batches"))
         bench.save(options.json, title=title, settings=settings, figures=rows)
         draw(rows, options.json)
 

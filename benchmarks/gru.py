@@ -18,7 +18,6 @@ from collections.abc import Callable
 from functools import partial
 
 import bench
-import shared_options
 import torch
 from bench import Cells
 from linformer import generate
@@ -105,9 +104,9 @@ def measure(options: Namespace) -> Cells:
 
 def main() -> None:
     defaults = {"threads": 2, "repeats": 15, "device": "cpu", "vocabulary": 2100}
-    options = shared_options.parser_with(__doc__, **defaults).parse_args()
+    options = bench.parser_with(__doc__, **defaults).parse_args()
     torch.set_num_threads(options.threads)
-    measure(options).save(options.json, shared_options.settings(options))
+    measure(options).save(options.json, bench.settings(options))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,7 @@ def main() -> None:
     width = max(len(row["python"]) for row in rows)
     for row in rows:
         print(f"{row['python']:<{width}}  " + ", ".join(f"{k} {row[k]}" for k in list(row)[1:]))
-    if options.json is not None:
-        bench.save(options.json, title=wheel.name, wheel_bytes=wheels, rows=rows)
+    bench.save(options.json, title=wheel.name, wheel_bytes=wheels, rows=rows)
 
 
 def parsed() -> argparse.Namespace:

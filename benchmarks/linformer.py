@@ -37,7 +37,6 @@ from itertools import product
 from pathlib import Path
 
 import bench
-import shared_options
 import torch
 from bench import NOT_RUN, Cells, Stopwatch
 from fairseq.sequence_generator import SequenceGenerator
@@ -447,7 +446,7 @@ DEFAULTS = {
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__,
         **{"threads": 2, "device": "cpu", "dtype": "fp32"},
         **dict.fromkeys(("repeats", "warmup", "budget", "limit", "tokens", "layers", "sentences")),
@@ -455,7 +454,7 @@ def arguments() -> argparse.ArgumentParser:
         **{"dropout": 0.1, "batches": [1, 8], "words": 32},
     )
     add = parser.add_argument
-    add("question", choices=[*QUESTIONS, shared_options.ALL])
+    add("question", choices=[*QUESTIONS, bench.ALL])
     add("--lengths", type=int, nargs="+", help="n, ascending")
     add("--k", type=int, nargs="+", help="slots")
     add("--fused-training", action="store_true", help="training steps of the fused peer too")
@@ -482,4 +481,4 @@ def draw(question: str, cells: Cells, options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    shared_options.ask(QUESTIONS, arguments().parse_args(), DEFAULTS, draw)
+    bench.ask(QUESTIONS, arguments().parse_args(), DEFAULTS, draw)

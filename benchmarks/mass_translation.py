@@ -29,7 +29,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import bench
-import shared_options
 from watching import Watch
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "translate")
@@ -37,7 +36,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive
 
 
 def arguments() -> Namespace:
-    parser = shared_options.parser_with(__doc__, repeats=3)
+    parser = bench.parser_with(__doc__, repeats=3)
     add = parser.add_argument
     add("model", type=Path, help="a bundle, or a checkpoint with --data")
     add("--data", type=Path, help="folder of fairseq-preprocess")
@@ -167,9 +166,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         texts = Texts(options, Path(temporary))
         results = {"memory": memory(texts), "workers": workers(texts), "kills": kills(texts)}
-    if options.json is not None:
-        settings = shared_options.settings(options, without=("json", "model", "data", "text"))
-        bench.save(options.json, title="Translation in parts", settings=settings, **results)
+    settings = bench.settings(options, without=("json", "model", "data", "text"))
+    bench.save(options.json, title="Translation in parts", settings=settings, **results)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle, product
 
+import bench
 import numpy as np
-import shared_options
 import torch
 from bench import Cells, Stopwatch
 from fairseq.data import data_utils
@@ -345,7 +345,7 @@ DEFAULTS = {
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__,
         **{"threads": 2, "device": "cpu", "dtype": "fp32"},
         **dict.fromkeys(("repeats", "warmup", "budget", "tokens", "embed_dim")),
@@ -354,7 +354,7 @@ def arguments() -> argparse.ArgumentParser:
         **{"dropout": 0.3, "sentences": 29_000, "batches": [1, 32, 128], "words": 20},
     )
     add = parser.add_argument
-    add("question", choices=[*QUESTIONS, shared_options.ALL])
+    add("question", choices=[*QUESTIONS, bench.ALL])
     add("--source-words", type=int, default=20, help="to translate, on average")
     return parser
 
@@ -373,4 +373,4 @@ def draw(question: str, cells: Cells, options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    shared_options.ask(QUESTIONS, arguments().parse_args(), DEFAULTS, draw)
+    bench.ask(QUESTIONS, arguments().parse_args(), DEFAULTS, draw)

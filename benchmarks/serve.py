@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import bench
 import pictures
 import serve_systems
-import shared_options
 from bench import Cells
 from serve_systems import CTRANSLATE2, ENGINE, NUMBERS, SYSTEMS
 
@@ -55,7 +55,7 @@ class Round(NamedTuple):
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__,
         **{"threads": 2, "words": 20, "repeats": 5, "warmup": 1},
         **{"embed_dim": 512, "ffn_embed_dim": 2048, "heads": 8, "layers": 6},
@@ -241,7 +241,7 @@ def main() -> None:
         for clients in options.clients:
             rounds = load(addresses, requests, clients, options)
             add_cell(cells, clients, rounds, max(options.requests, clients))
-    cells.save(options.json, shared_options.settings(options, without=OWN))
+    cells.save(options.json, bench.settings(options, without=OWN))
     if options.json is not None:
         draw(cells, options.json)
 

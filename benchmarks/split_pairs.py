@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bench
-import shared_options
 import watching
 
 COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "pairs")
@@ -31,7 +30,7 @@ BLOCK = 10_000  # pairs written at a time; repeated ones are of the same block
 
 
 def arguments() -> Namespace:
-    parser = shared_options.parser_with(__doc__, vocabulary=100_000)
+    parser = bench.parser_with(__doc__, vocabulary=100_000)
     add = parser.add_argument
     add("--pairs", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     add("--workers", type=int, nargs="+", default=[1])
@@ -101,9 +100,8 @@ def main() -> None:
                 for block in made_up(options, count):
                     file.writelines(block)
             rows += [one(options, source, count, workers) for workers in options.workers]
-    if options.json is not None:
-        settings = shared_options.settings(options, without=("json", "folder"))
-        bench.save(options.json, title="Splitting sentence pairs", settings=settings, rows=rows)
+    settings = bench.settings(options, without=("json", "folder"))
+    bench.save(options.json, title="Splitting sentence pairs", settings=settings, rows=rows)
 
 
 if __name__ == "__main__":

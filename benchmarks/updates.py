@@ -27,7 +27,6 @@ from typing import Any
 
 import bench
 import pictures
-import shared_options
 from bench import Cells
 
 WORKER = Path(__file__).with_name("updates_worker.py")
@@ -199,7 +198,7 @@ def draw(ratios: list[dict[str, Any]], output: Path) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = shared_options.parser_with(
+    parser = bench.parser_with(
         __doc__, threads=1, device="cpu", repeats=9, warmup=5, tokens=1000, dropout=0.1
     )
     parser.add_argument("--data", help="a binarized corpus with a joint dictionary")
@@ -214,7 +213,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> None:
     options = arguments().parse_args()
-    shared_options.begin(options)
+    bench.begin(options)
     cells = Cells(f"Whole updates of fairseq-train, {options.threads} thread(s)")
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder, "before")
@@ -224,7 +223,7 @@ def main() -> None:
             options.data = made_up(Path(folder), options.vocabulary)
         for name in options.models:
             compare(name, options, before, cells)
-    cells.save(options.json, shared_options.settings(options, ("json", "data")))
+    cells.save(options.json, bench.settings(options, ("json", "data")))
     if options.json is not None:
         draw(cells.ratios, options.json)
 

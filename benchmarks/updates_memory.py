@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import bench
-import shared_options
 import updates
 
 PLUGIN = ["--user-dir", str(updates.USER_DIR)]
@@ -29,9 +28,7 @@ SIDES = {
 
 
 def arguments() -> Namespace:
-    parser = shared_options.parser_with(
-        __doc__, threads=1, device="cpu", dropout=0.1, tokens=[1_000, 4_000]
-    )
+    parser = bench.parser_with(__doc__, threads=1, device="cpu", dropout=0.1, tokens=[1_000, 4_000])
     add = parser.add_argument
     add("--models", nargs="+", default=list(updates.WITHOUT_PLUGIN), choices=updates.MODELS)
     add("--vocabularies", type=int, nargs="+", default=[8_000, 32_000])
@@ -58,7 +55,7 @@ def one(options: Namespace, data: str, model: str, tokens: int, flags: list[str]
 
 def main() -> None:
     options = arguments()
-    shared_options.begin(options)
+    bench.begin(options)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for vocabulary in options.vocabularies:
@@ -79,9 +76,8 @@ def main() -> None:
                         f"{rows[-1]['mebibytes']:,.0f} MiB",
                         flush=True,
                     )
-    if options.json is not None:
-        settings = shared_options.settings(options, without=("json", "verbose"))
-        bench.save(options.json, title="Memory of training", settings=settings, rows=rows)
+    settings = bench.settings(options, without=("json", "verbose"))
+    bench.save(options.json, title="Memory of training", settings=settings, rows=rows)
 
 
 if __name__ == "__main__":

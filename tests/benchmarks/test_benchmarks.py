@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import bench
 import engine
 import engine_long
 import linformer
@@ -17,7 +18,6 @@ import mass_translation
 import muse
 import numpy as np
 import pytest
-import shared_options
 import split_pairs
 import tables
 import torch
@@ -70,7 +70,7 @@ def answers(module: ModuleType, words: list[object], folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])  # to which a question adds
         parsed = module.arguments().parse_args(command)
-        shared_options.ask(module.QUESTIONS, parsed, module.DEFAULTS, module.draw)
+        bench.ask(module.QUESTIONS, parsed, module.DEFAULTS, module.draw)
     return folder
 
 
