@@ -16,9 +16,9 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
 ``docs/bmt.md`` lists the code of each equation. ``reference.py`` has these equations in plain code
 and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
-the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``products.py`` the two
-products of an attention, ``attention.py`` the layer with them, ``switches.py`` the choice
-of products (rows of the paper's Table 1), ``stages.py`` the stages of training, ``schedule.py`` the
+the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``attention.py`` the
+attention and its two products, ``switches.py`` the choice of products (rows of the paper's
+Table 1), ``stages.py`` the stages of training, ``schedule.py`` the
 learning rate, ``distillation.py`` the criterion, ``model.py`` the fairseq wiring and ``compose.py``
 the wiring of all other architectures.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairseq_ext.binary.scaling.table import Group, Model
+from fairseq_ext.binary.scaling import Group, Model
 from fairseq_ext.evaluation.plot_styles import PALETTE
 from fairseq_ext.evaluation.plots import STYLE, entry, save_picture, show_names
 

@@ -89,15 +89,6 @@ class StagedCosine(FairseqLRScheduler):
             )
         self.step_update(0)
 
-    def step_begin_epoch(self, epoch: int) -> float:
-        """Return the rate, which does not change between epochs."""
-        return self.optimizer.get_lr()
-
-    def step(self, epoch: int, val_loss: float | None = None) -> float:
-        """Return the rate, which does not change between epochs."""
-        super().step(epoch, val_loss)
-        return self.optimizer.get_lr()
-
     def step_update(self, num_updates: int) -> float:
         """Set the rate of the update that follows the first ``num_updates``."""
         rate = learning_rate(

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw
-from fairseq_ext.binary import products, reference
+from fairseq_ext.binary import attention as products
+from fairseq_ext.binary import reference
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import EPSILON, TERNARY, Binarizer, zero_or_one
 from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import scaling_losses
 
-from fairseq_ext.binary.scaling.table import read_table
+from fairseq_ext.binary.scaling import read_table
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import fairseq, run, write_lines
 from tests.support.models import build

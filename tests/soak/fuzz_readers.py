@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from fairseq_ext.binary.scaling import table as scaling_table
+from fairseq_ext.binary import scaling
 from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
@@ -96,8 +96,8 @@ def read_samples(folder: Path) -> None:
 
 def read_table(folder: Path) -> None:
     (path,) = folder.iterdir()
-    models = scaling_table.read_table(path)
-    scaling_table.baseline(models)
+    models = scaling.read_table(path)
+    scaling.baseline(models)
 
 
 def read_merges(folder: Path) -> None:

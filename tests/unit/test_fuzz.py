@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.binary.scaling import table as scaling_table
+from fairseq_ext.binary import scaling
 from fairseq_ext.evaluation import outputs, training_log
 from fairseq_ext.text import check_merges
 from fairseq_ext.utils.errors import DataError, printable
@@ -94,12 +94,12 @@ def test_a_log_with_damaged_numbers(tmp_path: Path) -> None:
 def test_a_fit_to_extreme_numbers_is_a_fit_or_refused(size: float, loss: float) -> None:
     sizes = [(size, 1), (2, 1), (4, 1), (1, size), (1, 2), (1, 4)]
     models = [
-        scaling_table.Model(f"m{i}", int(e), int(d), loss * (1 + i / 10))
+        scaling.Model(f"m{i}", int(e), int(d), loss * (1 + i / 10))
         for i, (e, d) in enumerate(sizes)
     ]
-    base = scaling_table.baseline(models)
+    base = scaling.baseline(models)
     with suppress(DataError):
-        (group,) = scaling_table.fit_groups(models, base, resamples=3)
+        (group,) = scaling.fit_groups(models, base, resamples=3)
         assert group.fit.models == 6
 
 

@@ -6,12 +6,11 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.option_fields import require_at_least
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "scaling-fit",
@@ -60,17 +59,17 @@ def add(commands: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     require_at_least(args, bootstrap=100, seed=0)
     extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
-    from fairseq_ext.binary.scaling import plot, table
+    from fairseq_ext.binary import scaling, scaling_plot
     from fairseq_ext.evaluation import plots
 
-    models = table.read_table(args.table)
-    base = table.baseline(models, args.base)
-    groups = table.fit_groups(models, base, resamples=args.bootstrap, seed=args.seed)
-    fits = table.as_dict(groups, base)
+    models = scaling.read_table(args.table)
+    base = scaling.baseline(models, args.base)
+    groups = scaling.fit_groups(models, base, resamples=args.bootstrap, seed=args.seed)
+    fits = scaling.as_dict(groups, base)
     options.write_json(args.json, {**fits, "bootstrap": args.bootstrap, "seed": args.seed})
     if args.output is not None:
         beside = plots.with_ending(args.output, "-training.png")
-        written = plot.plot_scaling(groups, base, args.output)
-        options.print_paths([*written, *plot.plot_training(groups, beside)])
-    print(table.as_table(groups))
+        written = scaling_plot.plot_scaling(groups, base, args.output)
+        options.print_paths([*written, *scaling_plot.plot_training(groups, beside)])
+    print(scaling.as_table(groups))
     return 0

@@ -1,0 +1,452 @@
+"""The scaling law of translation models, fitted to the losses of many sizes.
+
+Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
+
+    L(Ne, Nd) = α (N̄e / Ne)^pe (N̄d / Nd)^pd + L∞
+
+``Ne`` and ``Nd`` are the parameters of encoder and decoder without embeddings, ``N̄e`` and ``N̄d``
+those of the baseline (6 + 6 layers in the paper), ``L`` the loss per token, ``L∞`` the loss that
+no size removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
+
+α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation
+is about -0.999 in the paper's design), so an estimate says little without its interval. Every fit
+has two intervals: one from the curvature at the optimum, one from refits to resampled residuals.
+
+A table is a ``.json`` list of objects, or ``.csv`` or ``.tsv`` text with a heading. A row has one
+model and one evaluation set::
+
+    name   encoder_parameters  decoder_parameters  loss   [family]  [dataset]  [train_loss]
+
+Parameters are counted without embeddings, losses per token. The models of a family (float, binary)
+share a law. Each family is fitted on each dataset.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+from statistics import mode
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.optimize import OptimizeResult, least_squares
+from tqdm import tqdm
+
+from fairseq_ext.evaluation.outputs import read_text
+from fairseq_ext.evaluation.tables import aligned
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.json_files import read_json
+
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+"""The ends of a 95 % confidence interval."""
+
+COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
+NUMBERS = {*COLUMNS[1:], "train_loss"}
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
+PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
+LEVEL = 0.95  # of every interval
+FEWEST_SIZES = 5  # one more than parameters, or the fit would be perfect
+STEEPEST = 2.0  # bound on pe and pd
+_STARTS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # L∞ as a fraction of the least loss
+_BELOW = 1 - 1e-9  # L∞ stays under the least loss
+_TOLERANCE = 1e-6  # of singular values of the scaled Jacobian, and of a bound
+
+
+@dataclass(frozen=True)
+class Law:
+    """A scaling law with its constants.
+
+    Attributes:
+        alpha, L_inf: reducible loss of the baseline and irreducible loss, in the losses' unit.
+        p_e, p_d: exponents of encoder and decoder.
+        base: (N̄e, N̄d), parameters of the baseline without embeddings.
+    """
+
+    alpha: float
+    p_e: float
+    p_d: float
+    L_inf: float
+    base: tuple[float, float]
+
+    def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
+        """Return the loss for ``encoder`` and ``decoder`` parameters (arrays of one shape)."""
+        x, y = _logs(encoder, decoder, self.base)
+        return _predict(self.theta, x, y)
+
+    @property
+    def theta(self) -> Array:
+        """The vector (log α, pe, pd, L∞) that is optimized."""
+        with np.errstate(divide="ignore"):
+            return np.array([np.log(self.alpha), self.p_e, self.p_d, self.L_inf])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law, with measures of its reliability.
+
+    Attributes:
+        law: the least-squares estimate.
+        models: the number of losses it was fitted to.
+        r_squared: share of the losses' variance that the law explains.
+        residual_sd: standard deviation of the residuals, for n - 4 degrees of freedom.
+        jacobian: interval of each of ``PARAMETERS`` from the curvature (Student's t, n - 4).
+        bootstrap: interval of each from resampled residuals, percentiles.
+        at_bound: parameters whose estimate is a bound of the search; their intervals, and those
+            of the others, are then too narrow.
+    """
+
+    law: Law
+    models: int
+    r_squared: float
+    residual_sd: float
+    jacobian: dict[str, Interval]
+    bootstrap: dict[str, Interval]
+    at_bound: tuple[str, ...]
+
+
+def fit_law(
+    encoder: Sequence[float],
+    decoder: Sequence[float],
+    losses: Sequence[float],
+    base: tuple[float, float],
+    *,
+    what: str = "the table",
+    resamples: int = 500,
+    seed: int = 1,
+) -> Fit:
+    """Fit the law to all models at once by least squares, from several starts.
+
+    Args:
+        encoder, decoder: ``[n]`` parameters without embeddings.
+        losses: ``[n]`` loss per token; a baseline listed twice (it belongs to both the encoder-
+            and the decoder-scaling models) counts twice.
+        base: (N̄e, N̄d).
+        what: the name of these models in messages.
+        resamples: bootstrap refits, with a progress bar.
+        seed: of the bootstrap.
+
+    Raises:
+        DataError: the sizes do not determine the four constants.
+    """
+    x, y = _logs(encoder, decoder, base)
+    target = np.asarray(losses, float)
+    sizes = len(set(zip(x.tolist(), y.tolist(), strict=True)))
+    if sizes < FEWEST_SIZES:
+        raise DataError(
+            f"The law has four constants and needs at least {FEWEST_SIZES} different sizes, but "
+            f"{what} has {sizes}."
+        )
+    searches = [_search(x, y, target, start) for start in _starts(x, y, target)]
+    theta = min(searches, key=attrgetter("cost")).x
+    jacobian = _jacobian(theta, x, y)
+    lengths = np.linalg.norm(jacobian, axis=0)
+    scaled = jacobian / np.where(lengths > 0, lengths, 1)
+    if np.linalg.matrix_rank(scaled, tol=_TOLERANCE) < len(PARAMETERS):
+        raise DataError(
+            f"The losses of {what} do not determine the four constants of the law. They must fall "
+            "with size like a power law, and there must be models that scale the encoder alone "
+            "and models that scale the decoder alone."
+        )
+    freedom = len(target) - len(PARAMETERS)
+    residuals = target - _predict(theta, x, y)
+    squares = float(residuals @ residuals)
+    deviation = float(np.sqrt(squares / freedom))
+    inverse = np.linalg.pinv(jacobian)  # (JᵀJ)⁻¹ = J⁺ J⁺ᵀ, without squaring the condition
+    half = stats.t.ppf((1 + LEVEL) / 2, freedom) * deviation * np.linalg.norm(inverse, axis=1)
+    refits = _bootstrap(theta, x, y, residuals, resamples, seed) if resamples else [theta]
+    ends = np.quantile(refits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    lower, upper = _bounds(target)
+    reached = (theta - lower < _TOLERANCE) | (upper - theta < _TOLERANCE)
+    alpha, *rest = theta.tolist()
+    return Fit(
+        law=Law(float(np.exp(alpha)), *rest, base=base),
+        models=len(target),
+        r_squared=1 - squares / float(np.sum((target - target.mean()) ** 2)),
+        residual_sd=deviation,
+        jacobian=_named(theta - half, theta + half),
+        bootstrap=_named(*ends),
+        at_bound=tuple(name for name, hit in zip(PARAMETERS, reached, strict=True) if hit),
+    )
+
+
+def _logs(
+    encoder: Sequence[float] | Array | float,
+    decoder: Sequence[float] | Array | float,
+    base: tuple[float, float],
+) -> tuple[Array, Array]:
+    """Return ``log(N̄e / Ne)`` and ``log(N̄d / Nd)``; the unit of the counts cancels."""
+    sides = zip(base, (encoder, decoder), strict=True)
+    x, y = (np.log(baseline / np.asarray(counts, float)) for baseline, counts in sides)
+    return x, y
+
+
+def _predict(theta: Array, x: Array, y: Array) -> Array:
+    return np.exp(theta[0] + theta[1] * x + theta[2] * y) + theta[3]
+
+
+def _jacobian(theta: Array, x: Array, y: Array) -> Array:
+    """Return the derivatives of the loss by θ, ``[n, 4]``."""
+    reducible = np.exp(theta[0] + theta[1] * x + theta[2] * y)
+    return np.stack([reducible, reducible * x, reducible * y, np.ones_like(x)], axis=1)
+
+
+def _starts(x: Array, y: Array, target: Array) -> list[Array]:
+    """Fit starting points θ of the search: for a fixed L∞, ``log(L - L∞)`` is linear in x and y."""
+    columns = np.stack([np.ones_like(x), x, y], axis=1)
+    starts = []
+    for fraction in _STARTS:
+        floor = fraction * float(target.min())
+        solution = np.linalg.lstsq(columns, np.log(target - floor), rcond=None)[0]
+        solution[1:] = np.clip(solution[1:], 0.01, STEEPEST - 0.01)  # the search starts inside
+        starts.append(np.array([*solution, max(floor, 1e-3 * float(target.min()))]))
+    return starts
+
+
+def _bounds(target: Array) -> tuple[Array, Array]:
+    """Return the lower and upper bounds of θ in the search."""
+    upper = np.array([np.inf, STEEPEST, STEEPEST, _BELOW * float(target.min())])
+    return np.array([-np.inf, 0.0, 0.0, 0.0]), upper
+
+
+def _search(x: Array, y: Array, target: Array, start: Array) -> OptimizeResult:
+    """Find the least-squares θ within the bounds, starting from ``start``."""
+    return least_squares(
+        lambda theta: _predict(theta, x, y) - target,
+        start,
+        jac=lambda theta: _jacobian(theta, x, y),
+        bounds=_bounds(target),
+        x_scale="jac",
+        ftol=1e-15,
+        xtol=1e-15,
+        gtol=1e-15,
+        max_nfev=400,
+    )
+
+
+def _bootstrap(
+    theta: Array, x: Array, y: Array, residuals: Array, resamples: int, seed: int
+) -> list[Array]:
+    """Refit θ to the fitted losses plus residuals drawn with replacement.
+
+    Models are not resampled, because some draws would miss a whole arm of the design. Residuals are
+    smaller than the errors, so they are first divided by ``√(1 - h)``, h the leverage, and centred.
+    """
+    fitted = _predict(theta, x, y)
+    basis = np.linalg.qr(_jacobian(theta, x, y))[0]
+    leverage = np.clip(np.sum(basis**2, axis=1), 0, 0.99)
+    scaled = residuals / np.sqrt(1 - leverage)
+    scaled -= scaled.mean()
+    generator = np.random.default_rng(seed)
+    refits = []
+    for _ in tqdm(range(resamples), desc="bootstrap", unit="fit", leave=False, disable=None):
+        drawn = fitted + generator.choice(scaled, len(scaled))
+        start = theta.copy()
+        start[1:3] = np.clip(start[1:3], 1e-3, STEEPEST - 1e-3)
+        start[3] = np.clip(start[3], 1e-3 * drawn.min(), 0.999 * drawn.min())
+        refits.append(_search(x, y, drawn, start).x)
+    return refits
+
+
+def _named(low: Array, high: Array) -> dict[str, Interval]:
+    """Turn intervals of θ into intervals of ``PARAMETERS``."""
+    ends = np.stack([low, high])
+    with np.errstate(over="ignore"):
+        ends[:, 0] = np.exp(ends[:, 0])
+    return dict(zip(PARAMETERS, map(tuple, ends.T.tolist()), strict=True))
+
+
+@dataclass(frozen=True)
+class Model:
+    """The size of a trained model, without embeddings, and its loss per token on a dataset.
+
+    ``family`` names the models that share a law, such as ``float``.
+    """
+
+    name: str
+    encoder_parameters: int
+    decoder_parameters: int
+    loss: float
+    family: str = ""
+    dataset: str = ""
+    train_loss: float | None = None
+
+    @property
+    def parameters(self) -> int:
+        return self.encoder_parameters + self.decoder_parameters
+
+
+@dataclass(frozen=True)
+class Group:
+    """The models of one family on one dataset, and their law."""
+
+    family: str
+    dataset: str
+    models: tuple[Model, ...]
+    fit: Fit
+
+
+def read_table(path: str | Path) -> list[Model]:
+    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table.
+
+    Raises:
+        DataError: unreadable, a column missing, or a value out of range (named by row).
+        ConfigError: another kind of file.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        rows = read_json(path)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
+    elif suffix in _DELIMITERS:
+        text = read_text(path).removeprefix("\ufeff")  # spreadsheets write it
+        try:
+            lines = io.StringIO(text, newline="")
+            rows = list(csv.DictReader(lines, delimiter=_DELIMITERS[suffix], strict=True))
+        except csv.Error as error:
+            raise DataError(f"`{path}`: {error}; correct the table.") from None
+    else:
+        raise ConfigError(f"TABLE must end in .json, .csv or .tsv, but is `{path}` instead.")
+    if not rows:
+        raise DataError(f"`{path}` holds no models.")
+    return [_model(row, f"`{path}`, model {number}") for number, row in enumerate(rows, start=1)]
+
+
+def _model(row: dict[str, Any], where: str) -> Model:
+    """Make a model of a row, whose empty cells count as missing."""
+    if None in row:  # what `csv` calls the cells behind the last column
+        raise DataError(f"{where}: the row has more cells than the table has columns.")
+    cells = {name: value for name, value in row.items() if value not in (None, "")}
+    for name in COLUMNS:
+        if name not in cells:
+            raise DataError(f"{where}: `{name}` is missing.")
+    for name, value in cells.items():
+        cells[name] = _positive(value, f"{where}: `{name}`") if name in NUMBERS else str(value)
+    for name in COLUMNS[1:3]:
+        cells[name] = int(cells[name])
+    return Model(
+        **{field.name: cells[field.name] for field in fields(Model) if field.name in cells}
+    )
+
+
+def _positive(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not _LEAST <= number <= _MOST:
+        raise DataError(f"{where} must be a positive number, but is `{value!s:.60}` instead.")
+    return number
+
+
+def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
+    """Return (N̄e, N̄d) of model ``name``, or where encoder- and decoder-scaling models meet.
+
+    They meet at the most frequent encoder size and the most frequent decoder size (of equally
+    frequent ones, the smallest).
+
+    Raises:
+        ConfigError: no model has this name, or two of different sizes do.
+    """
+    if name is None:
+        # Of sizes that are equally frequent, `mode` returns the first.
+        encoder = mode(sorted(model.encoder_parameters for model in models))
+        return encoder, mode(sorted(model.decoder_parameters for model in models))
+    sizes = {(m.encoder_parameters, m.decoder_parameters) for m in models if m.name == name}
+    if len(sizes) != 1:
+        names = ", ".join(dict.fromkeys(model.name for model in models))
+        raise ConfigError(
+            f"`--base` must name one of the models, but `{name}` is the name of "
+            f"{len(sizes) or 'none'}; there are {names:.100}."
+        )
+    return sizes.pop()
+
+
+def fit_groups(
+    models: Sequence[Model], base: tuple[int, int], *, resamples: int = 500, seed: int = 1
+) -> list[Group]:
+    """Fit one law for each family on each dataset; see :func:`fit_law`.
+
+    ``base`` is the same for all, so that their α are comparable.
+    """
+    members: dict[tuple[str, str], list[Model]] = {}
+    for model in models:
+        members.setdefault((model.dataset, model.family), []).append(model)
+    groups = []
+    for (dataset, family), group_models in members.items():
+        label = _label(family, dataset)
+        fit = fit_law(
+            [model.encoder_parameters for model in group_models],
+            [model.decoder_parameters for model in group_models],
+            [model.loss for model in group_models],
+            base,
+            what=f"`{label}`" if label else "the table",
+            resamples=resamples,
+            seed=seed,
+        )
+        groups.append(Group(family, dataset, tuple(group_models), fit))
+    return groups
+
+
+def _label(family: str, dataset: str) -> str:
+    return ", ".join(part for part in (dataset, family) if part)
+
+
+def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
+    """Return all fits for JSON."""
+    return {
+        "law": "L = alpha (base_e / Ne)^p_e (base_d / Nd)^p_d + L_inf",
+        "base": {"encoder_parameters": base[0], "decoder_parameters": base[1]},
+        "confidence": LEVEL,
+        "fits": [
+            {
+                "dataset": group.dataset,
+                "family": group.family,
+                "models": group.fit.models,
+                "r_squared": group.fit.r_squared,
+                "residual_sd": group.fit.residual_sd,
+                "at_bound": list(group.fit.at_bound),
+                "parameters": {
+                    name: {
+                        "estimate": getattr(group.fit.law, name),
+                        "jacobian": list(group.fit.jacobian[name]),
+                        "bootstrap": list(group.fit.bootstrap[name]),
+                    }
+                    for name in PARAMETERS
+                },
+            }
+            for group in groups
+        ],
+    }
+
+
+def as_table(groups: Sequence[Group]) -> str:
+    """Format the estimates with both intervals, one line for each constant."""
+    heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
+    parts = []
+    for group in groups:
+        fit = group.fit
+        label = _label(group.family, group.dataset)
+        title = f"{label}: " if label else ""
+        rows = [
+            (
+                name,
+                f"{getattr(fit.law, name):.4f}",
+                "{:.4f} … {:.4f}".format(*fit.jacobian[name]),
+                "{:.4f} … {:.4f}".format(*fit.bootstrap[name]),
+                "at the bound of the search" if name in fit.at_bound else "",
+            )
+            for name in PARAMETERS
+        ]
+        parts.append(f"{title}{fit.models} models, R² = {100 * fit.r_squared:.2f} %")
+        parts.append(aligned([heading, *rows]))
+    return "\n".join(parts)
