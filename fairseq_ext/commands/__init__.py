@@ -5,7 +5,7 @@ The module ``NAME.py`` of the subcommand NAME (``user_dir.py`` for ``user-dir``)
 returns the exit status. The module imports only argparse; the rest is imported when it runs.
 
 A wing has its subcommands in its folder ``commands``, and lists them in ``COMMANDS`` of its
-``__init__.py``, a dictionary like ``GROUPS``, and its pictures for ``plot`` in ``PICTURES``.
+``__init__.py``, below the headings of ``GROUPS``, and its pictures for ``plot`` in ``PICTURES``.
 """
 
 from __future__ import annotations
@@ -93,14 +93,12 @@ def all_commands() -> list[Command]:
     """List all subcommands by group, in the order of ``--help``."""
     packages = [(__name__, GROUPS)]
     packages += [(f"{wing}.commands", groups) for wing, groups in wings.declared("COMMANDS")]
-    commands = [
+    return [
         Command(group, f"{package}.{name}")
+        for group in GROUPS
         for package, groups in packages
-        for group, names in groups.items()
-        for name in names
+        for name in groups.get(group, ())
     ]
-    order = list(dict.fromkeys(command.group for command in commands))
-    return sorted(commands, key=lambda command: order.index(command.group))
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:

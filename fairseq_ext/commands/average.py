@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import ConfigError
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "average",
@@ -37,11 +36,8 @@ def add(commands: Subparsers) -> None:
 
 
 def _average(args: argparse.Namespace) -> int:
-    choice = {
-        name: getattr(args, name)
-        for name in ("last_epochs", "last_updates", "best")
-        if getattr(args, name) is not None
-    }
+    values = {name: getattr(args, name) for name in ("last_epochs", "last_updates", "best")}
+    choice = [(name, count) for name, count in values.items() if count is not None]
     if (args.dir is not None) != bool(choice):
         raise ConfigError(
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
@@ -50,9 +46,7 @@ def _average(args: argparse.Namespace) -> int:
     from fairseq_ext.checkpoints import averaging
     from fairseq_ext.utils import files
 
-    paths = args.inputs
-    for name, count in choice.items():
-        paths = averaging.select(args.dir, name, count)
+    paths = averaging.select(args.dir, *choice[0]) if choice else args.inputs
     files.keep_inputs(paths, [args.output])
     result = averaging.write_average(paths, args.output)
     for path in paths:

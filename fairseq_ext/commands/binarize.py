@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands import options
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "binarize",

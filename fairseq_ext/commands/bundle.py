@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairseq_ext.commands import options, search_options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options
@@ -15,7 +14,7 @@ from fairseq_ext.utils.option_fields import add_options
 SIDES = {"src": "source", "tgt": "target"}
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "bundle",

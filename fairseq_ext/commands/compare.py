@@ -15,7 +15,6 @@ from fairseq_ext.commands.evaluation_options import (
     TokenizerOptions,
     UndoingOptions,
 )
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import require_file
@@ -94,7 +93,7 @@ class Request:
     json: Path | None = None
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "compare",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands import options
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS
 from fairseq_ext.utils.option_fields import add_options
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "corpus",

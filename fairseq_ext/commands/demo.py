@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import options, search_options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
 from fairseq_ext.decoding.search import DATA_HELP
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils import extras
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Request:
     text: TextOptions = field(default_factory=TextOptions)
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "demo",
@@ -81,7 +80,8 @@ def _run(args: argparse.Namespace) -> int:
     named = demo_systems.parse_systems(request.systems, request.data)
     listener = address.listen(request.host, request.port)
     with options.ended_by_sigterm(), _leaving_nothing():
-        _require_gradio()
+        extras.need("gradio")
+        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when imported
         from fairseq_ext.demo import page, server
 
         systems = _load(named, request)
@@ -110,17 +110,6 @@ def _leaving_nothing() -> Iterator[None]:
             yield
     finally:
         tempfile.tempdir = None  # let Python find the folder again
-
-
-def _require_gradio() -> None:
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when imported
-    try:
-        import gradio  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"`fairseq-ext demo` needs the library gradio, which cannot be imported ({error}): "
-            "`pip install 'fairseq-ext[demo]'`."
-        ) from error
 
 
 def _load(named: Sequence[Named], request: Request) -> dict[str, System]:

@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "describe",

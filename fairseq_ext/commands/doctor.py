@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.plugin import installation
 from fairseq_ext.utils import extras
 from fairseq_ext.version import (
@@ -57,7 +56,7 @@ class Check:
     cure: str = ""
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "doctor",

@@ -6,11 +6,9 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
-from fairseq_ext.utils.errors import ConfigError
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "export",
@@ -54,8 +52,6 @@ def _export_to(args: argparse.Namespace) -> int:
     from fairseq_ext.decoding.loading import data_of, in_run
 
     path = in_run(args.model)
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; check the path.")
     data = data_of(path)
     from fairseq_ext import register
 

@@ -6,11 +6,10 @@ import argparse
 
 from fairseq_ext.commands import options
 from fairseq_ext.commands.evaluation_options import UndoingOptions, add_undoing
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.option_fields import from_args
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "hypotheses",

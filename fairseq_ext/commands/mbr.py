@@ -14,7 +14,6 @@ from fairseq_ext.commands.evaluation_options import (
     UndoingOptions,
     add_undoing,
 )
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
@@ -77,7 +76,7 @@ class Request:
             require_at_least(self, candidates_of=self.num_candidates)
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "mbr",

@@ -6,10 +6,9 @@ import argparse
 from typing import Any
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "models",
@@ -29,15 +28,8 @@ def _models(args: argparse.Namespace) -> int:
     for name in find_model.shipped():
         model = bundle.read(find_model.SHIPPED / name)
         size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
-        rows.append(
-            {
-                "name": name,
-                "src": model.src,
-                "tgt": model.tgt,
-                "architecture": model.architecture,
-                "bytes": size,
-            }
-        )
+        rows.append({"name": name, "src": model.src, "tgt": model.tgt})
+        rows[-1] |= {"architecture": model.architecture, "bytes": size}
     options.write_json(args.json, rows)
     if not rows:
         print("none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)")

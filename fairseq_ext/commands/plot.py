@@ -12,13 +12,12 @@ from pathlib import Path
 from fairseq_ext.base import wings
 from fairseq_ext.commands import options
 from fairseq_ext.commands.evaluation_options import TokenizerOptions, UndoingOptions, add_undoing
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand and its pictures."""
     parser = commands.add_parser(
         "plot",
@@ -33,7 +32,7 @@ def add(commands: Subparsers) -> None:
             importlib.import_module(f"{package}.commands.{name}").add(pictures)
 
 
-def _add_curves(pictures: Subparsers) -> None:
+def _add_curves(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "curves",
         help="loss, perplexity and BLEU over updates",
@@ -72,7 +71,7 @@ def _named_files(option: str, items: list[str]) -> dict[str, Path]:
     return paths
 
 
-def _add_alignment(pictures: Subparsers) -> None:
+def _add_alignment(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "alignment",
         help="attention of single sentences",
@@ -110,7 +109,7 @@ def _plot_alignment(args: argparse.Namespace) -> int:
     return options.print_paths(plots.plot_alignments(alignments, args.output))
 
 
-def _add_lengths(pictures: Subparsers) -> None:
+def _add_lengths(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "lengths",
         help="BLEU by the length of the source",

@@ -15,7 +15,6 @@ from fairseq_ext.commands.evaluation_options import (
     TokenizerOptions,
     UndoingOptions,
 )
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
@@ -61,7 +60,7 @@ class Request:
             raise ConfigError(fault)
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "score",

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.serving.settings import KEY, BatchOptions, Limits, Settings
@@ -16,7 +15,7 @@ from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "serve",

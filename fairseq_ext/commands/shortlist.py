@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.option_fields import flag, require_at_least
 
@@ -17,7 +16,7 @@ COUNTS = {
 }
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "shortlist",
@@ -84,19 +83,16 @@ def _shortlist(args: argparse.Namespace) -> int:
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:
     """Find the training data of the only language pair, or of the requested one."""
-    pairs = set()
+    pairs = {}
     for path in data.glob("train.*-*.*.idx"):
         pair, source = path.name.split(".")[1:3]
         target = pair.removeprefix(f"{source}-")  # either may have a hyphen: pt-BR
-        if not (data / f"train.{pair}.{target}.idx").is_file():
-            continue
-        if (src or source, tgt or target) == (source, target):
-            pairs.add((source, target))
+        if target != pair and (src or source, tgt or target) == (source, target):
+            pairs[data / f"train.{pair}"] = (source, target)
     if len(pairs) != 1:
         number = "several pairs" if pairs else "no pair"
         raise DataError(
             f"{data} has training data of {number} of languages, but `fairseq-ext shortlist` needs "
             "one; give the folder of fairseq-preprocess, and `--src` and `--tgt`."
         )
-    ((source, target),) = pairs
-    return data / f"train.{source}-{target}", (source, target)
+    return pairs.popitem()

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_ext.commands.options import Subparsers
+from fairseq_ext.commands import options
 from fairseq_ext.corpora.command_lines import SUBWORDS
 from fairseq_ext.utils.errors import ConfigError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SIZE = 8000  # merges or pieces
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "subwords",

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fairseq_ext.commands import options, search_options, text_options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.decoding.search import BUFFER, DATA_HELP
@@ -147,7 +146,7 @@ class Request:
         )
 
 
-def add(commands: Subparsers) -> None:
+def add(commands: options.Subparsers) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "translate",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.options import Subparsers
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import CheckpointError
 
@@ -28,7 +27,7 @@ Shares = dict[int, float]
 """The share of each kernel size in a layer's convolution; the shares sum to 1."""
 
 
-def add(pictures: Subparsers) -> None:
+def add(pictures: options.Subparsers) -> None:
     """Add the picture."""
     parser = pictures.add_parser(
         "gates",
