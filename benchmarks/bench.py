@@ -280,6 +280,19 @@ class Stopwatch:
             self.learn(measurement, name, min(times))
         return seconds
 
+    def measure(
+        self,
+        cells: Cells,
+        measurement: str,
+        n: int | None,
+        candidates: dict[str, Callable[[], object]],
+        pairs: Iterable[tuple[str, str]] = (),
+        **columns: Any,
+    ) -> None:
+        """Time candidates, and add a cell of them, in which those left out are named."""
+        seconds = self.time(measurement, candidates)
+        cells.add(measurement, n, seconds, pairs, peers=candidates, **columns)
+
 
 class Worker:
     """A process that answers each line on its standard input with a line of JSON.

@@ -19,7 +19,6 @@ from peers import DTYPES, Side, Size
 
 FLOAT, STOCK = "float", "transformer (pre-norm)"
 ROWS = ("bmt-1", "bmt-2", "bmt-3", "bmt-6", "bmt-8", "xnor-base")
-STEP = "training step"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -60,11 +59,9 @@ def training(options: Namespace) -> Cells:
         f"Multi30k's, {tokens:,.0f} target tokens on average, another in each round"
     )
     sides = learners(options)
-    seconds = Stopwatch(options).time(
-        STEP, {name: side.train_steps(samples) for name, side in sides.items()}
-    )
+    steps = {name: side.train_steps(samples) for name, side in sides.items()}
     pairs = [(name, FLOAT) for name in sides if name != FLOAT]
-    cells.add(STEP, None, seconds, pairs, tokens=tokens)
+    Stopwatch(options).measure(cells, "training step", None, steps, pairs, tokens=tokens)
     return cells
 
 

@@ -126,16 +126,8 @@ def encoder(options: Namespace) -> Cells:
             candidates[MASKED] = make(encoders[FUSED], masked)
             if watch.allows(phase, MASKED):
                 candidates |= {padded[name]: make(encoders[name], masked) for name in ours}
-            seconds = watch.time(phase, candidates)
-            cells.add(
-                phase,
-                n,
-                seconds,
-                pairs,
-                tokens=sentences * n,
-                peers=candidates,
-                sentences=sentences,
-            )
+            sizes = {"tokens": sentences * n, "sentences": sentences}
+            watch.measure(cells, phase, n, candidates, pairs, **sizes)
         del encoders, candidates
         gc.collect()
     return cells
@@ -152,8 +144,8 @@ def flat(options: Namespace) -> Cells:
         source = source_batch(tokens // n, n, VOCABULARY).to(options.device)
         encoders = {f"k={k}": build_encoder(options, f"k={k}", n) for k in options.k}
         candidates = {name: forward(encoder, source) for name, encoder in encoders.items()}
-        seconds = watch.time(CONSTANT, candidates)
-        cells.add(CONSTANT, n, seconds, (), tokens=source.numel(), sentences=tokens // n)
+        sizes = {"tokens": source.numel(), "sentences": tokens // n}
+        watch.measure(cells, CONSTANT, n, candidates, **sizes)
     return cells
 
 
@@ -180,10 +172,9 @@ def attention(options: Namespace) -> Cells:
                 name: torch.no_grad()(partial(module, x, *[x] * (2 if name == FUSED else 1)))
                 for name, module in used.items()
             }
-            seconds = watch.time(part, candidates)
             pairs = [(name, FUSED) for name in ours]
-            tokens = sentences * n
-            cells.add(part, n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences)
+            sizes = {"tokens": sentences * n, "sentences": sentences}
+            watch.measure(cells, part, n, candidates, pairs, **sizes)
     return cells
 
 
@@ -196,13 +187,13 @@ def memory_cell(options: Namespace, phase: str, name: str, n: int) -> tuple[int,
     tokens = source_batch(sentences_of(options.tokens, n), n, VOCABULARY).to(options.device)
     run = make(encoder, tokens)
     gc.collect()
-    seconds: list[float] = []
-    peak = bench.peak_memory(lambda: seconds.extend(one_pass(run)), options.device)
-    return peak, seconds[0]
+    seconds: dict[str, list[float]] = {}
 
+    def timed() -> None:
+        seconds.update(bench.paired({"pass": run}, repeats=1, warmup=0))
 
-def one_pass(run: Callable[[], object]) -> list[float]:
-    return bench.paired({"pass": run}, repeats=1, warmup=0)["pass"]
+    peak = bench.peak_memory(timed, options.device)
+    return peak, seconds["pass"][0]
 
 
 def memory(options: Namespace) -> Cells:
@@ -286,16 +277,12 @@ def forward_over_n(options: Namespace, cells: Cells) -> None:
         sentences = sentences_of(options.tokens, n)
         lengths = torch.full((sentences,), n)
         sample = sample_of(lengths, lengths, Size.of(options), options.device)
-        candidates = {name: teacher_forced(side, sample) for name, side in sides.items()}
-        seconds = watch.time("forward", candidates)
-        tokens = sentences * n
-        cells.add(
-            "forward", n, seconds, pairs, tokens=tokens, peers=candidates, sentences=sentences
-        )
-
-
-def teacher_forced(side: Side, sample: dict) -> Callable[[], tuple]:
-    return torch.no_grad()(partial(side.model.eval(), **sample["net_input"]))
+        candidates = {
+            name: torch.no_grad()(partial(side.model.eval(), **sample["net_input"]))
+            for name, side in sides.items()
+        }
+        sizes = {"tokens": sentences * n, "sentences": sentences}
+        watch.measure(cells, "forward", n, candidates, pairs, **sizes)
 
 
 def training_steps(options: Namespace, cells: Cells) -> None:
@@ -317,11 +304,10 @@ def training_steps(options: Namespace, cells: Cells) -> None:
     candidates = {name: side.train_steps(samples) for name, side in sides.items()}
     # One cell, so it may take as long as all those of the forward.
     watch = Stopwatch(options, options.budget * len(options.lengths))
-    seconds = watch.time("training step", candidates)
     ours = [f"k={k}" for k in options.k]
     pairs = [(name, peer) for name in ours for peer in sides if peer not in ours]
-    tokens = options.sentences * float(widths.sum())
-    cells.add("training step", None, seconds, pairs, tokens=tokens, sentences=options.sentences)
+    sizes = {"tokens": options.sentences * float(widths.sum()), "sentences": options.sentences}
+    watch.measure(cells, "training step", None, candidates, pairs, **sizes)
 
 
 def random_lengths(sentences: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -414,11 +400,9 @@ QUESTIONS = {
 }
 
 
-def powers(first: int, last: int, factor: int = 2) -> list[int]:
-    values = [first]
-    while values[-1] * factor <= last:
-        values.append(values[-1] * factor)
-    return values
+def powers(first: int, last: int, step: int = 1) -> list[int]:
+    """List the powers of two from ``first`` to ``last``, or every ``step``-th of them."""
+    return [2**n for n in range(first.bit_length() - 1, last.bit_length(), step)]
 
 
 COMMON = {
@@ -436,11 +420,11 @@ COMMON = {
 SHORT = {"layers": 2, "tokens": 2048, "budget": 10.0, "limit": 3.0}
 DEFAULTS = {
     "encoder": COMMON | SHORT | {"lengths": powers(32, 32_768)},
-    "flat": COMMON | {"lengths": powers(512, 32_768, 4), "layers": 2, "budget": 60.0},
+    "flat": COMMON | {"lengths": powers(512, 32_768, 2), "layers": 2, "budget": 60.0},
     "attention": COMMON | {"lengths": powers(16, 8192), "repeats": 21},
     "seq2seq": COMMON
     | {"lengths": powers(32, 1024), "k": [32, 64], "tokens": 1024, "budget": 30.0},
-    "memory": COMMON | {"lengths": powers(32, 32_768, 4), "layers": 2, "tokens": 8192},
+    "memory": COMMON | {"lengths": powers(32, 32_768, 2), "layers": 2, "tokens": 8192},
     "generation": COMMON | {"lengths": powers(32, 2048), "k": [32], "budget": 15.0, "limit": 30.0},
 }
 

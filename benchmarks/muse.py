@@ -135,7 +135,6 @@ def convolution(options: Namespace) -> Cells:
     )
     cells.note("each pair of outputs and gradients agreed to 1e-4 before timing")
     dtype = DTYPES[options.dtype]
-    peers = list(PATHS)
     watch = Stopwatch(options)
     for (label, sizes), length in product(KERNELS.items(), options.lengths):
         sentences = max(1, options.tokens // length)
@@ -144,16 +143,9 @@ def convolution(options: Namespace) -> Cells:
         for pass_name, make in zip(PASSES, (forward, backward), strict=True):
             series = f"{label}, {pass_name}"
             candidates = {name: make(module, values) for name, module in modules.items()}
-            seconds = watch.time(series, candidates)
-            cells.add(
-                series,
-                length,
-                seconds,
-                [(OURS, peer) for peer in peers],
-                tokens=sentences * length,
-                peers=peers,
-                sentences=sentences,
-            )
+            pairs = [(OURS, peer) for peer in PATHS]
+            sizes = {"tokens": sentences * length, "sentences": sentences}
+            watch.measure(cells, series, length, candidates, pairs, **sizes)
     return cells
 
 
@@ -253,13 +245,11 @@ def generation(options: Namespace) -> Cells:
     pairs = [(name, TRANSFORMER) for name in sides if name != TRANSFORMER]
     pairs += [(SIMPLE_FUSED, PACKED), (MUSE_FUSED, PACKED)]
     watch = Stopwatch(options)
-    measurement = "generation"
     for batch in options.batches:
         samples = source_batches(options, batch)
         candidates = {name: generate(side, samples, options.words) for name, side in sides.items()}
-        seconds = watch.time(measurement, candidates)
         tokens = batch * (options.words + 1)
-        cells.add(measurement, batch, seconds, pairs, tokens=tokens, peers=sides)
+        watch.measure(cells, "generation", batch, candidates, pairs, tokens=tokens)
     return cells
 
 
@@ -285,9 +275,8 @@ def training(options: Namespace) -> Cells:
     for name, side in sides.items():
         count = sum(parameter.numel() for parameter in side.model.parameters())
         cells.note(f"{name}: {count:,} parameters")
-    seconds = Stopwatch(options).time("training step", candidates)
     pairs = [(name, IWSLT) for name in sides if name != IWSLT]
-    cells.add("training step", None, seconds, pairs, tokens=tokens)
+    Stopwatch(options).measure(cells, "training step", None, candidates, pairs, tokens=tokens)
     return cells
 
 

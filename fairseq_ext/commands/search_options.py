@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +144,6 @@ class SearchOptions:
             epsilon = 0.0
         samples = {"epsilon": epsilon, "top_k": values["sampling_topk"], "seed": values["seed"]}
         return Search(**fixed, beam=count, nbest=count, sampling=True, **samples)
-
-    def of_job(self) -> dict[str, Any]:
-        """Return the options that change translations, by name; checksums stand for files."""
-        elsewhere = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long")
-        values = {name: value for name, value in asdict(self).items() if name not in elsewhere}
-        return {n: value for n, value in values.items() if value is not None and value is not False}
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

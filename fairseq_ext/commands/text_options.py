@@ -38,12 +38,6 @@ class TextOptions:
     )
     remove_bpe: bool = option(False, "join subword pieces (`@@ `), if the input has them")
 
-    def of_job(self) -> dict[str, bool]:
-        """Return the given switches by name, ``--no-tokenize`` included."""
-        values = {name: getattr(self, name) for name in TEXT_FLAGS}
-        values |= {name: True for name in ("keep_tokens", "remove_bpe") if getattr(self, name)}
-        return {name: value for name, value in values.items() if value is not None}
-
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments as a group."""

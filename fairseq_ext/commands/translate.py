@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fairseq_ext.text.sentences import SentenceSplitter
 
 PART_LINES = 10_000
+OF_JOB = ("src", "tgt", "split_sentences", "keep", "markup")
+NOT_OF_JOB = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long", "bpe_codes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -503,13 +505,17 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """
     from fairseq_ext.utils.files import sha256
 
-    values: dict[str, Any] = {**request.search.of_job(), **request.text.of_job()}
-    for name in ("src", "tgt", "split_sentences", "keep", "markup"):
-        if value := getattr(request, name):
-            values[name] = value
+    values = dataclasses.asdict(request.search) | dataclasses.asdict(request.text)
+    values |= {name: getattr(request, name) or None for name in OF_JOB}
     return {
         "files": [{"name": path.name, "sha256": sha256(path)} for path in files],
-        "options": {flag(name): value for name, value in values.items()},
+        "options": {
+            flag(name): value
+            for name, value in values.items()
+            if name not in NOT_OF_JOB
+            and value is not None
+            and (value is not False or name in text_options.TEXT_FLAGS)  # --no-tokenize
+        },
         "details": request.json is not None,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,8 @@ class BatchOptions:
 
     def search(self) -> dict[str, Any]:
         """Return the options of the search that are given."""
-        names = ("beam", "lenpen", "max_len_a", "max_len_b", "max_tokens")
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+        values = asdict(self).items()
+        return {name: value for name, value in values if value is not None and name != "batch_size"}
 
 
 @dataclass(frozen=True)
