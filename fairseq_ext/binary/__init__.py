@@ -28,6 +28,4 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt
 
 REGISTERS = ("distillation", "schedule")
 BITS = "engine"
-COMMANDS = {
-    "evaluation": ("scaling_fit",),
-}
+COMMANDS = {"evaluation": ("scaling-fit",)}

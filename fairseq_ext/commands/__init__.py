@@ -1,8 +1,10 @@
-"""The subcommands of ``fairseq-ext``: one module each, listed here by purpose.
+"""The subcommands of ``fairseq-ext``, listed here by purpose.
 
-The module ``NAME.py`` of the subcommand NAME (``user_dir.py`` for ``user-dir``) has
+The module ``NAME.py`` of the subcommand NAME (``scaling_fit.py`` for ``scaling-fit``) has
 ``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
-returns the exit status. The module imports only argparse; the rest is imported when it runs.
+returns the exit status. The subcommands in ``MODULES`` share a module with another one, and their
+functions are called ``add_NAME``. A module imports only argparse; the rest is imported when it
+runs.
 
 A wing has its subcommands in its folder ``commands``, and lists them in ``COMMANDS`` of its
 ``__init__.py``, below the headings of ``GROUPS``, and its pictures for ``plot`` in ``PICTURES``.
@@ -14,18 +16,24 @@ import argparse
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from fairseq_ext.base import wings
 from fairseq_ext.utils.parsing import Parser
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "installation": ("user_dir", "doctor"),
+    "installation": ("user-dir", "doctor"),
     "text": ("corpus", "prepare", "subwords", "binarize"),
     "translating": ("models", "translate", "serve", "demo", "hypotheses", "mbr", "shortlist"),
     "evaluation": ("score", "compare", "plot"),
     "models": ("average", "bundle", "trim", "describe", "export", "push"),
 }
-"""Headings of ``fairseq-ext --help``, and the modules of this folder below each."""
+"""Headings of ``fairseq-ext --help``, and the subcommands below each."""
+MODULES = {
+    **dict.fromkeys(("trim", "describe", "export", "push", "models"), "bundle"),
+    "prepare": "corpus",
+    "user-dir": "doctor",
+}
 
 EXAMPLES = {
     "user-dir": 'fairseq-train data-bin --user-dir "$(fairseq-ext user-dir)" --arch gru_attention',
@@ -76,17 +84,24 @@ class Command:
 
     group: str
     """The heading below which ``--help`` lists it."""
-    module: str
-    """Its module, such as ``fairseq_ext.commands.user_dir``."""
+    name: str
+    """The name that users type."""
+    package: str
+    """The package of its module."""
 
     @property
-    def name(self) -> str:
-        """The name that users type."""
-        return self.module.rpartition(".")[2].replace("_", "-")
+    def module(self) -> str:
+        """Its module, such as ``fairseq_ext.commands.doctor``."""
+        return f"{self.package}.{MODULES.get(self.name, self.name).replace('-', '_')}"
 
     def load(self) -> ModuleType:
         """Import the module of the subcommand."""
         return importlib.import_module(self.module)
+
+    def add(self, subparsers: Any) -> None:
+        """Add its parser."""
+        function = f"add_{self.name.replace('-', '_')}" if self.name in MODULES else "add"
+        getattr(self.load(), function)(subparsers)
 
 
 def all_commands() -> list[Command]:
@@ -94,7 +109,7 @@ def all_commands() -> list[Command]:
     packages = [(__name__, GROUPS)]
     packages += [(f"{wing}.commands", groups) for wing, groups in wings.declared("COMMANDS")]
     return [
-        Command(group, f"{package}.{name}")
+        Command(group, name, package)
         for group in GROUPS
         for package, groups in packages
         for name in groups.get(group, ())
@@ -114,7 +129,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
         help=argparse.SUPPRESS,  # listed by group instead
     )
     for command in commands:
-        command.load().add(subparsers)
+        command.add(subparsers)
     _add_examples(subparsers.choices)
     parser.list_by_group(subparsers, {command.name: command.group for command in commands})
 

@@ -1,16 +1,18 @@
-"""``fairseq-ext bundle``: pack a trained model into one folder or one file."""
+"""Subcommands of bundles, in which a trained model is shipped: bundle, trim, describe, export …"""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options
 
+OUTPUT = "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
 SIDES = {"src": "source", "tgt": "target"}
 
 
@@ -68,9 +70,7 @@ def add(commands: options.Subparsers) -> None:
     option("--system", metavar="NAME", help="system whose scores to take, if that file has several")
     group = parser.add_argument_group("default search options")
     add_options(group, search_options.SearchOptions, search_options.OF_A_MODEL)
-    options.add_output(
-        parser, "OUT", "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
-    )
+    options.add_output(parser, "OUT", OUTPUT)
     parser.set_defaults(run=_bundle, makes_folder=True)
 
 
@@ -125,4 +125,190 @@ def _bundle(args: argparse.Namespace) -> int:
         f"{args.output}: {written.architecture}, {written.src} to {written.tgt}, "
         f"{written.numbers}, {size:,} bytes"
     )
+    return 0
+
+
+def add_trim(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "trim",
+        help="remove the symbols of a bundle that your texts do not need",
+        description="Write a bundle with only the symbols that texts need: their tokens, single "
+        "characters, language tokens and fairseq's own. All other rows of embeddings and output "
+        "projection are removed. The logits of the remaining tokens do not change.",
+    )
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="BUNDLE",
+        help="folder, archive or name; `fairseq-ext bundle` makes one from another model",
+    )
+    parser.add_argument(
+        "--for",
+        dest="texts",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="TEXT",
+        help="raw text of both languages, in files named after them (train.es, train.en.gz)",
+    )
+    options.add_output(parser, "OUT", OUTPUT)
+    parser.set_defaults(run=_trim, makes_folder=True)
+
+
+def _trim(args: argparse.Namespace) -> int:
+    from fairseq_ext import register
+    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.model import find_model
+    from fairseq_ext.utils.error_messages import one_message
+
+    bundle.require_kind(args.output)
+    source = bundle.read(find_model.existing_bundle(args.model, "trimmed"))
+    register()
+    from fairseq_ext.model.trim import trim
+
+    with one_message():
+        trimmed = trim(source, args.texts, args.output)
+    rows = [f"{after:,} of {before:,}" for before, after in trimmed.symbols]
+    shown = (
+        f"{rows[0]} symbols"
+        if trimmed.is_joint
+        else f"{rows[0]} source symbols, {rows[1]} target symbols"
+    )
+    before, after = trimmed.weights
+    print(f"{args.output}: {shown}; weights of {after:,} bytes instead of {before:,}")
+    return 0
+
+
+def add_describe(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "describe",
+        help="check a bundle, and say what is in it and where its bytes are",
+        description="Read and check a bundle; print its architecture, languages, text and "
+        "operations, and its bytes by kind.",
+    )
+    parser.add_argument(
+        "model", type=Path, metavar="BUNDLE", help="folder, archive, or name on the Hub"
+    )
+    options.add_json(parser, "the sizes")
+    parser.set_defaults(run=_describe)
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from fairseq_ext.model import find_model
+    from fairseq_ext.model.describe import as_table, describe
+
+    path = find_model.existing_bundle(args.model, "described")
+    report = describe(path)
+    options.write_json(args.json, report)
+    print(as_table(report))
+    return 0
+
+
+def add_export(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "export",
+        help="turn a bundle into a checkpoint, or into a model for another tool",
+        description="Write a checkpoint that fairseq can train further, generate with and average. "
+        "It has the weights of the bundle: exact in fp32 and bf16; int8 and bits stay rounded. "
+        "With --to, write a model of fairseq's Transformer for CTranslate2 or for Hugging Face's "
+        "transformers instead, with its dictionaries as tokenizer. Its input is the model's own "
+        "tokens, which `fairseq-ext prepare` makes from text.",
+    )
+    parser.add_argument(
+        "model",
+        type=Path,
+        metavar="BUNDLE",
+        help="folder, archive, or name on the Hub; with --to also a checkpoint or the folder of a "
+        "run",
+    )
+    options.add_output(
+        parser, "OUT", "checkpoint to write, without optimizer state; with --to a new folder"
+    )
+    parser.add_argument(
+        "--to", choices=("ctranslate2", "huggingface"), help="tool that will run the model"
+    )
+    parser.set_defaults(run=_export)
+
+
+def _export(args: argparse.Namespace) -> int:
+    if args.to is None:
+        from fairseq_ext.model import find_model
+        from fairseq_ext.model.export import export
+
+        path = find_model.existing_bundle(args.model, "exported")
+        count, exactness = export(path, args.output)
+        print(f"{count} tensors in {args.output}: {exactness}")
+        return 0
+    from fairseq_ext.decoding.loading import data_of, in_run
+
+    path = in_run(args.model)
+    data = data_of(path)
+    from fairseq_ext import register
+
+    register()
+    from fairseq_ext.model.other_tools import export_to
+
+    architecture = export_to(args.to, path, data, args.output)
+    print(f"{args.output}: the {architecture} of {path} for {args.to}")
+    return 0
+
+
+def add_push(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "push",
+        help="put a bundle onto the Hugging Face Hub",
+        description="Put a bundle onto the Hugging Face Hub in one commit, which also deletes "
+        "files that only the previous bundle has. Log in first, with "
+        "`hf auth login` or HF_TOKEN. Then `--path ORG/NAME@COMMIT` translates with it anywhere.",
+    )
+    option = parser.add_argument
+    option("bundle", type=Path, metavar="BUNDLE", help="output of `fairseq-ext bundle`")
+    option("name", metavar="ORG/NAME", help="name on the Hub; created if it does not exist")
+    option("--private", action="store_true", help="hide a new repository from others")
+    option("--message", metavar="TEXT", help="commit message (default: languages and architecture)")
+    parser.set_defaults(run=_push)
+
+
+def _push(args: argparse.Namespace) -> int:
+    from fairseq_ext.model import hub
+
+    commit = hub.push(args.bundle, args.name, private=args.private, message=args.message)
+    print(f"{args.name}@{commit}")
+    return 0
+
+
+def add_models(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "models",
+        help="list the trained models that come with the plugin",
+        description="List the trained models that come with the plugin: languages, architecture "
+        "and size. `translate --model`, `serve` and `demo` take their names.",
+    )
+    options.add_json(parser, "the list")
+    parser.set_defaults(run=_models)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.model import find_model
+
+    rows: list[dict[str, Any]] = []
+    for name in find_model.shipped():
+        model = bundle.read(find_model.SHIPPED / name)
+        size = sum(path.stat().st_size for path in model.folder.iterdir() if path.is_file())
+        rows.append({"name": name, "src": model.src, "tgt": model.tgt})
+        rows[-1] |= {"architecture": model.architecture, "bytes": size}
+    options.write_json(args.json, rows)
+    if not rows:
+        print("none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)")
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        languages = f"{row['src']} → {row['tgt']}"
+        megabytes = f"{row['bytes'] / 1e6:.1f} MB"
+        print(f"{row['name']:<{width}}  {languages}  {megabytes:>8}  {row['architecture']}")
     return 0

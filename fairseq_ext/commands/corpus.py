@@ -1,10 +1,10 @@
-"""``fairseq-ext corpus``: make corpora from published data, Tatoeba, pairs, translation files."""
+"""Subcommands that make a corpus: ``corpus`` from published data, ``prepare`` from own text."""
 
 from __future__ import annotations
 
 from fairseq_ext.commands import options
 from fairseq_ext.corpora.catalogue import CORPORA
-from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS
+from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS, PREPARE
 from fairseq_ext.utils.option_fields import add_options
 
 
@@ -32,3 +32,16 @@ def add(commands: options.Subparsers) -> None:
         subparser = names.add_parser(name, help=command.summary, description=description)
         add_options(subparser, command.options)
         subparser.set_defaults(run=command.run)
+
+
+def add_prepare(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "prepare",
+        help="check your own text and copy it, tokenized if wanted, with text.json",
+        description="Check your own corpus: train, valid and test, each with the languages as "
+        "endings. Copy it, as Moses tokens if wanted, and add text.json, which tells the other "
+        "commands how it was made. `fairseq-ext subwords` comes next.",
+    )
+    add_options(parser, PREPARE.options)
+    parser.set_defaults(run=PREPARE.run)

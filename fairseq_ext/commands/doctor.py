@@ -1,4 +1,4 @@
-"""``fairseq-ext doctor``: say whether this installation works, and what cures it if not.
+"""``fairseq-ext doctor`` and ``user-dir``: whether this installation works, and where it is.
 
 Each check is one line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
 or slow) or ``ERROR`` (training or translating cannot work), with its cure. Versions are read
@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_ext.base.wings import USER_DIR
 from fairseq_ext.commands import options
 from fairseq_ext.plugin import installation
 from fairseq_ext.utils import extras
@@ -282,3 +283,18 @@ def _machine() -> Iterator[Check]:
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     cores = len(os.sched_getaffinity(0))
     yield Check(OK, "CPU", f"{cores} usable cores, OMP_NUM_THREADS {threads}")
+
+
+def add_user_dir(commands: options.Subparsers) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "user-dir",
+        help="print the folder to give to fairseq's --user-dir",
+        description='Usage: fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
+    )
+    parser.set_defaults(run=_user_dir)
+
+
+def _user_dir(_: argparse.Namespace) -> int:
+    print(USER_DIR)
+    return 0
