@@ -333,6 +333,11 @@ class Session:
                     end = translation.line
             before = end
 
+    def translate_part(self, part: Part, out: IO[str], details: IO[str] | None) -> None:
+        """Write the translations of a part of the input."""
+        place = {"first": part.first, "before": part.before}
+        self.write(self.translate(part.read(), str(part.path), **place), out, details)
+
     def translate(
         self, raw: Iterable[bytes], name: str, *, first: int = 1, before: int = 0
     ) -> Iterator[Translation]:
@@ -465,8 +470,7 @@ def translate_parts(request: Request) -> int:
 
             def write(part: Part, *files: Any) -> None:
                 versions.require_unchanged()
-                place = {"first": part.first, "before": part.before}
-                session.write(session.translate(part.read(), str(part.path), **place), *files)
+                session.translate_part(part, *files)
                 versions.require_unchanged()  # before the part appears
                 bar.update(part.lines)
 
