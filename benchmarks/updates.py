@@ -12,11 +12,14 @@ installed one with ``--target``). Ratios are a peer's time over ours. Memory is 
 has had resident, Python and torch themselves included, and how much of it before the first update.
 
 Without ``--data`` the corpus is made up: ``--vocabulary`` words, 25 of them in a sentence.
+``--memory --vocabulary 8000 32000 --tokens 1000 4000`` measures the memory of ``--updates`` alone,
+on made-up corpora, in stock fairseq, with the plugin, and with ``--checkpoint-activations``, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import subprocess
 import sys
@@ -87,6 +90,7 @@ RIVALS = {
     "muse": MODELS["transformer 128"],
     "muse 512": MODELS["transformer 512"],
 }
+RECOMPUTED = "--checkpoint-activations"
 WITHOUT_PLUGIN = ("transformer 128", "transformer 512")
 
 
@@ -172,6 +176,7 @@ def compare(name: str, options: Namespace, before: Path, cells: Cells) -> None:
 
 def made_up(folder: Path, vocabulary: int) -> str:
     """Binarize a corpus of random words, each of which occurs."""
+    folder.mkdir(exist_ok=True)
     words = [f"w{number}" for number in range(vocabulary - 4)]  # fairseq adds four
     draw = random.Random(1)
     sentences = [draw.choices(words, k=25) for _ in range(4_000)]
@@ -187,6 +192,29 @@ def made_up(folder: Path, vocabulary: int) -> str:
     return str(folder / "bin")
 
 
+def memory(options: Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Measure the memory of processes that make some updates, in MiB."""
+    sides = {STOCK: [], OURS: ["--user-dir", str(USER_DIR)]}
+    sides[f"{OURS}, {RECOMPUTED}"] = [*sides[OURS], RECOMPUTED]
+    rows = []
+    for vocabulary in options.vocabulary:
+        data = made_up(folder / str(vocabulary), vocabulary)
+        for name, tokens in itertools.product(options.models, options.tokens):
+            one_size = Namespace(**{**vars(options), "tokens": tokens})
+            for side, flags in sides.items():
+                command = [str(WORKER), data, *training(one_size), *MODELS[name], *flags]
+                process = worker(command, options)
+                start, last = process.ask("0"), process.ask(str(options.updates))
+                process.end()
+                rows.append({"model": name, "vocabulary": vocabulary, "tokens": tokens})
+                rows[-1] |= {"side": side, "mebibytes": last["mebibytes"]}
+                rows[-1] |= {"mebibytes_before_first_update": start["mebibytes"]}
+                rows[-1] |= {"tokens_of_an_update": last["tokens"] / options.updates}
+                rows[-1] |= {"parameters": last["parameters"]}
+                print(rows[-1], flush=True)
+    return rows
+
+
 def draw(ratios: list[dict[str, Any]], output: Path) -> None:
     """Draw the ratio of each model, a panel for each peer."""
     panels: dict[str, dict[str, tuple[float, float, float]]] = {}
@@ -199,10 +227,12 @@ def draw(ratios: list[dict[str, Any]], output: Path) -> None:
 
 def arguments() -> argparse.ArgumentParser:
     parser = bench.parser_with(
-        __doc__, threads=1, device="cpu", repeats=9, warmup=5, tokens=1000, dropout=0.1
+        __doc__,
+        **{"threads": 1, "device": "cpu", "repeats": 9, "warmup": 5, "dropout": 0.1},
+        **{"tokens": [1000], "vocabulary": [32_000]},
     )
     parser.add_argument("--data", help="a binarized corpus with a joint dictionary")
-    parser.add_argument("--vocabulary", type=int, default=32_000, help="of a made-up corpus")
+    parser.add_argument("--memory", action="store_true", help="measure nothing but memory")
     parser.add_argument("--more", action="append", default=[], metavar="FLAG")
     parser.add_argument("--toolkits", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--updates", type=int, default=5, help="of each side in a round")
@@ -214,6 +244,12 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     options = arguments().parse_args()
     bench.begin(options)
+    if options.memory:
+        with tempfile.TemporaryDirectory() as name:
+            rows = memory(options, Path(name))
+        settings = bench.settings(options, ("json", "verbose", "data"))
+        return bench.save(options.json, title="Memory of training", settings=settings, rows=rows)
+    (options.tokens,), (options.vocabulary,) = options.tokens, options.vocabulary
     cells = Cells(f"Whole updates of fairseq-train, {options.threads} thread(s)")
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder, "before")

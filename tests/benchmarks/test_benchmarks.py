@@ -440,8 +440,8 @@ def test_start_of_a_training(tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.long
 def test_memory_of_updates(tmp_path: Path) -> None:
-    words = ["--models", "transformer 128", "--vocabularies", 60, "--tokens", 200, 300]
-    rows = by_script("updates_memory", *words, where=tmp_path / "x.json")[0]["rows"]
+    words = ["--models", "transformer 128", "--vocabulary", 60, "--tokens", 200, 300]
+    rows = by_script("updates", "--memory", *words, where=tmp_path / "x.json")[0]["rows"]
     sides = ["stock", "plugin", "plugin, --checkpoint-activations"]
     assert [(row["tokens"], row["side"]) for row in rows] == [
         (tokens, side) for tokens in (200, 300) for side in sides
