@@ -14,6 +14,11 @@ from omegaconf import II, DictConfig, OmegaConf
 from fairseq_ext.utils.errors import ConfigError
 
 
+def option(default: Any, help: str) -> Any:
+    """Declare a field of a configuration, which becomes an option of fairseq's commands."""
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass
 class ModelConfig(FairseqDataclass):
     """Stock flags that all of our architectures honour, under fairseq's own names.
@@ -21,24 +26,22 @@ class ModelConfig(FairseqDataclass):
     If a model does not list a flag, the command's parser refuses the flag by name.
     """
 
-    dropout: float = field(default=0.1, metadata={"help": "dropout probability"})
-    encoder_embed_dim: int = field(default=256, metadata={"help": "encoder embedding dimension"})
+    dropout: float = option(0.1, "dropout probability")
+    encoder_embed_dim: int = option(256, "encoder embedding dimension")
 
 
 @dataclass
 class TranslationModelConfig(ModelConfig):
     """Stock flags of every architecture that translates."""
 
-    decoder_embed_dim: int = field(default=256, metadata={"help": "decoder embedding dimension"})
-    share_decoder_input_output_embed: bool = field(
-        default=False, metadata={"help": "share decoder input and output embeddings"}
+    decoder_embed_dim: int = option(256, "decoder embedding dimension")
+    share_decoder_input_output_embed: bool = option(
+        False, "share decoder input and output embeddings"
     )
-    share_all_embeddings: bool = field(
-        default=False,
-        metadata={
-            "help": "share encoder, decoder and output embeddings "
-            "(requires one dictionary and equal embedding dimensions)"
-        },
+    share_all_embeddings: bool = option(
+        False,
+        "share encoder, decoder and output embeddings "
+        "(requires one dictionary and equal embedding dimensions)",
     )
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
@@ -48,43 +51,28 @@ class TranslationModelConfig(ModelConfig):
 class EncoderConfig(ModelConfig):
     """Stock flags of an encoder made of Transformer layers."""
 
-    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
-        default="relu", metadata={"help": "activation function of the feed-forward layers"}
+    activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
+        "relu", "activation function of the feed-forward layers"
     )
-    attention_dropout: float = field(
-        default=0.0, metadata={"help": "dropout probability for attention weights"}
+    attention_dropout: float = option(0.0, "dropout probability for attention weights")
+    activation_dropout: float = option(0.0, "dropout probability after the activation function")
+    encoder_embed_dim: int = option(512, "encoder embedding dimension")
+    encoder_ffn_embed_dim: int = option(2048, "size of the encoder's feed-forward layers")
+    encoder_layers: int = option(6, "number of encoder layers")
+    encoder_attention_heads: int = option(8, "attention heads of each encoder layer")
+    encoder_normalize_before: bool = option(
+        False, "apply layer norm before each encoder block (pre-norm)"
     )
-    activation_dropout: float = field(
-        default=0.0, metadata={"help": "dropout probability after the activation function"}
+    encoder_learned_pos: bool = option(
+        False, "learn the encoder's positional embeddings (default: sinusoidal)"
     )
-    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
-    encoder_ffn_embed_dim: int = field(
-        default=2048, metadata={"help": "size of the encoder's feed-forward layers"}
+    no_token_positional_embeddings: bool = option(False, "do not use positional embeddings")
+    layernorm_embedding: bool = option(False, "apply layer norm to the embeddings")
+    no_scale_embedding: bool = option(
+        False, "do not multiply embeddings by the square root of their size"
     )
-    encoder_layers: int = field(default=6, metadata={"help": "number of encoder layers"})
-    encoder_attention_heads: int = field(
-        default=8, metadata={"help": "attention heads of each encoder layer"}
-    )
-    encoder_normalize_before: bool = field(
-        default=False, metadata={"help": "apply layer norm before each encoder block (pre-norm)"}
-    )
-    encoder_learned_pos: bool = field(
-        default=False,
-        metadata={"help": "learn the encoder's positional embeddings (default: sinusoidal)"},
-    )
-    no_token_positional_embeddings: bool = field(
-        default=False, metadata={"help": "do not use positional embeddings"}
-    )
-    layernorm_embedding: bool = field(
-        default=False, metadata={"help": "apply layer norm to the embeddings"}
-    )
-    no_scale_embedding: bool = field(
-        default=False,
-        metadata={"help": "do not multiply embeddings by the square root of their size"},
-    )
-    checkpoint_activations: bool = field(
-        default=False,
-        metadata={"help": "save memory: compute activations again in the backward pass"},
+    checkpoint_activations: bool = option(
+        False, "save memory: compute activations again in the backward pass"
     )
 
 
@@ -92,56 +80,41 @@ class EncoderConfig(ModelConfig):
 class BinaryOptions(FairseqDataclass):
     """Options that choose the parts of a Transformer for :mod:`fairseq_ext.binary` to binarize."""
 
-    binary_weights: str = field(
-        default="",
-        metadata={
-            "help": "products whose weights are binarized: a comma-separated list of qkv, out and "
-            "ffn, or `none`; with `ternary` in the list they become -1, 0 or 1 times their mean "
-            "magnitude, and `ternary` alone stands for all three"
-        },
+    binary_weights: str = option(
+        "",
+        "products whose weights are binarized: a comma-separated list of qkv, out and "
+        "ffn, or `none`; with `ternary` in the list they become -1, 0 or 1 times their mean "
+        "magnitude, and `ternary` alone stands for all three",
     )
-    binary_activations: str = field(
-        default="",
-        metadata={
-            "help": "products whose inputs are binarized: a comma-separated list of qkv, out, ffn, "
-            "qk and score-v, or `none`"
-        },
+    binary_activations: str = option(
+        "",
+        "products whose inputs are binarized: a comma-separated list of qkv, out, ffn, "
+        "qk and score-v, or `none`",
     )
-    binary_score_v: ChoiceEnum(["signed", "unsigned"]) = field(
-        default="signed",
-        metadata={
-            "help": "how score-v binarizes attention weights: all visible positions count equally "
-            "(signed), or only those with at least half of the largest weight (unsigned)"
-        },
+    binary_score_v: ChoiceEnum(["signed", "unsigned"]) = option(
+        "signed",
+        "how score-v binarizes attention weights: all visible positions count equally "
+        "(signed), or only those with at least half of the largest weight (unsigned)",
     )
-    binary_weight_bound: str = field(
-        default="channel",
-        metadata={
-            "help": "bound B of binary weights: the largest magnitude in each output `channel` or "
-            "in the whole `tensor`, or a fixed number; ternary weights have the mean magnitude of "
-            "a channel or of the tensor"
-        },
+    binary_weight_bound: str = option(
+        "channel",
+        "bound B of binary weights: the largest magnitude in each output `channel` or "
+        "in the whole `tensor`, or a fixed number; ternary weights have the mean magnitude of "
+        "a channel or of the tensor",
     )
-    binary_activation_bound: str = field(
-        default="token",
-        metadata={
-            "help": "bound B of binary inputs: the largest magnitude of each `token`, or a fixed "
-            "number"
-        },
+    binary_activation_bound: str = option(
+        "token",
+        "bound B of binary inputs: the largest magnitude of each `token`, or a fixed number",
     )
-    binary_gradient: ChoiceEnum(["code", "paper"]) = field(
-        default="code",
-        metadata={
-            "help": "largest magnitude whose gradient passes: (1 - 2^-7) B, as in the paper's "
-            "code, or B, as the paper prints"
-        },
+    binary_gradient: ChoiceEnum(["code", "paper"]) = option(
+        "code",
+        "largest magnitude whose gradient passes: (1 - 2^-7) B, as in the paper's "
+        "code, or B, as the paper prints",
     )
-    stage_updates: str = field(
-        default="",
-        metadata={
-            "help": "number of updates of each stage: float, binary weights, binary weights and "
-            "activations (such as 50000,88339,88339; default: binary from the start)"
-        },
+    stage_updates: str = option(
+        "",
+        "number of updates of each stage: float, binary weights, binary weights and "
+        "activations (such as 50000,88339,88339; default: binary from the start)",
     )
 
 
@@ -149,20 +122,15 @@ class BinaryOptions(FairseqDataclass):
 class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOptions):
     """Stock flags of Transformer architectures that translate, and the options of binarization."""
 
-    decoder_embed_dim: int = field(default=512, metadata={"help": "decoder embedding dimension"})
-    decoder_ffn_embed_dim: int = field(
-        default=2048, metadata={"help": "size of the decoder's feed-forward layers"}
+    decoder_embed_dim: int = option(512, "decoder embedding dimension")
+    decoder_ffn_embed_dim: int = option(2048, "size of the decoder's feed-forward layers")
+    decoder_layers: int = option(6, "number of decoder layers")
+    decoder_attention_heads: int = option(8, "attention heads of each decoder layer")
+    decoder_normalize_before: bool = option(
+        False, "apply layer norm before each decoder block (pre-norm)"
     )
-    decoder_layers: int = field(default=6, metadata={"help": "number of decoder layers"})
-    decoder_attention_heads: int = field(
-        default=8, metadata={"help": "attention heads of each decoder layer"}
-    )
-    decoder_normalize_before: bool = field(
-        default=False, metadata={"help": "apply layer norm before each decoder block (pre-norm)"}
-    )
-    decoder_learned_pos: bool = field(
-        default=False,
-        metadata={"help": "learn the decoder's positional embeddings (default: sinusoidal)"},
+    decoder_learned_pos: bool = option(
+        False, "learn the decoder's positional embeddings (default: sinusoidal)"
     )
 
 

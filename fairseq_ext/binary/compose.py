@@ -120,43 +120,28 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
         )
     if selection.activations & {"qk", "score-v"}:
         _require_own_products(model)
-    exchanged = {
-        p for module in list(model.modules()) for p in _exchange_layers(module, cfg, selection)
-    }
-    _require_found(
-        model, (selection.weights | selection.activations) & set(switches.LAYERS) - exchanged
-    )
+    selected, exchanged = selection.weights | selection.activations, set()
     for module in list(model.modules()):
-        _exchange_attentions(module, cfg, selection)
-    model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))
-
-
-def _require_found(model: nn.Module, missing: set[str]) -> None:
-    if missing:
+        for name, child in list(module.named_children()):
+            product = LAYER_NAMES.get(name)
+            if isinstance(child, nn.Linear) and product in selected:
+                options = layer_options(cfg, selection, product)
+                setattr(module, name, BinaryLinear.of(child, **options))
+                exchanged.add(product)
+        if "qkv" in selection.activations and hasattr(module, "compress_first"):
+            module.compress_first = False  # mixing first would binarize the mixtures
+    if missing := selected & set(switches.LAYERS) - exchanged:
         raise ConfigError(
             "`--binary-weights` and `--binary-activations` must name products of the architecture, "
             f"but {type(model).__name__} has no layer of {','.join(sorted(missing))}. They change "
             f"{', '.join(models.models_with('binary_weights'))}."
         )
-
-
-def _exchange_layers(module: nn.Module, cfg: Any, selection: switches.Switches) -> Iterator[str]:
-    """Replace the layers of a module that belong to chosen products; yield these products."""
-    for name, child in list(module.named_children()):
-        product = LAYER_NAMES.get(name)
-        if isinstance(child, nn.Linear) and product in selection.weights | selection.activations:
-            options = layer_options(cfg, selection, product)
-            setattr(module, name, BinaryLinear.of(child, **options))
-            yield product
-    if "qkv" in selection.activations and hasattr(module, "compress_first"):
-        module.compress_first = False  # mixing first would binarize the mixtures
-
-
-def _exchange_attentions(module: nn.Module, cfg: Any, selection: switches.Switches) -> None:
-    for name, child in list(module.named_children()):
-        if type(child) is MultiheadAttention:  # its fast path would read float weights
-            attention = BinaryAttention.of(child, **attention_options(cfg, selection))
-            setattr(module, name, attention)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is MultiheadAttention:  # its fast path would read float weights
+                options = attention_options(cfg, selection)
+                setattr(module, name, BinaryAttention.of(child, **options))
+    model.binary_stage = stages.Stage(staged_layers(model), stages_of(cfg, selection))
 
 
 def _require_own_products(model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_ext.base.configuration import option
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.training import chunked_output, loss
 from fairseq_ext.training.loss import OutputLayer
@@ -26,22 +27,18 @@ from fairseq_ext.utils.errors import ConfigError
 class DistillationConfig(FairseqDataclass):
     """Options of the criterion ``distillation``."""
 
-    teacher: str = field(
-        default="",
-        metadata={"help": "checkpoint of the teacher: any architecture with the same dictionaries"},
+    teacher: str = option(
+        "", "checkpoint of the teacher: any architecture with the same dictionaries"
     )
-    temperature: float = field(
-        default=1.0,
-        metadata={
-            "help": "number that divides the logits of teacher and student; the loss is multiplied "
-            "by its square, so that gradients keep their size"
-        },
+    temperature: float = option(
+        1.0,
+        "number that divides the logits of teacher and student; the loss is multiplied "
+        "by its square, so that gradients keep their size",
     )
-    teacher_weight: float = field(
-        default=1.0,
-        metadata={"help": "weight of the teacher in the loss; the references get the rest of 1"},
+    teacher_weight: float = option(
+        1.0, "weight of the teacher in the loss; the references get the rest of 1"
     )
-    report_accuracy: bool = field(default=False, metadata={"help": "report accuracy metric"})
+    report_accuracy: bool = option(False, "report accuracy metric")
     sentence_avg: bool = II("optimization.sentence_avg")
 
 

@@ -7,7 +7,7 @@ else is fairseq's own, including the flags.
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
@@ -15,6 +15,7 @@ from fairseq.modules import FairseqDropout, MultiheadAttention
 from torch import nn
 
 from fairseq_ext.base import configuration, models
+from fairseq_ext.base.configuration import option
 from fairseq_ext.binary import compose, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
@@ -28,45 +29,29 @@ NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 
 class BmtConfig(configuration.TransformerModelConfig):
     """Options of ``bmt``; the defaults are those of the paper's scaling-law study."""
 
-    encoder_embed_dim: int = field(default=512, metadata={"help": "encoder embedding dimension"})
-    attention_dropout: float = field(
-        default=0.1, metadata={"help": "dropout probability for attention weights"}
+    encoder_embed_dim: int = option(512, "encoder embedding dimension")
+    attention_dropout: float = option(0.1, "dropout probability for attention weights")
+    activation_dropout: float = option(0.1, "dropout probability after the activation function")
+    bmt_preset: ChoiceEnum(list(switches.PRESETS)) = option(
+        "bmt-1",
+        "row of the paper's Table 1: the products to binarize, with their layer norms "
+        "and shortcuts; other options override parts of it",
     )
-    activation_dropout: float = field(
-        default=0.1, metadata={"help": "dropout probability after the activation function"}
+    bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = option(
+        "preset",
+        "operation after each product of the feed-forward network: layer norm, 1/s or none",
     )
-    bmt_preset: ChoiceEnum(list(switches.PRESETS)) = field(
-        default="bmt-1",
-        metadata={
-            "help": "row of the paper's Table 1: the products to binarize, with their layer norms "
-            "and shortcuts; other options override parts of it"
-        },
+    bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = option(
+        "preset", "output of the attention: LN(A W) + A, LN(A W), A W / s, or A W"
     )
-    bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = field(
-        default="preset",
-        metadata={
-            "help": "operation after each product of the feed-forward network: layer norm, 1/s or "
-            "none"
-        },
+    binarizer: ChoiceEnum(["preset", *KINDS]) = option(
+        "preset", "values of binary numbers: ±B/2, or XNOR-Net's sign times mean"
     )
-    bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = field(
-        default="preset",
-        metadata={"help": "output of the attention: LN(A W) + A, LN(A W), A W / s, or A W"},
-    )
-    binarizer: ChoiceEnum(["preset", *KINDS]) = field(
-        default="preset",
-        metadata={"help": "values of binary numbers: ±B/2, or XNOR-Net's sign times mean"},
-    )
-    bmt_scale: float = field(
-        default=64.0,
-        metadata={"help": "scaling factor s that divides products of two binary operands"},
-    )
-    dropout_before_binarization: bool = field(
-        default=False,
-        metadata={
-            "help": "apply dropout to hidden units before binarizing them, as the paper's code "
-            "does, so that dropped units become +B/2; otherwise they count as 0"
-        },
+    bmt_scale: float = option(64.0, "scaling factor s that divides products of two binary operands")
+    dropout_before_binarization: bool = option(
+        False,
+        "apply dropout to hidden units before binarizing them, as the paper's code "
+        "does, so that dropped units become +B/2; otherwise they count as 0",
     )
 
 

@@ -3,7 +3,7 @@
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from fairseq.dataclass import FairseqDataclass
@@ -11,6 +11,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from fairseq_ext.base.configuration import option
 from fairseq_ext.binary import stages
 from fairseq_ext.utils.errors import ConfigError
 
@@ -19,19 +20,16 @@ from fairseq_ext.utils.errors import ConfigError
 class StagedCosineConfig(FairseqDataclass):
     """Options of ``staged_cosine``."""
 
-    stage_updates: str = field(
-        default="",
-        metadata={
-            "help": "number of updates of each stage: float, binary weights, binary weights and "
-            "activations (such as 50000,88339,88339; default: one stage of --max-update)"
-        },
+    stage_updates: str = option(
+        "",
+        "number of updates of each stage: float, binary weights, binary weights and "
+        "activations (such as 50000,88339,88339; default: one stage of --max-update)",
     )
-    warmup_updates: int = field(
-        default=0,
-        metadata={"help": "number of updates at the start of each stage in which the rate rises"},
+    warmup_updates: int = option(
+        0, "number of updates at the start of each stage in which the rate rises"
     )
-    lr: list[float] = field(default=II("optimization.lr"))
-    max_update: int = field(default=II("optimization.max_update"))
+    lr: list[float] = II("optimization.lr")  # noqa: RUF009
+    max_update: int = II("optimization.max_update")
 
 
 def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: list[float]) -> float:

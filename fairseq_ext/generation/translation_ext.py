@@ -9,7 +9,7 @@ languages: symbols of the languages around sources and targets.
 """
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import Tensor
 
+from fairseq_ext.base.configuration import option
 from fairseq_ext.generation import generators
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError
@@ -38,66 +39,48 @@ from fairseq_ext.utils.errors import ConfigError
 class TranslationExtConfig(TranslationConfig):
     """The options of ``translation`` and the additional ones of this task."""
 
-    truncate_target: bool = field(
-        default=False,
-        metadata={
-            "help": "cut targets to --max-target-positions tokens, </s> included, in every split, "
-            "like --truncate-source; by default, training leaves longer sentences out. References "
-            "that fairseq-generate prints are cut too"
-        },
+    truncate_target: bool = option(
+        False,
+        "cut targets to --max-target-positions tokens, </s> included, in every split, "
+        "like --truncate-source; by default, training leaves longer sentences out. References "
+        "that fairseq-generate prints are cut too",
     )
-    source_bos: bool = field(
-        default=False,
-        metadata={
-            "help": "begin every source with <s>, which counts within --max-source-positions and "
-            "is position 0 in --print-alignment. A model trained with it always needs it"
-        },
+    source_bos: bool = option(
+        False,
+        "begin every source with <s>, which counts within --max-source-positions and "
+        "is position 0 in --print-alignment. A model trained with it always needs it",
     )
-    random_batches: bool = field(
-        default=False,
-        metadata={
-            "help": "draw the training batches at random in every epoch, instead of from sentences "
-            "of about equal length; each batch is padded to its longest sentence. Without "
-            "--max-tokens, all batches of an epoch but one have exactly --batch-size sentences"
-        },
+    random_batches: bool = option(
+        False,
+        "draw the training batches at random in every epoch, instead of from sentences "
+        "of about equal length; each batch is padded to its longest sentence. Without "
+        "--max-tokens, all batches of an epoch but one have exactly --batch-size sentences",
     )
-    source_prefix: str = field(
-        default="",
-        metadata={
-            "help": "symbol of the dictionary that precedes every source, such as the language "
-            "token __en__ of models of many languages"
-        },
+    source_prefix: str = option(
+        "",
+        "symbol of the dictionary that precedes every source, such as the language "
+        "token __en__ of models of many languages",
     )
-    source_suffix: str = field(
-        default="", metadata={"help": "symbol of the dictionary that follows the </s> of a source"}
+    source_suffix: str = option("", "symbol of the dictionary that follows the </s> of a source")
+    target_prefix: str = option(
+        "",
+        "symbol of the dictionary that begins every target, after the start symbol; "
+        "generation forces it, and removes it from translations",
     )
-    target_prefix: str = field(
-        default="",
-        metadata={
-            "help": "symbol of the dictionary that begins every target, after the start symbol; "
-            "generation forces it, and removes it from translations"
-        },
+    target_suffix: str = option(
+        "",
+        "symbol of the dictionary that follows the </s> of a target; it ends "
+        "translations and is also their start symbol, as in mBART",
     )
-    target_suffix: str = field(
-        default="",
-        metadata={
-            "help": "symbol of the dictionary that follows the </s> of a target; it ends "
-            "translations and is also their start symbol, as in mBART"
-        },
+    epsilon_sampling: float = option(
+        0.0,
+        "when generating with --sampling, draw only among tokens whose probability "
+        "(after --temperature) is at least this, or the most probable one where none is; 0: off",
     )
-    epsilon_sampling: float = field(
-        default=0.0,
-        metadata={
-            "help": "when generating with --sampling, draw only among tokens whose probability "
-            "(after --temperature) is at least this, or the most probable one where none is; 0: off"
-        },
-    )
-    gnmt_lenpen: float = field(
-        default=0.0,
-        metadata={
-            "help": "when generating, divide scores by GNMT's ((5 + length) / 6) ** X, length in "
-            "tokens with </s>, instead of --lenpen's length ** X; 0: off"
-        },
+    gnmt_lenpen: float = option(
+        0.0,
+        "when generating, divide scores by GNMT's ((5 + length) / 6) ** X, length in "
+        "tokens with </s>, instead of --lenpen's length ** X; 0: off",
     )
 
 

@@ -6,7 +6,7 @@ This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
 from argparse import ArgumentParser
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
+from fairseq_ext.base.configuration import option
 from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.gru.attention import ATTENTION_TYPES
 from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
@@ -35,30 +36,23 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 class GRUAttentionConfig(configuration.TranslationModelConfig):
     """Options of ``gru_attention``; the default sizes are the paper's, except for embeddings."""
 
-    encoder_hidden_size: int = field(
-        default=256, metadata={"help": "size of the encoder's GRU in each of its two directions"}
+    encoder_hidden_size: int = option(
+        256, "size of the encoder's GRU in each of its two directions"
     )
-    decoder_hidden_size: int = field(default=256, metadata={"help": "size of the decoder's GRU"})
-    attention_dim: int = field(
-        default=256, metadata={"help": "size of the hidden layer of --attention-type mlp"}
+    decoder_hidden_size: int = option(256, "size of the decoder's GRU")
+    attention_dim: int = option(256, "size of the hidden layer of --attention-type mlp")
+    attention_type: ChoiceEnum(list(ATTENTION_TYPES)) = option(
+        "mlp",
+        "score of decoder state s and annotation h: v tanh(W [s; h] + b) (mlp), s W h "
+        "(general), or s h (dot; --decoder-hidden-size must be twice --encoder-hidden-size)",
     )
-    attention_type: ChoiceEnum(list(ATTENTION_TYPES)) = field(
-        default="mlp",
-        metadata={
-            "help": "score of decoder state s and annotation h: v tanh(W [s; h] + b) (mlp), s W h "
-            "(general), or s h (dot; --decoder-hidden-size must be twice --encoder-hidden-size)"
-        },
+    decoder_order: ChoiceEnum(["bahdanau", "luong"]) = option(
+        "bahdanau",
+        "bahdanau: attend with the state before the GRU step, which reads the context; "
+        "luong: attend with the state after it, and the next step reads the attentional vector",
     )
-    decoder_order: ChoiceEnum(["bahdanau", "luong"]) = field(
-        default="bahdanau",
-        metadata={
-            "help": "bahdanau: attend with the state before the GRU step, which reads the context; "
-            "luong: attend with the state after it, and the next step reads the attentional vector"
-        },
-    )
-    no_input_feeding: bool = field(
-        default=False,
-        metadata={"help": "let the decoder's GRU read the word only; trains much faster"},
+    no_input_feeding: bool = option(
+        False, "let the decoder's GRU read the word only; trains much faster"
     )
 
 

@@ -14,7 +14,7 @@ sentence_prediction --num-classes N --arch linformer_encoder``.
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
+from fairseq_ext.base.configuration import option
 from fairseq_ext.linformer.model import (
     EncoderOut,
     LinformerEncoder,
@@ -46,18 +47,14 @@ POOLINGS = ("mean", "bos")
 class ClassifierOptions(FairseqDataclass):
     """The options of a sentence classifier, except those of its encoder."""
 
-    pooling: ChoiceEnum(POOLINGS) = field(
-        default="mean",
-        metadata={
-            "help": "vector that the classification head reads: the mean over the sentence's "
-            "tokens, or its first token (<s> with `--init-token 0`)"
-        },
+    pooling: ChoiceEnum(POOLINGS) = option(
+        "mean",
+        "vector that the classification head reads: the mean over the sentence's "
+        "tokens, or its first token (<s> with `--init-token 0`)",
     )
-    pooler_dropout: float = field(
-        default=0.0, metadata={"help": "dropout probability in the classification head"}
-    )
-    pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = field(
-        default="tanh", metadata={"help": "activation function of the classification head"}
+    pooler_dropout: float = option(0.0, "dropout probability in the classification head")
+    pooler_activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
+        "tanh", "activation function of the classification head"
     )
     max_positions: int = II("task.max_positions")  # the name under which the task sets it
 

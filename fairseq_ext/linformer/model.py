@@ -7,7 +7,7 @@ A Linformer is fairseq's Transformer in which the attentions over the source are
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fairseq.data import Dictionary
@@ -21,6 +21,7 @@ from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
+from fairseq_ext.base.configuration import option
 from fairseq_ext.base.padding import (
     gather_columns,
     keep_sentences,
@@ -39,44 +40,31 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 class LinformerOptions(FairseqDataclass):
     """The options that a Linformer has in addition to a Transformer's."""
 
-    linformer_k: str = field(
-        default="32",
-        metadata={
-            "help": "number of slots into which the tokens of a source are mixed; or a "
-            "comma-separated list of numbers, for the encoder layers (decoder layers use the same) "
-            "or for all encoder and decoder layers"
-        },
+    linformer_k: str = option(
+        "32",
+        "number of slots into which the tokens of a source are mixed; or a "
+        "comma-separated list of numbers, for the encoder layers (decoder layers use the same) "
+        "or for all encoder and decoder layers",
     )
-    linformer_max_len: int = field(
-        default=256, metadata={"help": "length of the longest source, in tokens with </s>"}
+    linformer_max_len: int = option(256, "length of the longest source, in tokens with </s>")
+    linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = option(
+        "headwise",
+        "sharing of the projections E (keys) and F (values): two for each layer "
+        "(headwise), one for each layer with E = F (key-value), or one for all layers "
+        "(layerwise); heads always share them",
     )
-    linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = field(
-        default="headwise",
-        metadata={
-            "help": "sharing of the projections E (keys) and F (values): two for each layer "
-            "(headwise), one for each layer with E = F (key-value), or one for all layers "
-            "(layerwise); heads always share them"
-        },
+    linformer_projection: ChoiceEnum(projection.KINDS) = option(
+        "learned",
+        "kind of E and F: learned matrices; the mean over max-len / k neighbours; or a "
+        "learned convolution with this number as kernel and stride",
     )
-    linformer_projection: ChoiceEnum(projection.KINDS) = field(
-        default="learned",
-        metadata={
-            "help": "kind of E and F: learned matrices; the mean over max-len / k neighbours; or a "
-            "learned convolution with this number as kernel and stride"
-        },
+    linformer_init: ChoiceEnum(projection.INITS) = option(
+        "identity",
+        "start of learned E and F: token j goes to slot j mod k with weight "
+        "1/(1 + j // k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)",
     )
-    linformer_init: ChoiceEnum(projection.INITS) = field(
-        default="identity",
-        metadata={
-            "help": "start of learned E and F: token j goes to slot j mod k with weight "
-            "1/(1 + j // k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)"
-        },
-    )
-    linformer_scale: ChoiceEnum(attention.SCALES) = field(
-        default="head-dim",
-        metadata={
-            "help": "divide scores by the square root of this size (the paper prints model-dim)"
-        },
+    linformer_scale: ChoiceEnum(attention.SCALES) = option(
+        "head-dim", "divide scores by the square root of this size (the paper prints model-dim)"
     )
 
 

@@ -5,7 +5,7 @@ Encoder and decoder are fairseq's Transformer with the same flags but other laye
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
@@ -13,6 +13,7 @@ from fairseq.models.transformer import TransformerConfig
 from torch import nn
 
 from fairseq_ext.base import configuration, models
+from fairseq_ext.base.configuration import option
 from fairseq_ext.muse.encoder_decoder import MuseDecoder, MuseEncoder
 
 
@@ -20,57 +21,37 @@ from fairseq_ext.muse.encoder_decoder import MuseDecoder, MuseEncoder
 class MuseConfig(configuration.TransformerModelConfig):
     """Options of ``muse``; the defaults are the paper's MUSE-base."""
 
-    encoder_embed_dim: int = field(default=384, metadata={"help": "encoder embedding dimension"})
-    encoder_ffn_embed_dim: int = field(
-        default=768, metadata={"help": "size of the encoder's feed-forward layers"}
+    encoder_embed_dim: int = option(384, "encoder embedding dimension")
+    encoder_ffn_embed_dim: int = option(768, "size of the encoder's feed-forward layers")
+    encoder_layers: int = option(12, "number of encoder layers")
+    encoder_attention_heads: int = option(4, "attention heads, and kernels, of each encoder layer")
+    decoder_embed_dim: int = option(384, "decoder embedding dimension")
+    decoder_ffn_embed_dim: int = option(768, "size of the decoder's feed-forward layers")
+    decoder_layers: int = option(12, "number of decoder layers")
+    decoder_attention_heads: int = option(4, "attention heads, and kernels, of each decoder layer")
+    muse_kernels: str = option(
+        "3,15",
+        "kernel sizes of the convolutions: one size, or several with commas, whose "
+        "outputs are gated (3,15); with slashes, sizes for groups of layers from the lowest to "
+        "the highest (3/7/15/31); `none` for MUSE-simple",
     )
-    encoder_layers: int = field(default=12, metadata={"help": "number of encoder layers"})
-    encoder_attention_heads: int = field(
-        default=4, metadata={"help": "attention heads, and kernels, of each encoder layer"}
+    muse_convolution: ChoiceEnum(["dynamic", "ordinary"]) = option(
+        "dynamic",
+        "dynamic: convolve the values of the attention with kernels predicted from "
+        "them; ordinary: convolve the layer's input with a fixed kernel over all channels",
     )
-    decoder_embed_dim: int = field(default=384, metadata={"help": "decoder embedding dimension"})
-    decoder_ffn_embed_dim: int = field(
-        default=768, metadata={"help": "size of the decoder's feed-forward layers"}
+    muse_separate_projection: bool = option(
+        False, "project values for the convolution alone (default: it uses those of attention)"
     )
-    decoder_layers: int = field(default=12, metadata={"help": "number of decoder layers"})
-    decoder_attention_heads: int = field(
-        default=4, metadata={"help": "attention heads, and kernels, of each decoder layer"}
+    weight_dropout: float = option(0.1, "dropout probability for the convolution's kernels")
+    input_dropout: float = option(
+        0.0, "dropout probability for the input of self-attention and convolution"
     )
-    muse_kernels: str = field(
-        default="3,15",
-        metadata={
-            "help": "kernel sizes of the convolutions: one size, or several with commas, whose "
-            "outputs are gated (3,15); with slashes, sizes for groups of layers from the lowest to "
-            "the highest (3/7/15/31); `none` for MUSE-simple"
-        },
-    )
-    muse_convolution: ChoiceEnum(["dynamic", "ordinary"]) = field(
-        default="dynamic",
-        metadata={
-            "help": "dynamic: convolve the values of the attention with kernels predicted from "
-            "them; ordinary: convolve the layer's input with a fixed kernel over all channels"
-        },
-    )
-    muse_separate_projection: bool = field(
-        default=False,
-        metadata={
-            "help": "project values for the convolution alone (default: it uses those of attention)"
-        },
-    )
-    weight_dropout: float = field(
-        default=0.1, metadata={"help": "dropout probability for the convolution's kernels"}
-    )
-    input_dropout: float = field(
-        default=0.0,
-        metadata={"help": "dropout probability for the input of self-attention and convolution"},
-    )
-    muse_fused: bool = field(
-        default=False,
-        metadata={
-            "help": "fuse the matrices of all branches into two for each layer (the paper's W_Enc "
-            "and W_Dec): same function, faster translation. Checkpoints can be loaded either way: "
-            "--model-overrides \"{'muse_fused': True}\""
-        },
+    muse_fused: bool = option(
+        False,
+        "fuse the matrices of all branches into two for each layer (the paper's W_Enc "
+        "and W_Dec): same function, faster translation. Checkpoints can be loaded either way: "
+        "--model-overrides \"{'muse_fused': True}\"",
     )
 
 
