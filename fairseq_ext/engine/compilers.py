@@ -103,7 +103,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Return the entry of the module's nearest class, whose methods it must not override."""
+    """Look up a module's nearest class in a table; refuse a module that overrides its methods."""
     for kind in type(module).__mro__:
         if kind in table:
             require_methods(module, kind, methods)
@@ -175,7 +175,7 @@ def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None
 
 
 def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile ``x W^T + b`` of any kind of layer; ``how``: see :meth:`Writer.linear`."""
+    """Compile a linear layer of any kind, ``x W^T + b``; for ``how`` see :meth:`Writer.linear`."""
     return found(PRODUCTS, layer)(layer, x, program, **how)
 
 
@@ -185,7 +185,7 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> C
 
 
 def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers that read the same input; if all are torch's, as one product."""
+    """Compile linear layers with the same input, as one product if all of them are torch's."""
     if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -313,7 +313,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + softmax(Q K^T / √D) V W_O + b``, over the source if there is one."""
+    """Compile ``added + softmax(Q K^T / √D) V W_O + b``, over ``source`` or else over ``x``."""
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
         q, k, v = joined([layer.q_proj, layer.k_proj, layer.v_proj], x, program)

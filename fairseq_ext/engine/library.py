@@ -137,7 +137,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Yield slices of sentences whose listed rows of the output layer fit into one copy."""
+        """Cut sentences into slices whose shortlisted rows of the output layer fit into one copy."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:
@@ -319,7 +319,7 @@ def check_constraints(
     rules: Rules,
     machine: Machine,
 ) -> None:
-    """Refuse constraints that no translation can have; see :meth:`Worker.translate`."""
+    """Refuse constraints that no translation can meet; see :meth:`Worker.translate`."""
     if rules.sampling:
         raise ConfigError("`--constraints` does not go with `--sampling`.")
     program, size = machine.program, machine.target_vocabulary

@@ -140,7 +140,7 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix ``W [N, K]`` of a product or an embedding, or a plain table or vector.
+    """A weight: the matrix ``W [N, K]`` of a product or an embedding, or a table or vector.
 
     Attributes:
         values: fp32; or int8, in ``units`` of the rows.
@@ -177,7 +177,7 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """A matrix ``W [N, K]`` of a product: signs, ``±1`` or 0, times a level for each output.
+    """A weight ``W [N, K]`` of a product, as signs, ``±1`` or 0, and a level for each output.
 
     Attributes:
         values: bits ``[N, at least K / 8]``, uint8, from the lowest bit of a byte; 0 is minus.
@@ -216,7 +216,7 @@ def pack_bits(weight: np.ndarray) -> np.ndarray:
 
 
 class Output(NamedTuple):
-    """An output layer: the columns it reads, and the indices of its matrix and bias or -1."""
+    """An output layer: the columns it reads, and the indices of its matrix and bias (-1: no bias)."""
 
     result: Columns
     weight: int
@@ -266,7 +266,7 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
     """Join the programs of several models with the same target symbols into an ensemble.
 
-    ``weights`` are the numbers of their weights, if these are kept outside of ``matrices``.
+    ``weights`` says how many weights each has, if these are kept outside of ``matrices``.
     """
     first, *rest = programs
     if not rest:

@@ -112,7 +112,7 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return a matrix, or rows of matrices, in int8 with units if stored so, else None."""
+        """Return a matrix, or stacked ones, in int8 with units; None if stored otherwise."""
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
         if not all(isinstance(name, str) for name in names):

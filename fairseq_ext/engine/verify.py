@@ -223,7 +223,7 @@ class _Verifier:
             self.plain(number, size)
 
     def cache(self, number: int) -> None:
-        """Note that an operation has this memory of past steps."""
+        """Record the memory of past steps that an operation uses."""
         if self.decoding:
             self.caches.append(number)
 

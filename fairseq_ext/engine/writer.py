@@ -1,4 +1,4 @@
-"""Write a program with a method for each operation.
+"""Build programs, with one method for each operation.
 
 A method adds its operation to the encoder or the decoder, depending on the rows of its result, and
 returns the columns ``[rows, width]`` of the result.
@@ -72,7 +72,7 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return the recipe of an array; a constant is its own recipe."""
+        """Return the recipe that computes an array, or the array itself if it is a constant."""
         if id(array) in self._recipes:
             return self._recipes[id(array)][1]
         self._recipes[id(array)] = array, array  # kept, so that its id stays unique
@@ -255,8 +255,8 @@ class Writer(Program):
     ) -> Columns:
         """Convolve with a dynamic kernel for each position and head.
 
-        ``logits`` of the taps are by head, kernel and tap; each kernel has its softmax. ``kernels``
-        are ``[n, 2]``, taps and share of each.
+        ``logits`` are sorted by head, kernel and tap; each kernel has its own softmax. ``kernels``
+        ``[n, 2]`` hold the number of taps and the share of each kernel.
         """
         out = self.like(values) if out is None else out
         weights = (self.matrix(kernels, plain=True),)
@@ -264,7 +264,7 @@ class Writer(Program):
         return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
 
     def taps(self, x: Columns, count: int) -> Columns:
-        """Put side by side, for each row, the rows that a kernel of ``count`` taps reads there."""
+        """Join, in each row, the ``count`` rows that the taps of a kernel read there."""
         out = self.like(x, count * x.width)
         return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
 
@@ -297,7 +297,7 @@ class Writer(Program):
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
     def recall(self, x: Columns, initial: Columns = NOTHING, out: Columns | None = None) -> Columns:
-        """Return ``x`` of the step before; at the first step, ``initial`` or zeros."""
+        """Return the previous step's ``x``; at the first step, ``initial`` or zeros."""
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
 

@@ -131,7 +131,7 @@ def empty(state: dict[str, Tensor]) -> None:
 
 
 def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
-    """Copy smaller tensors into the first places of the state's tensors with their names."""
+    """Copy smaller tensors into the beginning of the state's tensors of the same names."""
     for name, part in parts.items():
         state[name][tuple(map(slice, part.shape))].copy_(part)
 

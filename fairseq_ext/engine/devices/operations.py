@@ -187,7 +187,7 @@ class Frame:
 
     @cached_property
     def own_past(self) -> Tensor:
-        """A mask of each hypothesis and its ancestors at all steps: ``[B, W, T W]``.
+        """The rows of each hypothesis and its ancestors at all steps, as a mask ``[B, W, T W]``.
 
         With this mask, a sentence's hypotheses attend over all rows it ever had in one product
         that reads each key once, and nothing is ever reordered.
@@ -376,7 +376,7 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``, of which those that are no pads are ``real``.
+    """Run the encoder over ``tokens [B, S]``; ``real`` is true for those that are not pads.
 
     Return all registers that it writes.
     """

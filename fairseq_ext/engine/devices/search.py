@@ -51,7 +51,7 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def lines_of(line: Tensor, rows: Tensor) -> Tensor:
-    """Return the lines ``[B, n, T]`` of some rows ``[B, n]`` of each sentence."""
+    """Return the rows ``[B, n, T]`` that some rows ``[B, n]`` of each sentence descend from."""
     return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
 
 
@@ -92,7 +92,7 @@ def ranked(
 
 
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
-    """Forbid tokens that would repeat ``size`` tokens in order; the start symbol does not count."""
+    """Forbid tokens that would repeat an n-gram of ``size`` tokens; ignore the start symbol."""
     step, line = state["step"], state["line"]
     words = state["tokens"].transpose(1, 2).gather(1, line)  # each hypothesis's words [B, W, T]
     ends = torch.arange(words.size(2), device=words.device)
