@@ -137,7 +137,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Cut sentences into slices whose shortlisted rows of the output layer fit into one copy."""
+        """Cut sentences into slices whose listed rows of the output layer fit into one copy."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:

@@ -216,7 +216,7 @@ def pack_bits(weight: np.ndarray) -> np.ndarray:
 
 
 class Output(NamedTuple):
-    """An output layer: the columns it reads, and the indices of its matrix and bias (-1: no bias)."""
+    """An output layer: the columns it reads, and the indices of its matrix and bias (-1: none)."""
 
     result: Columns
     weight: int
