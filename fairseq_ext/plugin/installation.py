@@ -26,7 +26,7 @@ def fairseq_distributions() -> list[str]:
 
 
 def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
-    """Return whether a distribution's list of packages, or else of files, has fairseq."""
+    """Return whether fairseq is in a distribution's list of packages or, without one, of files."""
     packages = (distribution.read_text("top_level.txt") or "").split()
     if packages:
         return "fairseq" in packages

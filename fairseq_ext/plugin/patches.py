@@ -91,7 +91,7 @@ def apply() -> None:
 
 
 def complete(module: str) -> None:
-    """Patch the module of a command that was imported after the patches were applied."""
+    """Apply the patches to a command's module that was imported after :func:`apply`."""
     for patch in PATCHES:
         if patch.name in _active:
             table.apply(patch, f"{module}:")

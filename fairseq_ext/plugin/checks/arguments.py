@@ -2,7 +2,7 @@
 
 fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
 fairseq-preprocess `--fp16`. Other options are read only beside another one, or by some tasks.
-:func:`ignored`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` tell the three kinds.
+:func:`ignored`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` list the three kinds.
 ``tests/commands/test_option_effects.py`` takes every option from the parsers, and compares runs
 with and without it.
 """
@@ -221,7 +221,7 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
 
 @functools.cache
 def ignored(command: str) -> frozenset[str]:
-    """Return the options that a command accepts and never reads, by the names of their values."""
+    """Return the attribute names of the options that a command accepts but never reads."""
     from fairseq.dataclass import configs
 
     common = set(configs.CommonConfig.__dataclass_fields__) - {"_name"}
@@ -260,7 +260,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
-    """Return the options among ``words``, even abbreviated ones, by the attributes they set."""
+    """Map the attribute that each option in ``words`` sets to the option, even if abbreviated."""
     options: dict[str, str] = {}
     actions = parser._option_string_actions
     for word in (word.partition("=")[0] for word in words if word.startswith("--")):

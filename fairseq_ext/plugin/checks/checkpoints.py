@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Let a training start at update 0 from a file with only weights, ``{"model": …}``."""
+    """Let training start at update 0 from a file with only weights, ``{"model": …}``."""
     if "optimizer_history" not in state and "best_loss" not in state:
         state = {**before_training(), **state}
     return original(state)
 
 
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
-    """Return the file from which fairseq would start a training, and the option that names it.
+    """Return the file from which fairseq would start training, and the option that names it.
 
     The option is None for the run's own last checkpoint, which may not be there.
     """
@@ -80,7 +80,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
 
 @around("fairseq.checkpoint_utils:load_checkpoint")
 def _keep_pipeline(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Copy ``text.json`` from the data to the run, once, at the start of a training."""
+    """Copy ``text.json`` from the data to the run, once, when training starts."""
     loaded = original(cfg, trainer, **options)
     if trainer.is_data_parallel_master and not cfg.no_save:
         data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]

@@ -149,7 +149,7 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Filter sentences by length; fairseq's messages do not say which side is too long."""
+    """Filter sentences by length, and say which side is too long, which fairseq does not."""
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     if len(skipped) == 0:
         return fitting

@@ -52,7 +52,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """Report a NaN as such, because with several processes fairseq reports unequal gradients."""
+    """Report a NaN as such; with several processes fairseq would report unequal gradients."""
     try:
         original(self, grad_norm)
     except FloatingPointError as error:

@@ -1,4 +1,4 @@
-"""Make ``fairseq-hydra-train`` work and refuse options like ``fairseq-train``.
+"""Make ``fairseq-hydra-train`` work, and make it refuse what ``fairseq-train`` refuses.
 
 fairseq-hydra-train imports ``common.user_dir``, and with it this plugin, inside ``call_main``. Most
 checks wrap ``call_main`` and would come too late: refusals, locks, interruption, errors in one

@@ -1,4 +1,4 @@
-"""Guard a training's processes: open files, a lock on the folder, and one line where they end.
+"""Guard training processes: allow enough open files, lock the folder, end with one line.
 
 A running ``fairseq-train`` holds a lock on its ``--save-dir``; only its first process takes it, and
 commands that read are not affected. A killed process cannot print anything: the others notice a
@@ -84,7 +84,7 @@ def holder(path: Path) -> str:
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory")
 def _lock_first(original: Callable, save_dir: str) -> None:
-    """Take the lock before the first thing that a training does to its folder."""
+    """Take the lock before training does anything to its folder."""
     Path(save_dir).mkdir(parents=True, exist_ok=True)
     _held.enter_context(locked(save_dir))
     original(save_dir)

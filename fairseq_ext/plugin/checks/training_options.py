@@ -35,7 +35,7 @@ def require_batch_size(dataset: Any) -> None:
 
 
 def _numbers(cfg: Any) -> Iterator[str]:
-    """Check options without a default, and numbers with which a training cannot run."""
+    """Find required options that are missing, and numbers with which training cannot run."""
     optimization, dataset = cfg.optimization, cfg.dataset
     if cfg.optimizer is None:
         yield "`--optimizer` is missing; give for example `--optimizer adam`."

@@ -1,7 +1,7 @@
 """Checkpoints that are written while training goes on (``--write-checkpoints-asynchronously``).
 
-A thread calls fairseq's own ``save_checkpoint``, so that files are written, copied and removed in
-its order. The training waits only until the bytes of the file are in memory. Each file is first
+A thread calls fairseq's own ``save_checkpoint``, so files are written, copied and removed in the
+usual order. The training waits only until the bytes of the file are in memory. Each file is first
 written under another name, so a killed training keeps the checkpoint before it. A checkpoint is
 complete before the next one begins.
 """

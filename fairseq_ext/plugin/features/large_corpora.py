@@ -97,7 +97,7 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
 
 
 def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
-    """Combine the lengths of all sides in one 16-bit key if possible, so that one pass sorts it."""
+    """Combine the lengths of all sides in one 16-bit key if possible, to sort in a single pass."""
     ranges = [int(lengths.max(initial=0)) + 1 for lengths in sizes]
     if math.prod(ranges) > KEYS:
         return sizes

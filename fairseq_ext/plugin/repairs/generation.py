@@ -29,7 +29,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number a batch's remaining sentences by their first rows, as group overlap is stored."""
+    """Number the remaining sentences as at step 0, by which their group overlap is stored."""
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
             self.sentences = original_batch_idxs

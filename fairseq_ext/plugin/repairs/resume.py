@@ -148,7 +148,7 @@ def save_early_stopping(
 
 
 def aim(cfg: Any) -> str:
-    """Return which value ``cfg.checkpoint`` counts as the best, for instance ``lowest loss``."""
+    """Describe the value that ``cfg.checkpoint`` counts as the best, such as ``lowest loss``."""
     extreme = "highest" if cfg.maximize_best_checkpoint_metric else "lowest"
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
@@ -253,8 +253,8 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep every checkpoint as one of the best until the number to keep is reached.
 
-    fairseq compares it with the worst kept one, however few there are. So until then the worst one
-    counts as infinitely bad.
+    fairseq compares a new checkpoint with the worst kept one, however few there are. So until then
+    the worst one counts as infinitely bad.
     """
     from fairseq import checkpoint_utils
 
@@ -276,7 +276,7 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    It is written before all others: a training killed in between resumes from the former
+    It is written before all others: a run killed in between resumes from the former
     `checkpoint_last.pt` and writes it again.
     """
     from fairseq.checkpoint_utils import checkpoint_paths

@@ -1,4 +1,4 @@
-"""Keep weights once where fairseq keeps them twice, and save and restore wanted copies of them.
+"""Avoid fairseq's second copies of weights, and repair the moving averages of weights.
 
 Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”),
 which fairseq uses after loading instead of the layer's own attention: a Linformer would silently

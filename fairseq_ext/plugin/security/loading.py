@@ -1,4 +1,4 @@
-"""Read each checkpoint safely and once, and run nothing that data name.
+"""Read each checkpoint safely and only once, and run nothing that a file names.
 
 fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A file names its task, its
 architecture and hundreds of options: each must fit the command before fairseq builds anything from
@@ -53,7 +53,7 @@ def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
 
 
 def install() -> None:
-    """Give :func:`literal` to fairseq's modules in this process, that of ``python -m`` included."""
+    """Give :func:`literal` to fairseq's modules in this process, also if ``python -m`` runs it."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""
@@ -62,7 +62,7 @@ def install() -> None:
 
 
 def _load_nothing_but_data() -> None:
-    """Make every ``torch.load`` read only data, also in child processes, and fairseq's classes."""
+    """Make every ``torch.load``, also in child processes, read only data and a few classes."""
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     safe_load.allow_classes()
@@ -152,7 +152,7 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
 
 @around("fairseq_cli.validate:main")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
-    """Name the file in errors about the criterion that it names and `fairseq-validate` builds."""
+    """Name the file in errors about its criterion, which `fairseq-validate` builds."""
     with about(cfg.common_eval.path):
         return original(cfg, *rest, **options)
 
