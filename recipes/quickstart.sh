@@ -152,7 +152,8 @@ compare_with_shipped() {
     into "shipped.$tgt" fairseq-ext translate --model "tatoeba-$src-$tgt" --input "pairs/test.$src"
     quietly compare.log fairseq-ext compare --ref "pairs/test.$tgt" \
         --system "quickstart=text:hyp.$tgt,checkpoint=checkpoints/average.pt,log=checkpoints/train.log" \
-        --system "tatoeba-$src-$tgt=text:shipped.$tgt" -o compare
+        --system "tatoeba-$src-$tgt=text:shipped.$tgt,checkpoint=$REPO/models/tatoeba-$src-$tgt" \
+        -o compare
 }
 
 draw() {
