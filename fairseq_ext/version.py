@@ -1,4 +1,4 @@
-"""The versions of this package and of what it stands on: the one place that says them.
+"""The versions of this package and of what it depends on, all stated only here.
 
 The build, `fairseq-ext doctor` and the recipes read this file, which imports nothing. A test
 compares `pyproject.toml` with it. `constraints.txt` adds the exact set that is tested.

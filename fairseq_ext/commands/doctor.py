@@ -132,7 +132,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Parse ``"2.13.0+cpu"`` to ``(2, 13)``."""
+    """Parse ``"2.13.0+cpu"`` into ``(2, 13)``."""
     match = re.match(r"\d+(?:\.\d+)?", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
@@ -204,7 +204,7 @@ def _fairseq_distribution() -> Iterator[Check]:
 
 
 def _quietly(action: Callable[[], Any]) -> str | None:
-    """Run ``action`` without its output; return its exception in one line, or None."""
+    """Run ``action`` and discard its output; return its exception in one line, or None."""
     silent = io.StringIO()
     with (
         warnings.catch_warnings(),

@@ -43,7 +43,7 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None
 
 
 def add_picture_output(parser: argparse.ArgumentParser) -> None:
-    """Add ``--output`` of a picture."""
+    """Add ``--output`` for a picture."""
     add_output(
         parser, "OUT.png", "picture to write, or OUT.svg; its numbers are written to OUT.json"
     )

@@ -58,8 +58,8 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the functions that turn text into tokens and back.
 
-    The first ``text.json`` in the folders counts; ``codes`` replace ``--bpe-codes``, and with
-    ``constraints`` target text follows a line after tabs.
+    The first ``text.json`` in the folders counts; ``codes`` replace ``--bpe-codes``. With
+    ``constraints``, a line of source is followed by tabs with target text.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline

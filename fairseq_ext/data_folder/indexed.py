@@ -152,7 +152,7 @@ def bytes_of_data(index: Path, header: Header) -> int:
 
 
 def read_data(path: Path, token_type: str) -> tuple[str, int]:
-    """Return the SHA-256 of a data file and its largest token."""
+    """Return the SHA-256 of a data file and the largest token id in it."""
     digest, largest = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -162,9 +162,9 @@ def read_data(path: Path, token_type: str) -> tuple[str, int]:
 
 
 def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
-    """Return ``measure(path)``, a checksum and a number, from notes if there are some.
+    """Return ``measure(path)``, a checksum and a number, or read both from notes.
 
-    The notes are of this very file; errors of ``measure`` are not remembered.
+    Only notes on this version of the file count; errors of ``measure`` are not remembered.
     """
     status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
