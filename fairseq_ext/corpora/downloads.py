@@ -32,11 +32,11 @@ PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a 
 
 
 class Unavailable(DataError):
-    """A file that can be had neither from its address nor from the mirror."""
+    """The error for a file that neither its address nor the mirror provides."""
 
 
 class Broken(Exception):
-    """The connection ended before the file did."""
+    """The error for a connection that ended before the file did."""
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:

@@ -146,7 +146,7 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
-    """Find the sentences that share a skeleton, in range ``number`` of ``count`` of fingerprints.
+    """Find sentences that share a skeleton, by the fingerprints in range ``number`` of ``count``.
 
     ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
     ``[2, n]``: a sentence, and the first sentence with the same skeleton.
@@ -228,7 +228,7 @@ def draw_groups(
     salt: str,
     exclude: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw groups in the order of a hash until they have ``size`` pairs; True for each ``[N]``.
+    """Draw groups in the order of a hash until they have ``size`` pairs; mark these in ``[N]``.
 
     A group that would exceed the size is passed over, so the size is exact if groups of one pair
     are left. Groups of more than :data:`LARGEST_HELD_OUT` pairs stay in the training text, because

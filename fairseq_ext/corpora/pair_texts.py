@@ -1,4 +1,4 @@
-"""Texts of sentence pairs, and cutting them into parts that can be read independently."""
+"""Texts of sentence pairs, which can be cut into parts that are read independently."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def unpacked_name(text: int, file: int) -> str:
 
 
 def is_packed(text: Text, path: Path) -> bool:
-    """Return whether :func:`unpack` must unpack a text's file before parts of it can be read."""
+    """Return whether a file must go through :func:`unpack` before its parts can be read."""
     return path.suffix in PACKED or text.table or text.header
 
 

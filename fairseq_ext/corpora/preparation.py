@@ -269,7 +269,7 @@ class Preparation:
         return {"fates": fates}
 
     def _split_into_pieces(self, splits: Iterable[str], checksum: str) -> Report:
-        """Write the subword pieces of these splits; return the fates of their pairs."""
+        """Write the subword pieces of these splits; count their kept and dropped pairs."""
         fates = {}
         pieces = Pipeline(*self._sides, subwords=self._learner.kind, files=(self._codes,))
         with staged_folder(self.out / "bpe") as stage:
@@ -297,7 +297,7 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self, *, pieces: bool) -> Report:
-        """Return all that the tokens depend on, or the subword pieces made of them."""
+        """Return all that the tokens, or with ``pieces`` the subword pieces, depend on."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:

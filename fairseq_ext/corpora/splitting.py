@@ -151,7 +151,7 @@ class SplitJob:
         return hashes, lines
 
     def repeat(self, name: str) -> None:
-        """Find the pairs of one range that repeat an earlier pair of any part."""
+        """Find the pairs that repeat an earlier one, for one range of fingerprints in all parts."""
         number = _number(name)
         # Copied, because views would keep every part's file mapped until the range is done.
         prints: list[np.ndarray] = []
@@ -188,7 +188,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose the sentences of test and valid, and one pair for each sentence."""
+        """Choose the sentences for test and valid, and one pair for each of them."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, KIND)

@@ -243,7 +243,7 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
 
 
 def line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of two files in pairs; this package wrote the files."""
+    """Yield the lines of two aligned files in pairs, unchecked: this package wrote them."""
     with (
         source.open(encoding="utf-8", newline="\n") as first,
         target.open(encoding="utf-8", newline="\n") as second,

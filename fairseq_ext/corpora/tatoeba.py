@@ -59,7 +59,7 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 
 
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Split the corpus as it was for the models that come with the package.
+    """Split the corpus as it was split for the models that come with the package.
 
     Whole groups of near-duplicates are held out (:data:`HELD_OUT`): no held-out sentence is in the
     training text, and none of more than four words is a word or two away from a training sentence.

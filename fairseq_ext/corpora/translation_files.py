@@ -58,7 +58,7 @@ def accepted(
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield format, by name or the file's ending, and path of each file, also inside folders."""
+    """Yield each file's format, given by ``name`` or its ending, and its path; search folders."""
     endings = {ending: key for key, form in FORMATS.items() for ending in form.endings}
     for path in paths:
         members = sorted(path.rglob("*")) if path.is_dir() else [path]

@@ -16,7 +16,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of a TMX file that have both languages, by the first text of each language."""
+    """Read the units of a TMX file that have both languages; the first text of each counts."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
