@@ -69,7 +69,7 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Find the ``text.json`` that an output names or is beside it; return folder and content."""
+    """Find the ``text.json`` that an output names, or beside it; return folder and content."""
     beside = Path(generated).absolute().parent
     noted = _noted(generated)
     if noted is None:

@@ -327,11 +327,11 @@ def base(language: str) -> str:
 # Normalizers and tokenizers are built once: building takes longer than hundreds of lines.
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
-    """Return the normalizer of a language."""
+    """Return the normalizer for a language."""
     return Normalizer(base(language))
 
 
 @functools.lru_cache
 def tokenizer(language: str) -> Tokenizer:
-    """Return the tokenizer of a language."""
+    """Return the tokenizer for a language."""
     return Tokenizer(base(language))

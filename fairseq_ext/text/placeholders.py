@@ -68,7 +68,7 @@ class MaskedLine:
         return [self._plain(part).strip() if _has_word(part) else "" for part in self.parts]
 
     def joined(self, translations: Sequence[str]) -> str:
-        """Join translations of :meth:`texts` and the spans, with the source's white space."""
+        """Join the translated :meth:`texts` and the spans between them, spaced as in the source."""
         line = ""
         for part, translation, span in zip(
             self.parts, translations, [*self.spans, ""], strict=True

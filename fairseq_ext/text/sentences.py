@@ -28,7 +28,7 @@ class SentenceSplitter:
     joint: str  # separator of translated sentences
 
     def join(self, sentences: Sequence[str]) -> str:
-        """Join the translations of a line's sentences."""
+        """Join the translated sentences of a line."""
         return self.joint.join(sentence for sentence in sentences if sentence)
 
 
