@@ -16,7 +16,10 @@ UNSPACED = ("ja", "zh", "yue")
 """Languages without a space between sentences."""
 LONGEST_WORD = 1_000
 """Most letters of a word to split: the library's time grows with the square of its length."""
-_IDEOGRAPHIC_END = re.compile(r"(?<=[。！？])(?![。！？」』）”’])|(?<=[。！？][」』）”’])")
+# Ends of sentences in Chinese and Japanese, Hindi and its neighbours, Amharic, Burmese, Urdu and
+# Armenian. None of these marks has another use, unlike the full stop.
+_MARKS, _QUOTES = "。！？।॥።፧။۔؟։", '」』）”’»"'
+_END = re.compile(f"(?<=[{_MARKS}])(?![{_MARKS}{_QUOTES}])|(?<=[{_MARKS}][{_QUOTES}])")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     source, target = (re.split("[-_]", code)[0].lower() for code in (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:
-        return SentenceSplitter(_split_ideographic, joint)
+        return SentenceSplitter(_split_at_marks, joint)
     extras.need("sentence_splitter")
     from sentence_splitter import SentenceSplitter as Library
     from sentence_splitter import SentenceSplitterException
@@ -50,11 +53,12 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     def split(line: str) -> list[str]:
         if max(map(len, line.split()), default=0) > LONGEST_WORD:
             return [line]
-        return library.split(line) or [line]
+        sentences = library.split(line) or [line]
+        return [part for sentence in sentences for part in _split_at_marks(sentence)]
 
     return SentenceSplitter(split, joint)
 
 
-def _split_ideographic(line: str) -> list[str]:
-    sentences = [part.strip() for part in _IDEOGRAPHIC_END.split(line)]
+def _split_at_marks(line: str) -> list[str]:
+    sentences = [part.strip() for part in _END.split(line)]
     return [sentence for sentence in sentences if sentence] or [line]
