@@ -182,6 +182,13 @@ class UndoingOptions:
 
         if run := outputs.find(generated[0]):
             folder, saved = run
+            for path in generated[1:]:
+                other = outputs.find(path)
+                if other and other[1].describe() != saved.describe():
+                    raise ConfigError(
+                        f"{path} becomes text in another way ({other[1].describe()}) than "
+                        f"{generated[0]} ({saved.describe()}); make it a system of its own."
+                    )
             steps, path = self._override(saved), folder / "text.json"
             message = f"becomes text as {path} says ({saved.describe()})"
             if steps != saved:

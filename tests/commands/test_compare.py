@@ -127,6 +127,17 @@ def test_one_system_has_intervals_and_no_p(outputs_of_three: Path) -> None:
     assert not [note for note in compare_report.notes(result) if note.startswith("p: ")]
 
 
+def test_runs_of_a_system_become_text_in_the_same_way(tmp_path: Path) -> None:
+    for name, tokenize in (("a", True), ("b", False)):
+        (tmp_path / name).mkdir()
+        Pipeline("de", "en", tokenize=tokenize, subwords="joined").save(tmp_path / name)
+        write_lines(tmp_path / name / "out", ["H-0\t-1\tYes ( no ) ."])
+    write_lines(tmp_path / "ref", ["Yes (no)."])
+    command_line = ("compare", "--ref", "ref", "--system", "x=a/out,b/out")
+    done = run("fairseq-ext", *command_line, cwd=tmp_path, ok=False)
+    assert "b/out becomes text in another way" in error_line(done)
+
+
 def test_a_samples_source_is_text_where_its_language_is_known(tmp_path: Path) -> None:
     write_lines(tmp_path / "ref", ["Yes (no)."])
     write_lines(tmp_path / "out", ["S-0\tJa ( ne@@ in ) .", "H-0\t-1\tYes ( no ) ."])
