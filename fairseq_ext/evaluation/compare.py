@@ -77,7 +77,7 @@ class System:
 
 @dataclass(frozen=True)
 class Latency:
-    """What a model costs for single sentences on one thread, in milliseconds for a sentence."""
+    """The time that a model takes for a single sentence on one thread, in milliseconds."""
 
     sentences: int  # number of sentences measured
     median: float
@@ -285,7 +285,7 @@ def compare(
             measured.estimates[name].update(part.estimates[name])
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Show a sentence as translated by some systems, with what to say of each."""
+        """Show a sentence and its translations by some systems, with a remark on each system."""
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 

@@ -94,7 +94,7 @@ class NeuralMetric:
         return self._checked(scores, len(segments), "segment")
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate with each candidate as its reference: ``[H][H]``."""
+        """Score each candidate against every candidate as its reference: ``[H][H]``."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
         return [self._checked(row, len(candidates), "candidate") for row in rows]
 
@@ -170,7 +170,7 @@ class NeuralMetric:
         raise DataError(f"`{self.given}`: {self.name} ends with {answer['error']}; {cure}")
 
     def _checked(self, scores: list[float], count: int, unit: str) -> list[float]:
-        """Return the scores if there is a finite one for each segment or candidate."""
+        """Return the scores; refuse a wrong number of them, and scores that are not finite."""
         fault = None
         if len(scores) != count:
             fault = f"{len(scores)} scores for {count} {unit}s"
@@ -230,7 +230,7 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment for a Python; a different Python gets no paths meant for this one."""
+    """Return the environment variables for a Python; another Python gets no paths of this one."""
     same_python = python == sys.executable
     return {
         name: value

@@ -183,8 +183,8 @@ class Alignment:
 def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
     """Return the attention matrix of a sentence's best hypothesis, with its tokens.
 
-    ``merge_bpe`` makes one column of a source word's pieces (their sum, because attention to a word
-    is attention to any of its pieces) and one row of a target word's (their mean).
+    ``merge_bpe`` sums the columns of a source word's pieces, because attention to a word is
+    attention to any of its pieces, and takes the mean of the rows of a target word's pieces.
     """
     name = f"Sentence {sentence.index}"
     weights = sentence.best.soft

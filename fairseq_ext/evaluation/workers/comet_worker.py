@@ -92,7 +92,7 @@ class Comet:
         return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate with each candidate as its reference."""
+        """Score each candidate against every candidate as its reference."""
         if type(self.model).__name__ != "RegressionMetric":  # reads a pair's sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]
