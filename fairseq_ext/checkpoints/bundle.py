@@ -232,7 +232,7 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse a name with the ending of an archive that cannot be written."""
+    """Refuse an archive's name if archives of its kind cannot be written."""
     if path.name.lower().endswith(OTHER_ARCHIVES):
         endings = " or ".join(SUFFIXES)
         raise ConfigError(f"`--output {path}`: an archive's name must end in {endings}.")

@@ -43,7 +43,7 @@ def record(source: Sequence[str], target: Sequence[str]) -> dict[str, str]:
 
 
 def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] | None:
-    """Return the record in a checkpoint, or None: fairseq without the plugin stores none."""
+    """Return a checkpoint's record of its dictionaries; None if it was saved without the plugin."""
     words = extra_state(checkpoint).get(DICTIONARIES)
     if words is None:
         return None

@@ -54,7 +54,7 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; in the older form, ``args`` is every part."""
+    """Return a checkpoint's configuration by parts; in the older form, ``args`` stands for all."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
@@ -73,7 +73,7 @@ def architecture(checkpoint: Mapping[str, Any]) -> str:
 def with_options(
     checkpoint: Mapping[str, Any], task: Mapping[str, Any], model: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a checkpoint with another task and other values of some options of the model.
+    """Return a checkpoint with its task replaced and some options of the model changed.
 
     Args:
         checkpoint: in either form.
@@ -170,7 +170,7 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on unfitting weights to one line, with two names of each kind."""
+    """Shorten torch's report on weights that do not fit: one line, with two names of each kind."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

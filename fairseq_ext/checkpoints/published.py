@@ -227,7 +227,7 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
 
 
 def _name(path: Path) -> str | None:
-    """Return the name in :func:`hub_models` to which the name of a folder or archive belongs."""
+    """Return the name in :func:`hub_models` of the model whose folder or archive this is."""
     for name, entry in hub_models().items():
         archive = entry["path"].rpartition("/")[2]
         stem = next(archive.removesuffix(end) for end in ARCHIVES if archive.endswith(end))

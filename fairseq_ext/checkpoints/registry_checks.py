@@ -44,7 +44,7 @@ def require_registered(path: str | Path, args: Any) -> None:
 
 
 def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, Any]) -> Any:
-    """Return what is registered with fairseq under a name that the file ``path`` gives."""
+    """Look up a name from the file ``path`` in a registry of fairseq; refuse an unknown name."""
     if not isinstance(name, str) or name not in registry:
         raise CheckpointError(
             f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` "

@@ -277,7 +277,7 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """The functions, classes and values that a pickle may name, by their names.
+    """The functions, classes and values that a pickle may name, by name.
 
     torch looks up in ``values()`` whether a pickle may call one of them.
     """
@@ -288,12 +288,12 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return what torch's safe loading allows, but with calls of checkpoints alone."""
+    """Return what torch's safe loading allows, with calls limited to those of checkpoints."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Make a function that is called with arguments of these types only."""
+    """Make a function that accepts arguments of these types only."""
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -304,7 +304,7 @@ def _guard(name: str, function: Callable, *kinds: type) -> Callable:
 
 
 def _to_bytes(text: str, encoding: str) -> bytes:
-    """Return the bytes of numpy's arrays."""
+    """Turn the text in which an old pickle stores bytes back into bytes."""
     if encoding != "latin1":
         raise _unsupported("_codecs.encode")
     return text.encode(encoding)

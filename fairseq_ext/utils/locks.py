@@ -55,7 +55,7 @@ _LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 class ForkSafeLock:
-    """A lock between threads that is free again in the child of a fork.
+    """A lock for the threads of a process; a forked child finds it free.
 
     The thread that held it at the fork does not exist in the child, so nobody would release it.
     """

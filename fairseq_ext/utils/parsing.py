@@ -70,7 +70,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str], command: str) -> str:
-    """Add to an error of argparse the option or value that may have been meant.
+    """Add to argparse's message the option or value that was probably meant.
 
     Args:
         message: the argument of ``ArgumentParser.error``.

@@ -67,7 +67,7 @@ class SharedFolder:
         return False
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Make the folder and its manifest, unless another worker of the job has.
+        """Make the folder and its manifest, unless another worker of the job has made them.
 
         Raises:
             DataError: the folder has files of another job.
