@@ -1,4 +1,4 @@
-"""Measure what a model costs for single sentences, from text to text."""
+"""Measure how long a model takes for single sentences, from text to text."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Opened(NamedTuple):
         translator: translates lines of tokens.
         search: the default search of all calls.
         folders: where its ``text.json`` may be; the first one found counts.
-        versions: of its files before they were read, to compare after loading the text, too.
+        versions: of its files before they were read, to check again once the text is loaded.
     """
 
     translator: Translates

@@ -152,7 +152,7 @@ def _completed(
     translate: Translate,
     line_numbers: Sequence[int],
 ) -> list[Ranked]:
-    """Translate what the steps ask for, and return their result."""
+    """Translate each batch that the generator ``steps`` yields; return its result."""
     texts, places = next(steps)
     while True:
         ranked = translate(texts, [line_numbers[place] for place in places])

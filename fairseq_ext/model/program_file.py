@@ -63,7 +63,7 @@ def encode(
     in_bits: Collection[str] = (),
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES,
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """Return the content of ``program.json``, and, by name, the constants for the weight file.
+    """Return the content of ``program.json``, and the constants for the weight file by name.
 
     Weights ``in_bits`` are stored as bits or trits with their levels; for ``begins``, ``cut`` and
     ``affixes`` see :class:`fairseq_ext.engine.engine_model.EngineModel`.
@@ -167,7 +167,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield the program's arrays one by one, so that only one is in memory before its layout."""
+    """Yield the program's arrays one by one, so that only one waits in memory to be laid out."""
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:

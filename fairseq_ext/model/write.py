@@ -151,7 +151,7 @@ def card_of(source: bundle.Bundle) -> Card:
 
 @contextmanager
 def _becoming(output: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which then becomes ``output``, or the archive of that name."""
+    """Yield a folder to fill; afterwards turn it into ``output``, a folder or an archive."""
     kind = bundle.suffix(output)
     if output.exists() and (kind or not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another name for the bundle.")
@@ -247,7 +247,7 @@ def _write_model(
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model: its program, whether a source begins with ``<s>``, and where it is cut."""
+    """Compile a model: return the program, whether sources begin with ``<s>``, and their limit."""
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):

@@ -182,7 +182,7 @@ class Service:
     async def _completed(
         self, steps: Generator[Batch, list[Ranked], list[Ranked]], places: list[str], model: Served
     ) -> list[Ranked]:
-        """Translate what the steps ask for, and return their result."""
+        """Translate each batch that the generator ``steps`` yields; return its result."""
         batch, numbers = next(steps)
         while True:
             ranked = await self._ranked(batch, [places[number] for number in numbers], model)
@@ -284,7 +284,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
-        """Translate text: a line at a time, lines that are empty stay so."""
+        """Translate text line by line; empty lines stay empty."""
         return JSONResponse(await request.state.service.answer(request))
 
     async def detect(request: Request) -> Response:
