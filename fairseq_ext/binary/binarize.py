@@ -106,7 +106,7 @@ class Binarizer:
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Factor ``x_b`` into signs ±1, shaped like ``x``, and a level of size 1 along ``dim``.
+        """Factor ``x_b`` into signs ±1, shaped like ``x``, and their level of size 1 along ``dim``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
         subnormal in fp32), the product's gradient is 0 or nearly 0, while that of ``x_b`` is 1.

@@ -349,9 +349,9 @@ def _positive(value: Any, where: str) -> float:
 
 
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
-    """Return (N̄e, N̄d) of model ``name``, or where encoder- and decoder-scaling models meet.
+    """Return the sizes (N̄e, N̄d) of the baseline ``name``; without a name, the most usual ones.
 
-    They meet at the most frequent encoder size and the most frequent decoder size (of equally
+    These are the most frequent encoder size and the most frequent decoder size (of equally
     frequent ones, the smallest).
 
     Raises:

@@ -48,7 +48,7 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """Return the stage of update ``update``, counted from 0; the last stage without a list.
+    """Return the stage of update ``update``, counted from 0; without a list, the last stage.
 
     A stage of 0 updates is skipped; the last stage never ends.
     """

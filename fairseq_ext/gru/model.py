@@ -81,7 +81,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
 
 class GRUEncoder(FairseqEncoder):
-    """An encoder of embedding, bidirectional GRU, and a layer for the decoder's first state."""
+    """An encoder: embedding, bidirectional GRU, and a layer for the decoder's first state."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -128,7 +128,7 @@ class GRUEncoder(FairseqEncoder):
 
 
 class GRUAttentionDecoder(FairseqIncrementalDecoder):
-    """A decoder of embedding, :class:`AttentiveGRU` and output layer."""
+    """A decoder: embedding, :class:`AttentiveGRU` and output layer."""
 
     def __init__(
         self, cfg: GRUAttentionConfig, dictionary: Dictionary, embed_tokens: nn.Embedding

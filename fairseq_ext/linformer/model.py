@@ -108,7 +108,7 @@ class LinformerModel(models.TranslationTransformer):
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k`` to a number for each encoder layer, then for each decoder layer.
+    """Parse ``--linformer-k`` into a number for each encoder layer, then for each decoder layer.
 
     Raises:
         ConfigError: it is not made of numbers, has more or fewer numbers than there are layers, or

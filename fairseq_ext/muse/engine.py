@@ -62,7 +62,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """Compile ``x`` plus the branches' last products (``W_Dec``), whose inputs are neighbours."""
+    """Compile ``x`` plus the branches' last products (``W_Dec``), whose inputs are adjacent."""
     if not one_product(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)

@@ -102,7 +102,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def times_as_long(model: nn.Module, repeats: int = 3) -> float | None:
-    """Divide the time of a product in bf16 by its time in fp32, as in training on the CPU.
+    """Measure how many times as long a product takes in bf16 as in fp32, as in training on CPUs.
 
     Args:
         model: has the matrices; the shape of most of its weights, without embeddings, is timed.

@@ -109,7 +109,7 @@ def read_gates(path: str | Path) -> Gates:
 
 
 def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
-    """Compute ``softmax(α)`` by kernel size, with equal sizes added up.
+    """Compute the share ``softmax(α)`` of each kernel size; add up those of equal sizes.
 
     Args:
         kernel_sizes: of the layer.
