@@ -1,7 +1,5 @@
 """Time candidates in turn, save figures with their machine, and read the benchmarks' options."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -7,8 +7,6 @@ the paper's Table 1 in their last stage, and fairseq's Transformer of the same s
 turns in every round; ratios are the float model's time over the candidate's.
 """
 
-from __future__ import annotations
-
 import argparse
 from argparse import Namespace
 

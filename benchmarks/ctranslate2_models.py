@@ -1,7 +1,5 @@
 """Make models for comparisons: checkpoints with random weights, and CTranslate2 models."""
 
-from __future__ import annotations
-
 import copy
 import random
 from pathlib import Path

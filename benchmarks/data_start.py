@@ -9,8 +9,6 @@ without the mapped files, which processes share and the system can drop (looked 
 row of --base pairs is what the start takes without a corpus to speak of; "own" is the rest.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -10,8 +10,6 @@ fairseq's generator also runs the transformer with torch's dynamically quantized
 --shortlist the engine is also run with it, and BLEU of the whole test set stated with and without.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import tempfile

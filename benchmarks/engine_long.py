@@ -9,8 +9,6 @@ it is left out if the encoder's time varied by more than that in some round.
 CTranslate2 also runs the Transformer, and fairseq's generator both.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from argparse import Namespace

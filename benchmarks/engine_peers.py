@@ -8,8 +8,6 @@ hits all alike; nothing but its own library is in its memory. Latencies are thos
 sentences. It needs ``pip install ctranslate2 pymarian``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -9,8 +9,6 @@ symbols) translates tokens as a bundle of ours, by `fairseq-ext translate`, and 
 model, which `fairseq-ext export --to ctranslate2` makes, by a script of three lines.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

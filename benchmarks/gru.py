@@ -11,8 +11,6 @@ set to the same 868 so that both have the same output layer, and also to 256, wh
 third of the work.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial

@@ -9,8 +9,6 @@ the image of docs/howto/serve/Dockerfile has. Of a second WHEEL, such as one wit
 models, only the size is reported.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -19,8 +19,6 @@ seconds for a pass, or too much memory, is not run at larger n. Half precision i
 and activations alike (no autocast).
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import itertools

@@ -4,8 +4,6 @@ Marian begins a translation with an embedding of zeros and counts positions from
 equals its export only if :func:`like_marian` has changed it before.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

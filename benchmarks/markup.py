@@ -10,8 +10,6 @@ in --held-out once their tags are removed, a file of sentences that the model wa
 are translated with their tags and without any; both are scored without tags.
 """
 
-from __future__ import annotations
-
 import argparse
 import html
 import re

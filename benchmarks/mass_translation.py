@@ -13,8 +13,6 @@ The text is repeated until there are as many lines as asked for. Every worker is
            plain command: lines that are missing, lines too many, and whether all bytes are equal
 """
 
-from __future__ import annotations
-
 import filecmp
 import itertools
 import os

@@ -7,8 +7,6 @@ Needs Perl and a clone of github.com/moses-smt/mosesdecoder; a file's ending is 
 (lower case, punctuation, tokens), as Multi30k's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

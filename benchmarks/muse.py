@@ -16,8 +16,6 @@ peer's time over ours: above 1 ours is faster. Half precision is that of weights
 alike (no autocast).
 """
 
-from __future__ import annotations
-
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Iterator

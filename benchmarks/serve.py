@@ -13,8 +13,6 @@ for all servers. Whether answers are right, and faults among the requests, is wh
 ``python -m tests.soak.serve`` looks at.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -5,8 +5,6 @@ files are made by :func:`write`. Languages, text steps and dictionaries of all s
 the engine's files, so that nothing but the translating differs.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

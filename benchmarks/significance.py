@@ -14,8 +14,6 @@ probability of its own, which is what seeds do; both systems draw from the same 
 is no difference.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -9,8 +9,6 @@ of its own for each number of --workers. Memory is the largest resident size of 
 processes, disk the most that its output folder has held, hidden files too.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -4,8 +4,6 @@ One table for each thing measured: a row for each n, the time (or memory) of eve
 how many times faster ours are than each peer, with the quartiles of paired rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

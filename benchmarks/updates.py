@@ -16,8 +16,6 @@ Without ``--data`` the corpus is made up: ``--vocabulary`` words, 25 of them in 
 on made-up corpora, in stock fairseq, with the plugin, and with ``--checkpoint-activations``, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import random

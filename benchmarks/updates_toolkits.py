@@ -7,8 +7,6 @@ logging are left out. They need little of what they require: ``pip install --no-
 absl-py importlib_metadata lazy_importer tensorboard zipp, of sockeye, and of eole pyonmttok.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import Namespace

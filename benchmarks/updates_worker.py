@@ -4,8 +4,6 @@
 answered by one line of JSON on standard output.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

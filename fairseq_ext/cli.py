@@ -4,8 +4,6 @@ The subcommands are in :mod:`fairseq_ext.commands`. Each imports the code for it
 needs it, so that ``--help`` is instant and ``doctor`` runs even if torch or fairseq is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

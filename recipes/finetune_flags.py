@@ -7,8 +7,6 @@ The flags are the options of its architecture and task that differ from the defa
 ``fairseq-train … --finetune-from-model BUNDLE``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

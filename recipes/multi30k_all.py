@@ -8,8 +8,6 @@
 the losses of all. ``report`` writes ``systems.json`` and ``systems.md``, a row for each training.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

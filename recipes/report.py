@@ -7,8 +7,6 @@ It reads what the stages have left in the folder: ``scores.json``, ``train.log``
 and the stage times; and writes ``results.json`` and ``results.md`` there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

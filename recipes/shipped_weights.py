@@ -4,8 +4,6 @@
 python recipes/shipped_weights.py checkpoint_last.pt model.pt
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@
 Prints its signature. A model on the Hub is downloaded, once.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -8,8 +8,6 @@ fairseq wants the length of the schedule in updates; a recipe has it in epochs. 
 restarts: at its end the learning rate jumps back to ``--lr`` times ``--lr-shrink``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

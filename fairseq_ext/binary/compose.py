@@ -5,8 +5,6 @@ The model is built with float layers first. Then the layers that compute the cho
 same parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compile binary layers to operations of the engine, and pack their weights as bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -9,8 +9,6 @@ sections. Parameters have the names that they have in
 Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

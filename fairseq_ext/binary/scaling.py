@@ -21,8 +21,6 @@ Parameters are counted without embeddings, losses per token. The models of a fam
 share a law. Each family is fitted on each dataset.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

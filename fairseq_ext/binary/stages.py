@@ -4,8 +4,6 @@ The stage is stored in the model's state, not only in its schedule. So a checkpo
 the function that was trained, wherever it is loaded.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from itertools import accumulate

@@ -5,8 +5,6 @@ attention, ``ffn`` are both layers of the feed-forward network, and ``qk`` and `
 products of two activations. Each row of the paper's Table 1 is a :class:`Switches`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -10,8 +10,6 @@ A wing has its subcommands in its folder ``commands``, and lists them in ``COMMA
 ``__init__.py``, below the headings of ``GROUPS``, and its pictures for ``plot`` in ``PICTURES``.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``fairseq-ext average``: average the weights of several checkpoints into one checkpoint."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``fairseq-ext binarize``: binarize a corpus of tokens in shards, one shard for each epoch."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Subcommands of bundles, in which a trained model is shipped: bundle, trim, describe, export …"""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

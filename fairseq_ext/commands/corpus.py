@@ -1,7 +1,5 @@
 """Subcommands that make a corpus: ``corpus`` from published data, ``prepare`` from own text."""
 
-from __future__ import annotations
-
 from fairseq_ext.commands import options
 from fairseq_ext.corpora.catalogue import CORPORA
 from fairseq_ext.corpora.command_lines import OFFICIAL, OTHERS, PREPARE

@@ -6,8 +6,6 @@ from package metadata, so that most checks work even if a package cannot be impo
 installation with neither torch nor fairseq is complete except for training.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

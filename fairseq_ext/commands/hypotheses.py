@@ -1,7 +1,5 @@
 """``fairseq-ext hypotheses``: extract the translations from fairseq-generate's output."""
 
-from __future__ import annotations
-
 import argparse
 
 from fairseq_ext.commands import options

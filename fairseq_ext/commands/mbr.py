@@ -1,7 +1,5 @@
 """``fairseq-ext mbr``: minimum Bayes risk decoding of fairseq-generate's samples."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass

@@ -1,7 +1,5 @@
 """Arguments and output that several subcommands share."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

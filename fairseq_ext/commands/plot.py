@@ -3,8 +3,6 @@
 The pictures of a wing are found like its subcommands: see :mod:`fairseq_ext.commands`.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from pathlib import Path

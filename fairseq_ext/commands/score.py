@@ -1,7 +1,5 @@
 """``fairseq-ext score``: compute BLEU and chrF of translations."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Command-line options of search and sampling, with names and types of :class:`Search`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

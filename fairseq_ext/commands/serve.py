@@ -1,7 +1,5 @@
 """``fairseq-ext serve``: serve translations over HTTP."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``fairseq-ext shortlist``: learn from training data which target tokens a sentence may need."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Nothing on it comes from outside: it uses the reader's own fonts, and reports nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 from collections.abc import Callable, Mapping, Sequence

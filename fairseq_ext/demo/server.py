@@ -1,7 +1,5 @@
 """Serve a page of gradio's, and only this page, without contacting any other machine."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Collection
 from pathlib import Path

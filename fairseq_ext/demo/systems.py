@@ -1,7 +1,5 @@
 """Load the systems of the demo, and translate a sentence with them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib

@@ -3,8 +3,6 @@
 Letters as in :mod:`fairseq_ext.muse.convolution`; ``S`` source positions, ``R`` rows of a beam.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -3,8 +3,6 @@
 Letters as in :mod:`fairseq_ext.muse.convolution`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ A convolution is linear in its kernel, and all convolutions of a block read the 
 their gated sum is one convolution with the gated sum of their kernels, padded to the widest.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

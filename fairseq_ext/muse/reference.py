@@ -7,8 +7,6 @@ names of :class:`~fairseq_ext.muse.block.ParallelBlock`; their presence decides 
 Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -5,8 +5,6 @@ of them in turn, so that a long request hardly delays a short one. A translation
 the others in its batch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ writes its figures to files in that folder, and the worker that is asked adds th
 comes from clients, so that they cannot make the page long.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Sequence

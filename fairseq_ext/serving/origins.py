@@ -1,7 +1,5 @@
 """Decide by ``Host`` and ``Origin`` which web pages may use the server."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Collection
 

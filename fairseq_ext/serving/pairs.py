@@ -1,7 +1,5 @@
 """Load the served models, one for each pair of languages."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from collections.abc import Mapping, Sequence

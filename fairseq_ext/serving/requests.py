@@ -1,7 +1,5 @@
 """Read and parse a request to ``/translate``, which is JSON or a form and may be hostile."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import Sequence

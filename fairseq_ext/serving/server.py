@@ -4,8 +4,6 @@ At SIGTERM or SIGINT uvicorn accepts no more requests, finishes those that it ha
 second signal ends everything at once.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

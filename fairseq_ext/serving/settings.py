@@ -1,7 +1,5 @@
 """Declare the options of a server, its limits included, and the answer to refused requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path

@@ -10,8 +10,6 @@ references' negative log-likelihood in nats per token, as in the paper; that of 
 mean over the last tenth of the updates.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

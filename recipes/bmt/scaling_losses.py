@@ -9,8 +9,6 @@ in float64: what fairseq logs is rounded to 0.001 bits, and models of a scaling 
 little more. Parameters are counted without embeddings, positions and the output projection.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -8,8 +8,6 @@ The paper's 12 + 12 models (section 4.2), its slopes, and noise of the size by w
 same model differ between runs. α and L∞ are invented, since the paper prints none.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

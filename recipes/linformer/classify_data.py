@@ -9,8 +9,6 @@ DIR holds ``train``, ``valid`` and ``test``, each as ``.text`` and ``.label``, l
 the mark at its end: Spanish often has the same order of words in questions and statements.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -6,8 +6,6 @@ python recipes/linformer/classify_scores.py report --dir RUN --title TEXT
 python recipes/linformer/classify_scores.py compare RUN…
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@
 python recipes/linformer/smoke.py --pairs pairs --src en --tgt de --out csv --encoding encoding
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 from pathlib import Path

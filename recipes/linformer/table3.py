@@ -5,8 +5,6 @@ python recipes/linformer/table3.py perplexity validate.log -o perplexity.json
 python recipes/linformer/table3.py table RUN… --out RUN
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """``fairseq-ext scaling-fit``: the scaling law of trained models, with intervals and pictures."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
