@@ -9,7 +9,6 @@ symbols) translates tokens as a bundle of ours, by `fairseq-ext translate`, and 
 model, which `fairseq-ext export --to ctranslate2` makes, by a script of three lines.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -101,13 +100,12 @@ def wide_models(folder: Path) -> dict[str, list[str]]:
     side.task.source_dictionary.save(str(folder / "dict.src.txt"))
     side.task.target_dictionary.save(str(folder / "dict.tgt.txt"))
     fairseq_ext = [sys.executable, "-m", "fairseq_ext"]
-    checkpoint, bundle, exported = (
-        str(folder / name) for name in ("checkpoint.pt", "bundle", "exported")
-    )
-    data = ["--data", str(folder)]
-    subprocess.run([*fairseq_ext, "bundle", checkpoint, "-o", bundle, *data], check=True)
+    names = ("checkpoint.pt", "bundle", "exported")
+    checkpoint, bundle, exported = (str(folder / name) for name in names)
+    write = ["bundle", checkpoint, "-o", bundle, "--data", str(folder)]
     export = ["export", checkpoint, "-o", exported, "--to", "ctranslate2"]
-    subprocess.run([*fairseq_ext, *export], check=True)
+    for words in (write, export):
+        subprocess.run([*fairseq_ext, *words], check=True)
     limits = ["--beam", "5", "--max-len-a", "0", "--max-len-b", str(LONGEST)]
     return {
         OURS: [*fairseq_ext, "translate", "--model", bundle, TOKENS, *limits],
@@ -136,13 +134,10 @@ def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = bench.parser_with(__doc__)
     option = parser.add_argument
     option("--rounds", type=int, default=20, help="that count, three at least")
     option("--shipped-only", action="store_true", help="without the wide model and CTranslate2")
-    option("--json", type=Path, help="write the figures there, and a picture beside")
     options = parser.parse_args()
     python = [sys.executable, "-c"]
     commands = {

@@ -9,7 +9,6 @@ the image of docs/howto/serve/Dockerfile has. Of a second WHEEL, such as one wit
 models, only the size is reported.
 """
 
-import argparse
 import os
 import subprocess
 import tempfile
@@ -25,7 +24,11 @@ CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
 def main() -> None:
-    options = parsed()
+    parser = bench.parser_with(__doc__)
+    parser.add_argument("--wheel", type=Path, nargs="+", required=True)
+    parser.add_argument("--python", nargs="+", required=True, help="interpreters")
+    parser.add_argument("--extra", help="extras of the package, separated by commas")
+    options = parser.parse_args()
     wheel = options.wheel[0].resolve()
     rows = [measured(python, wheel, options.extra) for python in options.python]
     wheels = {path.parent.name: path.stat().st_size for path in options.wheel}
@@ -33,15 +36,6 @@ def main() -> None:
     for row in rows:
         print(f"{row['python']:<{width}}  " + ", ".join(f"{k} {row[k]}" for k in list(row)[1:]))
     bench.save(options.json, title=wheel.name, wheel_bytes=wheels, rows=rows)
-
-
-def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wheel", type=Path, nargs="+", required=True)
-    parser.add_argument("--python", nargs="+", required=True, help="interpreters")
-    parser.add_argument("--extra", help="extras of the package, separated by commas")
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
 
 
 def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:
