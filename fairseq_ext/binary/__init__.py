@@ -18,14 +18,13 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
 the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``attention.py`` the
 attention and its two products, ``switches.py`` the choice of products (rows of the paper's
-Table 1), ``stages.py`` the stages of training, ``schedule.py`` the
-learning rate, ``distillation.py`` the criterion, ``model.py`` the fairseq wiring and ``compose.py``
-the wiring of all other architectures.
+Table 1), ``stages.py`` the stages of training and their learning rate, ``distillation.py`` the
+criterion, ``model.py`` the fairseq wiring and ``compose.py`` the wiring of all other architectures.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.
 """
 
-REGISTERS = ("distillation", "schedule")
+REGISTERS = ("distillation",)
 BITS = "engine"
 COMMANDS = {"evaluation": ("scaling-fit",)}

@@ -17,7 +17,7 @@ from fairseq_ext.base.configuration import BinaryOptions
 from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.linear import BinaryLinear
-from fairseq_ext.binary.schedule import StagedCosine, learning_rate
+from fairseq_ext.binary.stages import StagedCosine, learning_rate
 from fairseq_ext.utils.errors import ConfigError
 from tests.models import test_laws
 from tests.support.models import (
