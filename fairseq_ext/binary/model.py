@@ -55,27 +55,18 @@ class BmtConfig(configuration.TransformerModelConfig):
     )
 
 
-def switches_of(cfg: BmtConfig) -> switches.Switches:
-    """Return the preset's switches after command-line overrides.
-
-    Raises:
-        ConfigError: a product is unknown, or an option would have no effect.
-    """
-    return switches.override(
-        switches.PRESETS[str(cfg.bmt_preset)],
-        cfg.binary_weights,
-        cfg.binary_activations,
-        str(cfg.bmt_ffn),
-        str(cfg.bmt_attention_output),
-        str(cfg.binarizer),
-    )
-
-
 class Layers:
-    """A builder of the parts of a layer, for one configuration."""
+    """A builder of the parts of a layer, by the preset of a configuration and its other options."""
 
     def __init__(self, cfg: BmtConfig) -> None:
-        self.cfg, self.switches = cfg, switches_of(cfg)
+        self.cfg = cfg
+        names = (str(cfg.bmt_ffn), str(cfg.bmt_attention_output), str(cfg.binarizer))
+        self.switches = switches.override(
+            switches.PRESETS[str(cfg.bmt_preset)],
+            cfg.binary_weights,
+            cfg.binary_activations,
+            *names,
+        )
 
     def exchange(self, layer: nn.Module) -> None:
         """Replace the attentions and the feed-forward network of a fairseq layer."""
