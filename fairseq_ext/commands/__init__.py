@@ -89,7 +89,7 @@ class Command:
 
     @property
     def module(self) -> str:
-        """Its module, such as ``fairseq_ext.commands.doctor``."""
+        """The subcommand's module, such as ``fairseq_ext.commands.doctor``."""
         return f"{self.package}.{MODULES.get(self.name, self.name).replace('-', '_')}"
 
     def load(self) -> ModuleType:
@@ -97,7 +97,7 @@ class Command:
         return importlib.import_module(self.module)
 
     def add(self, subparsers: Any) -> None:
-        """Add its parser."""
+        """Add the subcommand's parser."""
         function = f"add_{self.name.replace('-', '_')}" if self.name in MODULES else "add"
         getattr(self.load(), function)(subparsers)
 

@@ -40,7 +40,7 @@ class ReferenceOptions:
     )
 
     def path(self) -> Path:
-        """Find the file that ``--ref`` means."""
+        """Find the file that ``--ref`` names."""
         from fairseq_ext.evaluation import test_sets
 
         return test_sets.reference(self.ref, self.language_pair)
@@ -87,7 +87,7 @@ class ProcessOptions:
     )
 
     def settings(self) -> dict[str, Any]:
-        """Return arguments of a :class:`~fairseq_ext.evaluation.neural.NeuralMetric`."""
+        """Return the arguments for a :class:`~fairseq_ext.evaluation.neural.NeuralMetric`."""
         settings = {"python": self.metric_python, "batch_size": self.metric_batch_size}
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -129,7 +129,7 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
-        """Find the source text by ``--source`` or ``--ref``; None stands for the S lines.
+        """Find the source text by ``--source`` or ``--ref``; None: the S lines of fairseq-generate.
 
         ``latency`` is whether it is needed to measure latencies, too.
         """

@@ -140,7 +140,7 @@ class Request:
             raise ConfigError(f"`{names[0]}` does not go with `{names[-1]}`; give one of them.")
 
     def resolved(self) -> Request:
-        """Find the models, and tell a folder with data from text among the arguments."""
+        """Find the models, and decide which argument is a data folder and which are text."""
         path = _find_models(self)
         data, lines = _data_or_text(self, path)
         return dataclasses.replace(
@@ -284,7 +284,7 @@ def count_lines(request: Request) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A request with loaded models."""
+    """A request, and the models loaded for it."""
 
     request: Request
     translator: Translates

@@ -198,7 +198,7 @@ class Preparation:
             yield from self._work(source).kept_pairs(pairs, self.workers, tally)
 
     def _plain(self, text: str, language: str) -> str:
-        """Turn a sentence into sacrebleu's reference: untokenized, in the case of the corpus."""
+        """Turn a sentence into sacrebleu's reference: untokenized, in the corpus's letter case."""
         text = one_spaced(text)
         if not self.corpus.tokenize:
             from fairseq_ext.text import moses

@@ -96,7 +96,7 @@ def processes(workers: int | None) -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)``, computed by ``workers`` processes; 1 is this process.
+    """Yield ``map(function, items)``, computed by ``workers`` processes; if 1, by this one.
 
     At most three items for each process are taken ahead of the results.
     """

@@ -155,7 +155,7 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
 def most_different(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
 ) -> list[tuple[int, float, float]]:
-    """Find the sentences whose chrF2 differs most between two translations, the largest first.
+    """Find the sentences whose chrF2 differs most between two translations, most different first.
 
     Return each sentence's number and its two scores, without sentences translated equally.
     """

@@ -65,7 +65,7 @@ CLOSING = re.compile(
 
 @dataclass(frozen=True)
 class System:
-    """A system's files; ``checkpoint`` and ``log`` are those of one of its trainings."""
+    """A system's files; ``checkpoint`` and ``log`` come from one of its training runs."""
 
     name: str
     generated: tuple[Path, ...]  # of each run (training): its translations
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def tests(self) -> dict[str, str]:
-        """The tests used for p, with a description of each."""
+        """The significance tests behind the p values, with a description of each."""
         differences = [row.scores["BLEU"].difference for row in self.systems]
         used = {difference.test for difference in differences if difference is not None}
         return {test: text for test, text in TESTS.items() if test in used}
@@ -190,7 +190,7 @@ def parse_system(specification: str) -> System:
 
 @dataclass(frozen=True)
 class Translations:
-    """The translations by a system."""
+    """A system's translations."""
 
     texts: list[list[str]]  # lines of text of each run
     tokens: list[list[str]] | None  # the lines as words, or None for plain text

@@ -62,7 +62,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of one system."""
+    """The scores of one system's runs."""
 
     values: np.ndarray  # score of each run
     sampled: np.ndarray  # scores on the bootstrap's samples, `[samples, runs]`
@@ -74,7 +74,7 @@ class Runs:
 
     @property
     def noise_squares(self) -> float:
-        """The mean contribution of noise in sentences to :attr:`squares`."""
+        """The mean contribution of sentence noise to :attr:`squares`."""
         centred = self.sampled - self.sampled.mean(axis=1, keepdims=True)
         return float(centred.var(axis=0, ddof=1).sum())
 
@@ -143,7 +143,7 @@ class Variances:
 
 
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
-    """Compare a system with the baseline: the difference and its p.
+    """Compare a system with the baseline: the difference and its p value.
 
     p is None if the test set has fewer than 30 sentences, which are too few.
     """

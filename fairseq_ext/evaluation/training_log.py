@@ -121,7 +121,7 @@ def _numbers(pairs: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Training:
-    """The size, length and speed of a training."""
+    """The size, length and speed of a training run."""
 
     parameters: int
     updates: int  # at the end of the last epoch logged
@@ -131,7 +131,7 @@ class Training:
 
 
 def read_training(log: str) -> Training:
-    """Sum up the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
+    """Summarize the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
     A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
     from a checkpoint, only the updates in this log are counted.
