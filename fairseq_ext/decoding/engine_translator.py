@@ -32,7 +32,7 @@ def available_threads() -> int:
 
 
 class EngineTranslator:
-    """A translator with an engine model. Threads may share it; it translates a batch at a time.
+    """A translator with an engine model. Threads may share it; it translates one batch at a time.
 
     Args:
         model: from its file.

@@ -55,7 +55,7 @@ def opened(
     make_search: MakeSearch,
     threads: int | None = None,
 ) -> Iterator[Opened]:
-    """Open a model, and keep the folders of its text during the block.
+    """Open a model, and keep the folders with its ``text.json`` during the block.
 
     Args:
         paths: a bundle, checkpoint, folder of a run, published model or name on the Hub; several
@@ -124,7 +124,7 @@ def has_dictionaries(path: Path) -> bool:
 
 
 def in_run(path: Path) -> Path:
-    """Find the model in a run's folder, or the bundle with a name; return a file unchanged."""
+    """Find the model in a run's folder, or a bundle by its name; return a file unchanged."""
     path = find_model.resolved(path)
     if not path.is_dir() or bundle.is_bundle(path):
         return path

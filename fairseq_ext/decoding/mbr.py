@@ -36,7 +36,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Decision:
-    """The choice for a sentence.
+    """The candidate chosen for a sentence.
 
     Attributes:
         index: number of the sentence in the corpus.
@@ -191,7 +191,7 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Keep the best translation of each line by MBR; a skipped line stays as it is."""
+    """Keep only the translation that MBR chooses for each line; a skipped line stays as it is."""
     for translation in translations:
         if not translation.candidates:
             yield translation

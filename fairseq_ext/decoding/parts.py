@@ -31,7 +31,7 @@ WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of the parts.
+    """The folder in which the parts of a text are translated.
 
     Attributes:
         path: of the folder, which :meth:`begin` makes if necessary.
@@ -59,7 +59,7 @@ class Folder:
         return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return the parts among the given ones, or among all, that are not translated yet."""
+        """Return the parts that are not translated yet, among the given ones or among all."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }

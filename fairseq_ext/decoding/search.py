@@ -167,7 +167,7 @@ def require_short(lengths: Iterable[int], longest: int) -> None:
 
 
 def require_writable(constraint: str, tokens: Iterable[int], end: int) -> None:
-    """Raise :class:`DataError` for a constraint with tokens that no translation has.
+    """Raise :class:`DataError` for a constraint with tokens that no translation can have.
 
     Args:
         constraint: its text, for the message.

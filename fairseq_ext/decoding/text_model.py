@@ -210,7 +210,7 @@ def load(
     max_tokens: int = Search.max_tokens,
     cpu: bool = False,
 ) -> Model:
-    """Load a trained model that translates text, prepared as in its training.
+    """Load a trained model that translates text, which it prepares as in its training.
 
     Args:
         path: a bundle, which mostly needs neither torch nor fairseq; a checkpoint; the folder of a

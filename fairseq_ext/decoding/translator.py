@@ -277,6 +277,6 @@ def _configuration(data: str | Path, search: Search) -> Any:
 
 
 def own_random_numbers(search: Search) -> AbstractContextManager[None]:
-    """Return a context whose draws from torch do not change the caller's later draws."""
+    """Return a context in which torch's random draws do not change the caller's later draws."""
     cuda = torch.cuda.is_initialized() or (torch.cuda.is_available() and not search.cpu)
     return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])

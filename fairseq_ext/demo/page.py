@@ -25,7 +25,7 @@ def build(
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """Build the page for these systems; ``translate`` asks them, ``examples`` can be clicked."""
+    """Build the page for these systems; ``translate`` calls them, ``examples`` can be clicked."""
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")

@@ -46,7 +46,7 @@ class JoinRequest(BaseModel):
 
 
 class Gate:
-    """ASGI middleware that lets only calls of the page's functions through, by their numbers."""
+    """ASGI middleware that lets through only calls of the page's functions, known by number."""
 
     def __init__(self, app: ASGIApp, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions

@@ -33,7 +33,7 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 @dataclass(frozen=True)
 class Named:
-    """A system in the form of the command line."""
+    """A system as the command line names it."""
 
     name: str  # on the page
     checkpoint: Path  # of any architecture, or a bundle

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log why fairseq translates instead of the engine; refuse this if there is a shortlist."""
+    """Log why fairseq translates instead of the engine; refuse that if there is a shortlist."""
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
     # fp32 is the default and saves only time; the user has asked for rounded weights.

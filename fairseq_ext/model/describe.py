@@ -62,7 +62,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
-    """Count the multiplications with weights for a token of the source and of a hypothesis.
+    """Count the multiplications with weights for one source token and one token of a hypothesis.
 
     Products of activations with each other are not counted, such as those of attention, which grow
     with the sentence.

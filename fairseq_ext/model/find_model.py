@@ -31,7 +31,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Resolve a name like :func:`resolved`, and require a bundle.
+    """Resolve a name as :func:`resolved` does, and require a bundle.
 
     The participle says in the message what can only be done to bundles, such as "exported".
     """

@@ -145,7 +145,7 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(hub_name: Name) -> Iterator[None]:
-    """Turn the library's errors into ours."""
+    """Turn the library's errors into one-line errors of this package."""
     from huggingface_hub import constants, errors
 
     where = f"{hub_name.repo} on {constants.ENDPOINT}"

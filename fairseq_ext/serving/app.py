@@ -143,7 +143,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Work on lines of text in the text thread; until it is done they count as waiting."""
+        """Work on lines in the text thread; until that is done, they count as waiting."""
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines
@@ -331,7 +331,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe the interface as OpenAPI does.
+    """Describe the interface in OpenAPI's format.
 
     Args:
         routes: the docstring of each route describes it.

@@ -31,7 +31,7 @@ class Served:
         return [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
 
     def join(self, sentences: Sequence[Ranked], rank: int) -> str:
-        """Join a line's translations of one rank; sentences with fewer give their last one."""
+        """Join a line's translations of one rank; a sentence with fewer ranks gives its last."""
         texts = [row.texts[min(rank, len(row.texts) - 1)] for row in sentences if row.texts]
         return "".join(texts) if self.splitter is None else self.splitter.join(texts)
 
