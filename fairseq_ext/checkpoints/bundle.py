@@ -98,7 +98,7 @@ class Bundle:
 
     @property
     def is_packed(self) -> bool:
-        """Whether binary weights are bits, and ternary ones trits."""
+        """Whether binary weights are stored as bits, and ternary ones as trits."""
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:

@@ -35,7 +35,7 @@ _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
-    """Return the options of one part (``model``, ``task`` …) of a configuration of any form.
+    """Return the options of one part (``model``, ``task`` …) of a configuration in any form.
 
     Args:
         cfg: a dictionary, or OmegaConf's.

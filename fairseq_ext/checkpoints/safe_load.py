@@ -236,7 +236,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
 
 
 def _foreign(path: Path, start: bytes) -> str:
-    """Say by its first bytes what kind of file this is, if it is not a zip archive."""
+    """Say, from its first bytes, what kind of file this is, if it is not a zip archive."""
     if start.lstrip()[:1] == b"<":
         return (
             f"{path} is a web page, not a checkpoint: a download link gave an error page. "

@@ -127,7 +127,7 @@ class Machine:
         prefixes: Sequence[Sequence[int]] | None,
         constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[np.ndarray]:
-        """Return for each sentence the shortlisted tokens that its translations may have."""
+        """Return, for each sentence, the shortlisted tokens that its translations may have."""
         none: list[tuple[int, ...]] = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)

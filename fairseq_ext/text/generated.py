@@ -111,7 +111,7 @@ def _noted(generated: str | Path) -> list[str] | None:
 def require_text(
     lines: Sequence[str], name: str | Path, references: Sequence[str] | None = None
 ) -> None:
-    """Refuse pieces of subwords where text is needed.
+    """Refuse subword pieces where text is needed.
 
     They are recognized if most lines begin with the mark of SentencePiece, or every tenth has the
     mark of subword-nmt, but the references do not.

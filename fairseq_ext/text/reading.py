@@ -25,7 +25,7 @@ COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
-    """Yield the lines of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file with their ends."""
+    """Yield the lines, ends included, of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file."""
     if not path.is_file():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
     with whole_archive(path), ExitStack() as stack:

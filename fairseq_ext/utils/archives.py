@@ -177,7 +177,7 @@ def _require_size(total: int, max_bytes: int) -> None:
 
 
 class _Member(tarfile.TarInfo):
-    """A member that tarfile does not read if its header declares an impossible size."""
+    """An archive member that tarfile does not read if its header declares an impossible size."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:

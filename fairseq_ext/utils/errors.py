@@ -37,7 +37,7 @@ class CheckpointError(FairseqExtError, RuntimeError):
 
 
 class DivergenceError(FairseqExtError, ArithmeticError):
-    """A training whose loss, gradients or weights are not finite any more."""
+    """A training run whose loss, gradients or weights are no longer finite."""
 
 
 class EnvironmentProblem(FairseqExtError, RuntimeError):

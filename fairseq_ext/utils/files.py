@@ -239,7 +239,7 @@ def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
 
 @contextmanager
 def no_empty_folder(folder: str | Path) -> Iterator[None]:
-    """After an error in the block, remove ``folder`` and its parents if they are new and empty."""
+    """Remove ``folder`` and its parents after an error in the block, if they are new and empty."""
     missing = [path for path in (Path(folder), *Path(folder).parents) if not os.path.lexists(path)]
     try:
         yield

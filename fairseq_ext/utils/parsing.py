@@ -14,7 +14,7 @@ FEW = 20
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` with an example in its help and errors of one line."""
+    """An ``ArgumentParser`` with an example in its help and one-line errors."""
 
     example = ""
     """A command line, shown at the end of the help."""
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         return f"{help_text}\nexample:\n  {self.example}\n" if self.example else help_text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse like argparse, but refuse unknown arguments here, not in a parser above.
+        """Parse like argparse, but refuse unknown arguments here, not in the parent parser.
 
         So a subcommand's parser looks for the nearest name among its own options.
         """

@@ -53,7 +53,7 @@ def _train_step(original: Callable, self: Any, *args: Any, **options: Any) -> An
 
 
 def _left(trainer: Any) -> str:
-    """Estimate the time left by this process's pace so far, with validation and saving."""
+    """Estimate the time left from this process's pace so far, including validation and saving."""
     (began, first), done = trainer.began, trainer.get_num_updates()
     seconds = (time.monotonic() - began) / max(1, done - first)
     return clock(seconds * (trainer.last_update - done))
