@@ -56,7 +56,7 @@ class BmtConfig(configuration.TransformerModelConfig):
 
 
 class Layers:
-    """A builder of the parts of a layer, by the preset of a configuration and its other options."""
+    """A builder of a layer's parts, which follows a configuration's preset and other options."""
 
     def __init__(self, cfg: BmtConfig) -> None:
         self.cfg = cfg

@@ -320,7 +320,7 @@ def read_table(path: str | Path) -> list[Model]:
 
 
 def _model(row: dict[str, Any], where: str) -> Model:
-    """Make a model of a row, whose empty cells count as missing."""
+    """Read a model from a row; empty cells count as missing."""
     if None in row:  # what `csv` calls the cells behind the last column
         raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}

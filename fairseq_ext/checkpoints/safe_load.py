@@ -304,7 +304,7 @@ def _guard(name: str, function: Callable, *kinds: type) -> Callable:
 
 
 def _to_bytes(text: str, encoding: str) -> bytes:
-    """Turn the text in which an old pickle stores bytes back into bytes."""
+    """Turn the text in which a pickle of protocol 2 stores bytes back into bytes."""
     if encoding != "latin1":
         raise _unsupported("_codecs.encode")
     return text.encode(encoding)

@@ -394,7 +394,7 @@ def shared(folder: Path) -> SharedFolder:
 
 
 def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) -> list[str]:
-    """Do all stages together with other workers; return the parts that other shards lack.
+    """Do all stages together with other workers; return the parts still missing.
 
     ``shard`` is the number and count of the share of the parts to clean. The worker that finds all
     parts cleaned does the rest.

@@ -57,7 +57,7 @@ class Translation:
 
 
 def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode UTF-8 lines that end in LF or CR LF; refuse the first line of any other form."""
+    """Decode UTF-8 lines that end in LF or CR LF; refuse the first line that is not UTF-8."""
     for number, line in enumerate(lines, start=1):
         try:
             yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")

@@ -71,7 +71,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
 
 @models.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
-    """fairseq's Transformer encoder with a pooling and the classification heads of tasks.
+    """fairseq's Transformer encoder with pooling and the classification heads of tasks.
 
     Args:
         cfg: the model's options.

@@ -57,7 +57,7 @@ def _plot_gates(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Gates:
-    """The shares of each layer, from the lowest up; empty for a layer without convolution."""
+    """The kernel shares of each layer, from the lowest up; empty for one without convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
