@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         status = error_messages.report(error)
         if status is None:
             raise
-    sys.exit(status)
+    sys.exit(status or 0)
 
 
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 The module ``NAME.py`` of the subcommand NAME (``scaling_fit.py`` for ``scaling-fit``) has
 ``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
-returns the exit status. The subcommands in ``MODULES`` share a module with another one, and their
+may return an exit status. The subcommands in ``MODULES`` share a module with another one, and their
 functions are called ``add_NAME``. A module imports only argparse; the rest is imported when it
 runs.
 

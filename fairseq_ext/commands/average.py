@@ -33,7 +33,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_average)
 
 
-def _average(args: argparse.Namespace) -> int:
+def _average(args: argparse.Namespace) -> None:
     values = {name: getattr(args, name) for name in ("last_epochs", "last_updates", "best")}
     choice = [(name, count) for name, count in values.items() if count is not None]
     if (args.dir is not None) != bool(choice):
@@ -50,4 +50,3 @@ def _average(args: argparse.Namespace) -> int:
     for path in paths:
         print(path)
     print(f"averaged {len(paths)} checkpoints, {len(result['model'])} tensors, in {args.output}")
-    return 0

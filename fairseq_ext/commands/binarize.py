@@ -37,7 +37,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_run, makes_folder=True)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     from fairseq_ext.data_folder import shards
     from fairseq_ext.utils.shared_folder import shard
 
@@ -49,4 +49,3 @@ def _run(args: argparse.Namespace) -> int:
     print(f"{args.output}: {finished:,} of {args.shards:,} shards are there", file=sys.stderr)
     if not missing:
         print(":".join(map(str, shard_set.folders())))
-    return 0

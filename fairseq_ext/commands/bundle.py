@@ -72,7 +72,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_bundle, makes_folder=True)
 
 
-def _bundle(args: argparse.Namespace) -> int:
+def _bundle(args: argparse.Namespace) -> None:
     from fairseq_ext import register
     from fairseq_ext.checkpoints import bundle, layout, storage
     from fairseq_ext.decoding.loading import data_of, model_of
@@ -123,7 +123,6 @@ def _bundle(args: argparse.Namespace) -> int:
         f"{args.output}: {written.architecture}, {written.src} to {written.tgt}, "
         f"{written.numbers}, {size:,} bytes"
     )
-    return 0
 
 
 def add_trim(commands: options.Subparsers) -> None:
@@ -154,7 +153,7 @@ def add_trim(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_trim, makes_folder=True)
 
 
-def _trim(args: argparse.Namespace) -> int:
+def _trim(args: argparse.Namespace) -> None:
     from fairseq_ext import register
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
@@ -175,7 +174,6 @@ def _trim(args: argparse.Namespace) -> int:
     )
     before, after = trimmed.weights
     print(f"{args.output}: {shown}; weights of {after:,} bytes instead of {before:,}")
-    return 0
 
 
 def add_describe(commands: options.Subparsers) -> None:
@@ -193,7 +191,7 @@ def add_describe(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_describe)
 
 
-def _describe(args: argparse.Namespace) -> int:
+def _describe(args: argparse.Namespace) -> None:
     from fairseq_ext.model import find_model
     from fairseq_ext.model.describe import as_table, describe
 
@@ -201,7 +199,6 @@ def _describe(args: argparse.Namespace) -> int:
     report = describe(path)
     options.write_json(args.json, report)
     print(as_table(report))
-    return 0
 
 
 def add_export(commands: options.Subparsers) -> None:
@@ -231,7 +228,7 @@ def add_export(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_export)
 
 
-def _export(args: argparse.Namespace) -> int:
+def _export(args: argparse.Namespace) -> None:
     if args.to is None:
         from fairseq_ext.model import find_model
         from fairseq_ext.model.export import export
@@ -239,7 +236,7 @@ def _export(args: argparse.Namespace) -> int:
         path = find_model.existing_bundle(args.model, "exported")
         count, exactness = export(path, args.output)
         print(f"{count} tensors in {args.output}: {exactness}")
-        return 0
+        return
     from fairseq_ext.decoding.loading import data_of, in_run
 
     path = in_run(args.model)
@@ -251,7 +248,6 @@ def _export(args: argparse.Namespace) -> int:
 
     architecture = export_to(args.to, path, data, args.output)
     print(f"{args.output}: the {architecture} of {path} for {args.to}")
-    return 0
 
 
 def add_push(commands: options.Subparsers) -> None:
@@ -271,12 +267,11 @@ def add_push(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_push)
 
 
-def _push(args: argparse.Namespace) -> int:
+def _push(args: argparse.Namespace) -> None:
     from fairseq_ext.model import hub
 
     commit = hub.push(args.bundle, args.name, private=args.private, message=args.message)
     print(f"{args.name}@{commit}")
-    return 0
 
 
 def add_models(commands: options.Subparsers) -> None:
@@ -291,7 +286,7 @@ def add_models(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_models)
 
 
-def _models(args: argparse.Namespace) -> int:
+def _models(args: argparse.Namespace) -> None:
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
 
@@ -309,4 +304,3 @@ def _models(args: argparse.Namespace) -> int:
         languages = f"{row['src']} → {row['tgt']}"
         megabytes = f"{row['bytes'] / 1e6:.1f} MB"
         print(f"{row['name']:<{width}}  {languages}  {megabytes:>8}  {row['architecture']}")
-    return 0

@@ -112,7 +112,7 @@ def add(commands: options.Subparsers) -> None:
     )
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     extras.need("scipy")
     from fairseq_ext.evaluation import compare, compare_report, neural, plots, score
@@ -159,7 +159,7 @@ def _run(args: argparse.Namespace) -> int:
         options.write_json(request.json, result.as_dict())
         if request.output is not None:
             written = compare_report.write(result, request.output, request.pictures)
-    return options.print_paths(written)
+    options.print_paths(written)
 
 
 def _latencies(

@@ -67,7 +67,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     """Serve the page until the process is interrupted."""
     request = from_args(Request, args)
     require_at_least(request, max_words=1)
@@ -98,7 +98,6 @@ def _run(args: argparse.Namespace) -> int:
         about = {name: system.about for name, system in systems.items()}
         blocks = page.build(about, translate, request.max_words, sentences)
         server.serve(blocks, listener, request.host)
-    return 0
 
 
 @contextlib.contextmanager

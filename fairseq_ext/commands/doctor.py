@@ -293,6 +293,5 @@ def add_user_dir(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_user_dir)
 
 
-def _user_dir(_: argparse.Namespace) -> int:
+def _user_dir(_: argparse.Namespace) -> None:
     print(USER_DIR)
-    return 0

@@ -24,7 +24,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_hypotheses)
 
 
-def _hypotheses(args: argparse.Namespace) -> int:
+def _hypotheses(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation import outputs
     from fairseq_ext.utils import files
 
@@ -34,4 +34,3 @@ def _hypotheses(args: argparse.Namespace) -> int:
     with files.atomic_write(args.output) as file:
         file.writelines(line + "\n" for line in lines)
     print(f"{len(lines)} translations in {args.output}")
-    return 0

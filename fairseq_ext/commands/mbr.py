@@ -89,7 +89,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     request.check()
     from tqdm import tqdm
@@ -132,7 +132,6 @@ def _run(args: argparse.Namespace) -> int:
     }
     options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn))
     print(mbr.as_table(decisions, utility))
-    return 0
 
 
 def _pairs(items: Sequence[str]) -> dict[str, str]:

@@ -60,11 +60,10 @@ def write_json(path: Path | None, data: Any) -> None:
             file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
 
 
-def print_paths(paths: Sequence[Path]) -> int:
-    """Print the written files, and return the exit status 0."""
+def print_paths(paths: Sequence[Path]) -> None:
+    """Print the written files."""
     for path in paths:
         print(path)
-    return 0
 
 
 def keep_inputs(args: Any) -> None:

@@ -47,13 +47,13 @@ def _add_curves(pictures: options.Subparsers) -> None:
     parser.set_defaults(run=_plot_curves)
 
 
-def _plot_curves(args: argparse.Namespace) -> int:
+def _plot_curves(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
     runs = _named_files("--log", args.log)
     from fairseq_ext.evaluation import plots, training_log
 
     curves = {name: training_log.read_log(path) for name, path in runs.items()}
-    return options.print_paths(plots.plot_curves(curves, args.output))
+    options.print_paths(plots.plot_curves(curves, args.output))
 
 
 def _named_files(option: str, items: list[str]) -> dict[str, Path]:
@@ -93,7 +93,7 @@ def _add_alignment(pictures: options.Subparsers) -> None:
     parser.set_defaults(run=_plot_alignment)
 
 
-def _plot_alignment(args: argparse.Namespace) -> int:
+def _plot_alignment(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
     from fairseq_ext.evaluation import outputs, plots
 
@@ -104,7 +104,7 @@ def _plot_alignment(args: argparse.Namespace) -> int:
             f"`--index {absent[0]}`: GENERATED holds sentences 0 to {max(sentences)}."
         )
     alignments = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
-    return options.print_paths(plots.plot_alignments(alignments, args.output))
+    options.print_paths(plots.plot_alignments(alignments, args.output))
 
 
 def _add_lengths(pictures: options.Subparsers) -> None:
@@ -150,7 +150,7 @@ def _add_lengths(pictures: options.Subparsers) -> None:
     parser.set_defaults(run=_plot_lengths)
 
 
-def _plot_lengths(args: argparse.Namespace) -> int:
+def _plot_lengths(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
     systems = _named_files("--system", args.system)
     if args.detokenize and args.tokenized_ref:
@@ -179,4 +179,3 @@ def _plot_lengths(args: argparse.Namespace) -> int:
     )
     options.print_paths(lengths.plot_lengths(scores, args.output, args.relative_to))
     print(tables.aligned(scores.rows()))
-    return 0

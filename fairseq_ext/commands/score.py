@@ -85,7 +85,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     request.check()
     from fairseq_ext.evaluation import neural, score
@@ -114,4 +114,3 @@ def _run(args: argparse.Namespace) -> int:
         report["segments"] = {entry.name: entry.segments for entry in scores if entry.segments}
     options.write_json(request.json, report)
     print(score.as_table(scores))
-    return 0

@@ -36,7 +36,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_shortlist)
 
 
-def _shortlist(args: argparse.Namespace) -> int:
+def _shortlist(args: argparse.Namespace) -> None:
     require_at_least(args, **dict.fromkeys(COUNTS, 1))
     from fairseq.data import Dictionary
 
@@ -76,7 +76,6 @@ def _shortlist(args: argparse.Namespace) -> int:
         f"of {len(symbols[1]):,} target tokens a sentence may have {listed:,.0f} on average; these "
         f"are {covered:.2%} of the tokens in the training data's translations"
     )
-    return 0
 
 
 def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[str, str]]:

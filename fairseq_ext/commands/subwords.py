@@ -52,7 +52,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(makes_folder=True, run=_subwords)
 
 
-def _subwords(args: argparse.Namespace) -> int:
+def _subwords(args: argparse.Namespace) -> None:
     from fairseq_ext.text import corpus
 
     if args.like is None:
@@ -67,7 +67,6 @@ def _subwords(args: argparse.Namespace) -> int:
         counts = corpus.split_like(args.text, args.output, _steps_of(args.like, args.src, args.tgt))
     for name, count in counts.items():
         print(f"{name}  {count:,} lines")
-    return 0
 
 
 def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:

@@ -182,23 +182,24 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     request = from_args(Request, args)
     request.check()
     request = request.resolved()
     options.keep_inputs(request)  # again, because only now models and data are paths
-    return translate(request)
+    translate(request)
 
 
-def translate(request: Request) -> int:
-    """Translate the input of a resolved request, and return the exit status."""
+def translate(request: Request) -> None:
+    """Translate the input of a resolved request."""
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     from fairseq_ext.utils import files
     from fairseq_ext.utils.file_versions import FileVersions
 
     if request.parts.parts is not None:
-        return translate_parts(request)
+        translate_parts(request)
+        return
     input_versions = FileVersions(map(files.require_file, request.input or ()))
     line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
@@ -215,7 +216,6 @@ def translate(request: Request) -> int:
         count = session.write(translations, out, details)
         input_versions.require_unchanged()
         print(_summary(session.translator, count, time.monotonic() - start), file=sys.stderr)
-    return 0
 
 
 def _find_models(request: Request) -> list[Path]:
@@ -432,7 +432,7 @@ def _summary(translator: Translates, count: int, seconds: float) -> str:
     )
 
 
-def translate_parts(request: Request) -> int:
+def translate_parts(request: Request) -> None:
     """Translate this worker's parts; write the complete output once no part is missing."""
     from tqdm import tqdm
 
@@ -483,7 +483,6 @@ def translate_parts(request: Request) -> int:
             folder.join(request.json, details=True)
         if request.output is not None:
             folder.join(request.output)
-    return 0
 
 
 def _files(request: Request) -> list[Path]:
@@ -547,7 +546,7 @@ def _run_on_ray(request: Request, folder: Folder) -> None:
     ray_workers.run(request.parts.ray or "", _work_on_ray, worker_args, cpu=request.search.cpu)
 
 
-def _work_on_ray(args: argparse.Namespace) -> int:
+def _work_on_ray(args: argparse.Namespace) -> None:
     """Translate parts as a worker of the cluster; ``args`` say whether it has a GPU."""
     search = dataclasses.replace(args.request.search, cpu=args.cpu)
-    return translate(dataclasses.replace(args.request, search=search))
+    translate(dataclasses.replace(args.request, search=search))

@@ -16,7 +16,7 @@ from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
 
 def run(
     address: str,
-    work: Callable[[argparse.Namespace], int],
+    work: Callable[[argparse.Namespace], object],
     args: argparse.Namespace,
     *,
     cpu: bool,

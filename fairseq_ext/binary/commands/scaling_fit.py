@@ -54,7 +54,7 @@ def add(commands: options.Subparsers) -> None:
     parser.set_defaults(run=_run, endings=(*options.PICTURE, *training))
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> None:
     require_at_least(args, bootstrap=100, seed=0)
     extras.need("scipy", *(["matplotlib"] if args.output is not None else []))
     from fairseq_ext.binary import scaling, scaling_plot
@@ -70,4 +70,3 @@ def _run(args: argparse.Namespace) -> int:
         written = scaling_plot.plot_scaling(groups, base, args.output)
         options.print_paths([*written, *scaling_plot.plot_training(groups, beside)])
     print(scaling.as_table(groups))
-    return 0

@@ -45,14 +45,13 @@ def add(pictures: options.Subparsers) -> None:
     parser.set_defaults(run=_plot_gates)
 
 
-def _plot_gates(args: argparse.Namespace) -> int:
+def _plot_gates(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
     from fairseq_ext.evaluation import tables
 
     layer_gates = read_gates(args.checkpoint)
     options.print_paths(draw(layer_gates, args.output))
     print(tables.aligned(layer_gates.rows()))
-    return 0
 
 
 @dataclass(frozen=True)
