@@ -63,11 +63,7 @@ class Use(NamedTuple):
 
 
 def measure(command: list[str]) -> Use:
-    """Run a command to its end.
-
-    Raises:
-        SystemExit: it failed.
-    """
+    """Run a command to its end."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installation has its bytecode
     starter = [sys.executable, "-S", "-c", STARTER, *command]

@@ -20,12 +20,7 @@ OF_THE_DATA = {"data", "source_lang", "target_lang"}
 
 
 def flags(path: str) -> Iterator[str]:
-    """Yield the flags of a bundle.
-
-    Raises:
-        CheckpointError: it cannot be read.
-        ConfigError: an option that no flag can set.
-    """
+    """Yield the flags of a bundle."""
     register()
     from fairseq import options
     from fairseq.models import ARCH_MODEL_REGISTRY

@@ -37,9 +37,6 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
         rates: as the folders have them in their names.
         updates: each training is judged by its last validation up to this update, however much
             further it has trained.
-
-    Raises:
-        DataError: a log without a validation until then.
     """
     losses = {}
     for rate in rates:

@@ -27,9 +27,6 @@ def schedule(total: int, warmup: int, init_lr: float, lr: float, min_lr: float) 
 
     A restart begins at ``lr`` times the shrink factor. With ``min_lr / lr`` for that factor it
     begins where the cosine ends, so there is no jump, however long the run goes on.
-
-    Raises:
-        ValueError: the warm-up leaves no update for the cosine.
     """
     if not 0 <= warmup < total:
         raise ValueError(

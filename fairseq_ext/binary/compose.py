@@ -28,11 +28,7 @@ LAYER_NAMES = {
 
 
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
-    """Return the options of :class:`BinaryLinear` for a product.
-
-    Raises:
-        ConfigError: a bound is not a number above 0, or an option would have no effect.
-    """
+    """Return the options of :class:`BinaryLinear` for a product."""
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)
@@ -79,11 +75,7 @@ def attention_options(cfg: Any, selection: switches.Switches) -> dict[str, Any]:
 
 
 def stages_of(cfg: Any, selection: switches.Switches) -> list[int]:
-    """Return the number of updates of each stage, from ``--stage-updates``.
-
-    Raises:
-        ConfigError: these are not numbers, or the stage that binarizes the chosen parts is missing.
-    """
+    """Return the number of updates of each stage, from ``--stage-updates``."""
     fewest = 3 if selection.activations else 2 if selection.weights else 1
     return stages.lengths(cfg.stage_updates, fewest)
 
@@ -101,10 +93,6 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     """Replace the layers of a model that ``--binary-weights`` and ``--binary-activations`` name.
 
     A model that already has a stage was built with binary layers and stays as it is.
-
-    Raises:
-        ConfigError: a product is unknown, or this architecture does not compute it, or the model
-            has fused matrices.
     """
     if hasattr(model, "binary_stage"):
         return

@@ -64,11 +64,6 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
     The teacher is in evaluation mode and has no gradient. It is not a submodule, so neither
     checkpoints nor the optimizer contain it.
-
-    Raises:
-        ConfigError: there is no teacher, it has other dictionaries, or the temperature or the
-            weight is out of range.
-        CheckpointError: the file of the teacher is missing, damaged or unsafe.
     """
 
     def __init__(
@@ -137,12 +132,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
-    """Load the model of a checkpoint for the task's dictionaries, in evaluation mode.
-
-    Raises:
-        ConfigError: there is no path, or the model has other dictionaries.
-        CheckpointError: the file is missing, damaged or unsafe.
-    """
+    """Load the model of a checkpoint for the task's dictionaries, in evaluation mode."""
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
     storage.peek(path)  # raises our clear messages

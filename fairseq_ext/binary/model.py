@@ -126,11 +126,7 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Set pre-norm, and leave the dropout of hidden units to :class:`FeedForwardOutput`.
-
-        Raises:
-            ConfigError: the scale is not above 0.
-        """
+        """Set pre-norm, and leave the dropout of hidden units to :class:`FeedForwardOutput`."""
         if not cfg.bmt_scale > 0:
             raise ConfigError(f"`--bmt-scale` must be above 0, but is {cfg.bmt_scale} instead.")
         return configuration.namespace(
@@ -142,11 +138,7 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace the layers' parts, set ε of the layer norms, and add the stage.
-
-        Raises:
-            ConfigError: ``--stage-updates`` lacks the stage that binarizes the chosen parts.
-        """
+        """Replace the layers' parts, set ε of the layer norms, and add the stage."""
         layers = Layers(cfg)
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layers.exchange(layer)

@@ -131,9 +131,6 @@ def fit_law(
         what: the name of these models in messages.
         resamples: bootstrap refits, with a progress bar.
         seed: of the bootstrap.
-
-    Raises:
-        DataError: the sizes do not determine the four constants.
     """
     x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)
@@ -293,12 +290,7 @@ class Group:
 
 
 def read_table(path: str | Path) -> list[Model]:
-    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table.
-
-    Raises:
-        DataError: unreadable, a column missing, or a value out of range (named by row).
-        ConfigError: another kind of file.
-    """
+    """Read the models of a ``.json``, ``.csv`` or ``.tsv`` table."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix == ".json":
@@ -351,9 +343,6 @@ def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int
 
     These are the most frequent encoder size and the most frequent decoder size (of equally
     frequent ones, the smallest).
-
-    Raises:
-        ConfigError: no model has this name, or two of different sizes do.
     """
     if name is None:
         # Of sizes that are equally frequent, `mode` returns the first.

@@ -34,9 +34,6 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
     Args:
         text: ``FLOAT``, ``FLOAT,WEIGHTS`` or ``FLOAT,WEIGHTS,ACTIVATIONS``.
         fewest: the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
-
-    Raises:
-        ConfigError: these are not one to three whole numbers from 0 up, or fewer than ``fewest``.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []
@@ -163,10 +160,6 @@ class StagedCosine(FairseqLRScheduler):
     """A scheduler with :func:`learning_rate`, which does not reset the optimizer's moments.
 
     ``--lr`` is the peak of all stages, or a comma-separated list with one for each.
-
-    Raises:
-        ConfigError: the number of updates is unknown, the warm-up is longer than a stage, or the
-            number of rates is not that of the stages.
     """
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:

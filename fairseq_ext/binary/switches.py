@@ -67,11 +67,7 @@ PRESETS = {
 
 
 def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
-    """Read a comma-separated list of products; ``none`` and an empty text mean no products.
-
-    Raises:
-        ConfigError: a name is not in ``allowed``.
-    """
+    """Read a comma-separated list of products; ``none`` and an empty text mean no products."""
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
         alternative = f", or {TERNARY}" if allowed == LAYERS else ""
@@ -90,11 +86,7 @@ def override(
     output: str = "preset",
     binarizer: str = "preset",
 ) -> Switches:
-    """Change ``switches`` by options; ``preset`` and an empty text leave a value as it is.
-
-    Raises:
-        ConfigError: a product is unknown, or an option would have no effect.
-    """
+    """Change ``switches`` by options; ``preset`` and an empty text leave a value as it is."""
     if weights:
         listed = weights.split(",")
         ternary = TERNARY in listed

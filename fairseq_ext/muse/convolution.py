@@ -244,10 +244,6 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
         text: ``none``, or groups of sizes, ``3,15`` or ``3/7/15/31``.
         layers: the number of layers.
         ordinary: whether the convolution is the ordinary one, which has one size.
-
-    Raises:
-        ConfigError: a size is below 1 or not a number, there are more groups than layers, or the
-            ordinary convolution has several sizes.
     """
     if text == "none":
         return [()] * layers

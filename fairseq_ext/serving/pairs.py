@@ -53,9 +53,6 @@ class Pairs:
 
     Args:
         models: in the order given.
-
-    Raises:
-        ConfigError: two models translate the same pair.
     """
 
     def __init__(self, models: Mapping[str, Served]) -> None:

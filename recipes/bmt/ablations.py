@@ -48,11 +48,7 @@ class Model:
 
 
 def read_model(name: str, folder: Path) -> Model:
-    """Read the figures in a model's folder, which ``compare.sh`` wrote.
-
-    Raises:
-        DataError: a log without the losses.
-    """
+    """Read the figures in a model's folder, which ``compare.sh`` wrote."""
     curves = training_log.read_log(folder / "train.log")
     train, valid = curves.train.get("nll_loss", {}), curves.valid.get("nll_loss", {})
     if not (train and valid):
@@ -69,11 +65,7 @@ def read_model(name: str, folder: Path) -> Model:
 
 
 def finished(folder: Path, figure: str) -> dict[str, Path]:
-    """Return the folders of a figure's models by name, sorted as in the table.
-
-    Raises:
-        DataError: there is none, or none but the float model.
-    """
+    """Return the folders of a figure's models by name, sorted as in the table."""
     prefix = "" if figure == "table1" else f"{figure}-"
     folders = {
         path.parent.name.removeprefix(prefix): path.parent

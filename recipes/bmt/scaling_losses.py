@@ -105,11 +105,7 @@ def rows(figures: dict[str, Any], train: str | None, family: str) -> list[dict[s
 
 
 def pairs(items: Sequence[str], label: str) -> list[tuple[str, str]]:
-    """Split each ``NAME=VALUE`` into a pair; a lone ``VALUE`` is its own name.
-
-    Raises:
-        ConfigError: a name or a value is empty.
-    """
+    """Split each ``NAME=VALUE`` into a pair; a lone ``VALUE`` is its own name."""
     named_values = []
     for item in items:
         name, equals, value = item.partition("=")

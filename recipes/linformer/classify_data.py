@@ -30,11 +30,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_labels(path: Path) -> list[str]:
-    """Read the labels of a checked file.
-
-    Raises:
-        DataError: a label of several words, or one that is a special symbol of fairseq's.
-    """
+    """Read the labels of a checked file."""
     labels = [line.strip() for line in read_lines(path)]
     for number, label in enumerate(labels, 1):
         if len(label.split()) > 1:
@@ -51,12 +47,7 @@ def read_labels(path: Path) -> list[str]:
 
 
 def read_corpus(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
-    """Read (sentences, labels) of each split.
-
-    Raises:
-        DataError: the folder or one of its six files is missing, empty, or no text; unequally many
-            lines; a label that is empty, unfit, or not among those of ``train``.
-    """
+    """Read (sentences, labels) of each split."""
     names = [f"{split}.{part}" for split in SPLITS for part in ("text", "label")]
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
@@ -82,9 +73,6 @@ def read_marks(folder: Path, language: str) -> dict[str, tuple[list[str], list[s
 
     Lines of several sentences, or without a mark at the end, are left out. So are repetitions of
     a sentence of the same or an earlier split.
-
-    Raises:
-        DataError: a file is missing, empty, or no text; no sentence of a split is left.
     """
     sentences: set[str] = set()
     corpus = {}

@@ -77,11 +77,7 @@ def score(truth: Sequence[str], guesses: Sequence[str]) -> dict:
 
 
 def report(folder: Path, title: str) -> str:
-    """Write ``results.json`` and ``results.md``; returns the text that ends the recipe.
-
-    Raises:
-        ValueError: predictions do not belong to the test set.
-    """
+    """Write ``results.json`` and ``results.md``; returns the text that ends the recipe."""
     truth = _lines(folder / "text" / "test.label")
     predictions = _lines(folder / "predicted.label")
     if len(predictions) != len(truth):

@@ -31,9 +31,6 @@ def write_perplexity(log: Path, out: Path) -> None:
     """Write the perplexity that ``fairseq-validate`` printed, in the form of ``scores.json``.
 
     Perplexity is 2 to the mean loss over all target tokens, ``</s>`` included.
-
-    Raises:
-        ValueError: the log has no such line, or several.
     """
     matches = VALID.findall(log.read_text(encoding="utf-8"))
     if len(matches) != 1:

@@ -78,11 +78,7 @@ class Gates:
 
 
 def read_gates(path: str | Path) -> Gates:
-    """Read the gates of a checkpoint of MUSE, fused or not.
-
-    Raises:
-        CheckpointError: it cannot be read, has another model, or no layer has several kernels.
-    """
+    """Read the gates of a checkpoint of MUSE, fused or not."""
     from fairseq_ext.checkpoints import layout, storage
     from fairseq_ext.muse.convolution import kernels_of_layers
 
