@@ -293,14 +293,7 @@ class Stopwatch:
 
 
 class Worker:
-    """A process that answers each line on its standard input with a line of JSON.
-
-    Args:
-        command: script and its arguments.
-        threads: of its libraries.
-        path: folder of packages that it alone needs.
-        quiet: hide its log, unless it fails.
-    """
+    """A process that answers each line on its standard input with a line of JSON."""
 
     def __init__(
         self, command: list[str], *, threads: int, path: str = "", quiet: bool = False

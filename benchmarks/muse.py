@@ -46,10 +46,6 @@ class StockConvolution(nn.Module):
     fairseq has two paths for the same function: `expanded` multiplies with a band matrix,
     `unfolded` copies each position's window. Several gated kernels are several of its convolutions,
     as the paper's authors have it; ours merges the kernels first.
-
-    Args:
-        ours: the convolution whose function it computes.
-        unfold: which of fairseq's two paths.
     """
 
     def __init__(self, ours: DynamicConvolution, unfold: bool) -> None:

@@ -19,13 +19,7 @@ SYSTEMS = [f"{name} {numbers}" for numbers in NUMBERS for name in (ENGINE, CTRAN
 
 
 def write(folder: Path, checkpoint: Path, data: Path) -> None:
-    """Write the files of every system.
-
-    Args:
-        folder: for them.
-        checkpoint: of fairseq's ``transformer``.
-        data: folder with its dictionaries.
-    """
+    """Write the files of every system."""
     from ctranslate2_models import convert
     from fairseq import checkpoint_utils
 
@@ -43,15 +37,7 @@ def write(folder: Path, checkpoint: Path, data: Path) -> None:
 
 
 class Peer:
-    """CTranslate2 with the interface of our ``EngineTranslator``.
-
-    Args:
-        path: of its model.
-        kind: number format of its weights.
-        ours: the same model for the engine.
-        search: how to search.
-        threads: of one translation.
-    """
+    """CTranslate2 with the interface of our ``EngineTranslator``."""
 
     def __init__(self, path: Path, kind: str, ours: Any, search: Any, threads: int) -> None:
         import ctranslate2

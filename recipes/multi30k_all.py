@@ -50,13 +50,7 @@ def choose(folder: Path, rates: Sequence[str], updates: int) -> Row:
 
 
 def training_row(name: str, models: Path, patience: int) -> Row:
-    """Describe a training: its size, length and end.
-
-    Args:
-        name: ``SYSTEM``, or ``SYSTEM@SEED`` for another seed than 1.
-        models: the folder of all.
-        patience: validations without a gain that end a training.
-    """
+    """Describe a training: its size, length and end."""
     folder, (system, _, seed) = models / name, name.partition("@")
     log = folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace")

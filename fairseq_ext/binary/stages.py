@@ -138,12 +138,6 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
     In a stage of ``n`` updates, update ``t`` has ``peak · min(1, t / warmup) · (1 + cos πx) / 2``
     with ``x = (t - warmup) / (n - warmup - 1)``, clipped to 0 … 1. The last update of a stage has
     rate 0, unless the whole stage is warm-up, and after the last stage the rate stays 0.
-
-    Args:
-        update: the number of the update.
-        stage_updates: the number of updates of each stage.
-        warmup: the number of updates in which the rate rises.
-        peaks: the highest rate of each stage, or one for all.
     """
     starts = [0, *accumulate(stage_updates)]
     if update >= starts[-1]:

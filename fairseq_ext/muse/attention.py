@@ -146,10 +146,6 @@ class SourceAttention(nn.Module):
     """Multi-head attention over the source, without its projections.
 
     Neighbouring rows of one sentence (hypotheses of a beam) share its keys and values.
-
-    Args:
-        heads: H.
-        dropout: applied to the attention weights.
     """
 
     def __init__(self, heads: int, dropout: nn.Module | None = None) -> None:

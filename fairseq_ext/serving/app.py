@@ -331,12 +331,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
 
 def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, Any]:
-    """Describe the interface in OpenAPI's format.
-
-    Args:
-        routes: the docstring of each route describes it.
-        schema: JSON schema of a request to ``/translate``.
-    """
+    """Describe the interface in OpenAPI's format."""
     done = {"200": {"description": "Done"}}
     paths: dict[str, Any] = {}
     for route in routes:

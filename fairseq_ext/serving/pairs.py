@@ -49,11 +49,7 @@ class Served:
 
 
 class Pairs:
-    """The served models, by language pair.
-
-    Args:
-        models: in the order given.
-    """
+    """The served models, by language pair."""
 
     def __init__(self, models: Mapping[str, Served]) -> None:
         self.models: dict[tuple[str, str], Served] = {}

@@ -71,14 +71,7 @@ def loss(
 def measure(
     checkpoint: Path, data: Path, splits: dict[str, str], max_tokens: int
 ) -> dict[str, Any]:
-    """Measure a model: layers, sizes, and the loss on each split.
-
-    Args:
-        checkpoint: of the model.
-        data: binarized data.
-        splits: fairseq's names of the splits, by our names.
-        max_tokens: in a batch.
-    """
+    """Measure a model: layers, sizes, and the loss on each split."""
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task(
         [str(checkpoint)], arg_overrides={"data": str(data)}
     )

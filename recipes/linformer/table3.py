@@ -48,11 +48,7 @@ def write_perplexity(log: Path, out: Path) -> None:
 
 
 def table(runs: Sequence[Path], out: Path) -> str:
-    """Return the table of finished runs beside the paper's; writes it to ``out``, too.
-
-    Args:
-        runs: folders with ``results.json`` and ``model.txt``, the model's name.
-    """
+    """Return the table of finished runs beside the paper's; writes it to ``out``, too."""
     ours = []
     for run in runs:
         results = json.loads((run / "results.json").read_text(encoding="utf-8"))

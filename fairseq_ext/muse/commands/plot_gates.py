@@ -104,12 +104,7 @@ def read_gates(path: str | Path) -> Gates:
 
 
 def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
-    """Compute the share ``softmax(α)`` of each kernel size; add up those of equal sizes.
-
-    Args:
-        kernel_sizes: of the layer.
-        gate: α, ``[n]``; None for fewer than two kernels.
-    """
+    """Compute the share ``softmax(α)`` of each kernel size; add up those of equal sizes."""
     if gate is None:
         return dict.fromkeys(kernel_sizes, 1.0)
     import torch
