@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import entry_points
 
@@ -31,6 +32,21 @@ GROUP = "fairseq_ext.rules"
 
 LETTERS = Spaced("NPSZC")
 
+_HAN = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_KANA = "\u3040-\u30ff"
+_INDIC = "\u0e00-\u109f\u1780-\u17ff"  # Thai, Lao, Tibetan, Burmese, Khmer
+SPACELESS = re.compile(f"[{_HAN}{_KANA}{_INDIC}]")
+"""A letter of a script without spaces between words."""
+WORDS = re.compile(
+    f"[{_HAN}]{{1,2}}|[{_KANA}]{{1,3}}|[{_INDIC}]{{1,4}}|[^\\s{_HAN}{_KANA}{_INDIC}]+"
+)
+"""A word, or as many letters of a script without spaces as a word has on average."""
+
+
+def count_words(text: str) -> int:
+    """Count the words of a cleaned sentence, by their average length where no spaces part them."""
+    return len(WORDS.findall(text)) if SPACELESS.search(text) else text.count(" ") + 1
+
 
 def empty(source: str, target: str) -> str | None:
     """Reject pairs with an empty side."""
@@ -45,7 +61,7 @@ def length(languages: tuple[str, str], values: str) -> Check:
     min_words, max_words = int(low), int(high)
 
     def check(source: str, target: str) -> str | None:
-        counts = source.count(" ") + 1, target.count(" ") + 1
+        counts = count_words(source), count_words(target)
         if min(counts) < min_words:
             return f"fewer than {min_words} words"
         return f"more than {max_words} words" if max(counts) > max_words else None
@@ -60,7 +76,7 @@ def ratio(languages: tuple[str, str], values: str) -> Check:
         raise _wrong("ratio", values, "a number above 1, such as 3")
 
     def check(source: str, target: str) -> str | None:
-        counts = source.count(" ") + 1, target.count(" ") + 1
+        counts = count_words(source), count_words(target)
         if max(counts) > max_ratio * min(counts):
             return f"lengths differ more than {max_ratio:g}-fold"
         return None

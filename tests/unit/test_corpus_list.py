@@ -157,6 +157,10 @@ def test_commands_that_cannot_be(tmp_path: Path) -> None:
         ("length=2:3", "a b", "a b c d", "more than 3 words"),
         ("ratio=1.5", "a b", "a b c", None),
         ("ratio=1.5", "a b c d", "a b", "lengths differ more than 1.5-fold"),
+        ("ratio=1.5", "I borrowed three books", "我昨天借了三本书。", None),  # 2 characters a word
+        ("ratio=1.5", "a b", "我昨天在图书馆借了三本书。", "lengths differ more than 1.5-fold"),
+        ("length=2:4", "ロシア連邦", "รัสเซีย แลนด์", None),
+        ("length=1:3", "a", "我昨天借了三本书", "more than 3 words"),
         ("letters=0.5", "ab 12", "é!", None),
         ("letters=0.9", "हिन्दी में", "မြန်မာ", None),  # vowels and tones are marks
         ("letters=0.5", "ab 123", "abc", "less than 0.5 letters"),
