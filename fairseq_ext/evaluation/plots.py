@@ -5,10 +5,12 @@ A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in J
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
 import textwrap
+import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 FONT = "DejaVu Sans"  # covers every Latin script, Vietnamese included, and comes with matplotlib
 LAST_RESORT = "Last Resort High-Efficiency"  # matplotlib's font with a box for every character
+EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO")  # first words of Unicode names
 STYLE: dict[str, Any] = {
     "font.family": FONT,
     "font.size": 10,
@@ -276,7 +279,7 @@ def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list
         for axes in panels[len(alignments) :]:
             axes.remove()
         bar = figure.colorbar(image, ax=panels[: len(alignments)].tolist(), aspect=30, shrink=0.7)
-        bar.set_label("attention weight (each row sums to 1)", fontsize=8.5, labelpad=6)
+        bar.set_label("attention weight\n(each row sums to 1)", fontsize=8.5, labelpad=6)
         bar.outline.set_visible(False)
         return save_picture(figure, output, {"sentences": [asdict(shown) for shown in alignments]})
 
@@ -352,17 +355,22 @@ def _add_fonts(figure: Figure) -> None:
 
     Other texts keep their font, so that the same data give the same file on every machine.
     """
-    from matplotlib.font_manager import fontManager
+    from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text
 
     texts = figure.findobj(Text)
     characters = {letter for text in texts for letter in text.get_text() if letter.isprintable()}
-    absent = characters - _covered(FONT, characters)
+    absent = characters - _covered(findfont(FONT), characters)
     if not absent:
         return
+    listed = {font.fname for font in fontManager.ttflist}
+    for path in {*findSystemFonts()} - listed:  # matplotlib's cached list is older than they are
+        with contextlib.suppress(OSError, RuntimeError):
+            fontManager.addfont(path)
     families = [FONT]
-    for name in sorted({font.name for font in fontManager.ttflist} - {LAST_RESORT}):
-        if coverage := _covered(name, absent):
+    installed = {font.name: font.fname for font in fontManager.ttflist if font.name != LAST_RESORT}
+    for name, path in sorted(installed.items()):
+        if coverage := _covered(path, absent):
             families.append(name)
             absent -= coverage
     for text in texts:
@@ -371,17 +379,25 @@ def _add_fonts(figure: Figure) -> None:
         print(
             f"warning: no font that is installed has {' '.join(sorted(absent)[:8])}"
             f"{' …' if len(absent) > 8 else ''}, drawn as boxes; install one that has, such "
-            "as Noto Sans CJK or Noto Sans Devanagari.",
+            f"as {' and '.join(sorted({_noto(character) for character in absent})[:4])}.",
             file=sys.stderr,
         )
 
 
-def _covered(family: str, characters: set[str]) -> set[str]:
+def _noto(character: str) -> str:
+    """Name the font of Google's Noto family for a character's script."""
+    if unicodedata.category(character)[0] not in "LM":
+        return "Noto Sans Symbols"
+    script = unicodedata.name(character, "").partition(" ")[0]
+    return f"Noto Sans {'CJK' if script in EAST_ASIAN else script.title()}"
+
+
+def _covered(path: str, characters: set[str]) -> set[str]:
     """Return which of the characters a font has; none if its file is damaged."""
-    from matplotlib.font_manager import findfont, get_font
+    from matplotlib.font_manager import get_font
 
     try:
-        charmap = get_font(findfont(family)).get_charmap()
+        charmap = get_font(path).get_charmap()
     except (OSError, RuntimeError):
         return set()
     return {character for character in characters if ord(character) in charmap}

@@ -615,19 +615,22 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
     bundled = [entry for entry in fonts.ttflist if str(entry.fname).startswith(data)]
     assert bundled
     monkeypatch.setattr(fonts, "ttflist", bundled)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: installed)
+    installed: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         latin, boxes = drawn("latin", "a"), drawn("boxes", "日本", "हि")
         message = capsys.readouterr().err
         assert message.count("\n") == 1
         assert "warning: no font that is installed has ह ि 日 本, drawn as boxes;" in message
+        assert "such as Noto Sans CJK and Noto Sans Devanagari.\n" in message
         monkeypatch.setattr(fonts, "ttflist", [*bundled])
         fonts.addfont(font(tmp_path / "cjk.ttf", "Test CJK", "日本"))
         assert drawn("latin", "a") == latin  # nothing changes where nothing was missing
         with_cjk = drawn("found", "日本", "हि")
         assert "has ह ि, drawn" in capsys.readouterr().err
         assert with_cjk[0] != boxes[0]
-        fonts.addfont(font(tmp_path / "deva.ttf", "Test Devanagari", "हि"))
+        installed.append(str(font(tmp_path / "deva.ttf", "Test Devanagari", "हि")))
         drawn("all", "日本", "हि")
         assert capsys.readouterr().err == ""
 
