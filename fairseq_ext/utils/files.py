@@ -162,7 +162,8 @@ def atomic_write(
     itself unless ``through_links``.
 
     Raises:
-        EnvironmentProblem: the folder is missing or not writable, or the disk is full.
+        EnvironmentProblem: the path is a folder, its folder is missing or not writable, or the
+            disk is full.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     if _is_stream(path):
@@ -170,6 +171,8 @@ def atomic_write(
             yield file
         return
     target = Path(os.path.realpath(path) if through_links else path)
+    if target.is_dir():
+        raise EnvironmentProblem(f"{path} is a folder; name a file in it.")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open(mode, **text) as file:

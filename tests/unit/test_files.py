@@ -101,6 +101,11 @@ class TestAtomicWrite:
             files.atomic_write(tmp_path / "none" / "a"),
         ):
             pass
+        with (
+            pytest.raises(EnvironmentProblem, match="is a folder; name a file in it"),
+            files.atomic_write(tmp_path),
+        ):
+            raise AssertionError
 
     def test_an_error_about_another_file_keeps_its_name(self, tmp_path: Path):
         with pytest.raises(FileNotFoundError, match="other"), files.atomic_write(tmp_path / "a"):
