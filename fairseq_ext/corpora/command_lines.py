@@ -378,9 +378,10 @@ class CommandLine(NamedTuple):
         """
         try:
             module = importlib.import_module(f"fairseq_ext.corpora.{self.module}")
-            print(getattr(module, self.function)(from_args(self.options, args)))
+            table = getattr(module, self.function)(from_args(self.options, args))
         except OSError as error:
             raise EnvironmentProblem(files.explain(error)) from error
+        print(table)
         return 0
 
 
