@@ -37,6 +37,7 @@ from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import READ, suggest_pieces
 from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.reading import LOOKED_AT, QUOTED, suggest_csv
 from fairseq_ext.text.writing import writers
 from fairseq_ext.utils import files, locks, ray_workers, shared_folder
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
@@ -45,7 +46,6 @@ from fairseq_ext.utils.files import require_file, sha256
 # Options without influence on the result.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}
 LOCK = ".preparing.lock"
-LOOKED_AT = 20  # rows of a table searched for a header or numbers
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
 IDENTIFIER = re.compile(r"#?\d+")
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
@@ -111,28 +111,34 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
     for name in options.columns:
         if names.count(name) != 1:
             listed = ", ".join(names)
-            raise DataError(f"`{options.pairs}` must have one column `{name}`; it has {listed}.")
+            raise DataError(
+                f"`{options.pairs}` must have one column `{name}`; it has {listed}."
+                f"{'' if options.csv else suggest_csv(names)}"
+            )
     return names.index(options.columns[0]) + 1, names.index(options.columns[1]) + 1
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn of a first line that looks like a header, and of columns without sentences."""
+    """Warn of a first line that looks like a header, and of columns of numbers or in quotes."""
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
-    if not text.header and firsts and {*firsts} <= {*HEADER_WORDS, *map(str.lower, languages)}:
+    if not text.header and {*firsts} & {*HEADER_WORDS, *map(str.lower, languages)}:
         print(
             f"warning: line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
             "becomes a pair; give --header if it is one.",
             file=sys.stderr,
         )
     for number, column in zip(text.columns, columns, strict=True):
-        sentences = column[int(bool(text.header)) :]
-        if len(sentences) > 1 and all(IDENTIFIER.fullmatch(cell.strip()) for cell in sentences):
-            print(
-                f"warning: column {number} of {text.files[0]} holds numbers (`{sentences[0]}` …), "
-                "no sentences; choose others with --columns.",
-                file=sys.stderr,
-            )
+        cells = [cell.strip() for cell in column[1:]]  # not the header
+        if len(cells) < 2:
+            continue
+        fault = ""
+        if all(IDENTIFIER.fullmatch(cell.strip('"')) for cell in cells):
+            fault = f"holds numbers (`{cells[0]}` …), no sentences; choose others with --columns"
+        elif not text.table and all(QUOTED.fullmatch(cell) for cell in cells):
+            fault = "is in quotation marks, which become part of the text; remove them with --csv"
+        if fault:
+            print(f"warning: column {number} of {text.files[0]} {fault}.", file=sys.stderr)
 
 
 def _require_used(options: PairOptions) -> None:

@@ -9,7 +9,7 @@ import itertools
 import lzma
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ from fairseq_ext.utils.errors import DataError
 
 LONGEST = 1 << 24  # most bytes of a line
 QUOTED = re.compile('"[^"]*"')
+LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -118,16 +119,22 @@ def _encoding(line: bytes) -> str:
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(first line, row)`` of a CSV file, whose quoted cells may contain line ends.
 
-    Cells are separated by commas, semicolons or tabs, whichever is most frequent in the first line.
+    Cells are separated by commas, semicolons or tabs: those in the first line that most of the next
+    lines have as often, and if several are equal, the most frequent.
     A carriage return, which the format does not allow outside quotation marks, becomes a space.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
-    first = next(numbered, None)
-    if first is None:
+    top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]
+    if not top:
         return
-    bare = QUOTED.sub("", first[1])
-    delimiter = max(",;\t", key=bare.count)
-    text = itertools.chain([f"{first[1]}\n"], (f"{line}\n" for _, line in numbered))
+    bare = [QUOTED.sub("", line) for line in top]
+
+    def regularity(delimiter: str) -> tuple[bool, int, int]:
+        cells = bare[0].count(delimiter)
+        return cells > 0, sum(line.count(delimiter) == cells for line in bare), cells
+
+    delimiter = max(",;\t", key=regularity)
+    text = itertools.chain((f"{line}\n" for line in top), (f"{line}\n" for _, line in numbered))
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     start = 1
     try:
@@ -141,6 +148,11 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
         ) from error
 
 
+def suggest_csv(fields: Sequence[str]) -> str:
+    """Suggest ``--csv`` for a line without tabs that may be CSV; return "" for others."""
+    return " If it is CSV, give --csv." if len(fields) == 1 and re.search("[,;]", fields[0]) else ""
+
+
 def cells(
     numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
 ) -> Iterator[tuple[str, str]]:
@@ -149,7 +161,7 @@ def cells(
         fields = line.split("\t")
         if len(fields) < max(columns):
             raise DataError(
-                f"`{path}`, line {number}: {len(fields)} tab-separated column(s), but --columns "
-                f"{columns[0]},{columns[1]} needs {max(columns)}."
+                f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
+                f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_csv(fields)}"
             )
         yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])

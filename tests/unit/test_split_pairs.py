@@ -20,7 +20,7 @@ from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import SplitJob
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import lines
+from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils.errors import DataError
 from tests.support import naive_split
 from tests.support.harness import error_line, run, write_lines
@@ -247,7 +247,7 @@ def test_unreadable_input_is_named(tmp_path):
         list(lines(tmp_path / "absent.tsv"))
     with pytest.raises(ValueError, match=r"line 2: not UTF-8, byte 0xff at offset 2"):
         list(lines(packed(tmp_path, "tsv", b"fine\nno\xff\n")))
-    with pytest.raises(ValueError, match=r"line 2: 1 tab-separated column\(s\).* needs 2"):
+    with pytest.raises(ValueError, match=r"line 2: 1 column\(s\).* needs 2\.$"):
         pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
@@ -300,6 +300,13 @@ def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
     assert {*zip(text["ja"], text["en"], strict=True)} == expected
 
 
+def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
+    path = write_lines(tmp_path / "pairs.csv", ["a, b, c;d", "e;f", "g, h;i"])
+    assert [row for _, row in table_rows(path)] == [["a, b, c", "d"], ["e", "f"], ["g, h", "i"]]
+    with pytest.raises(DataError, match=r"1 column\(s\), .*needs 2\. If it is CSV, give --csv\."):
+        list(cells(lines(path), path, (1, 2)))
+
+
 @pytest.mark.system
 def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
@@ -311,6 +318,14 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     output = pairs_command(table, "--header", "--out", tmp_path / "ids").stderr
     assert "column 1 of" in output
     assert "holds numbers (`0` …), no sentences; choose others with --columns" in output
+    output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite").stderr
+    assert "(`id / ja`) looks like a header" in output
+    assert "holds numbers (`1` …)" in output
+    quoted = write_lines(tmp_path / "quoted.tsv", [f'"b {n}"\t"a {n}"' for n in range(20)])
+    output = pairs_command(quoted, "--out", tmp_path / "quoted").stderr
+    assert "column 1 of" in output
+    assert "column 2 of" in output
+    assert "is in quotation marks, which become part of the text; remove them with --csv" in output
     output = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False).stderr
     assert "must have one column `de`; it has id, ja, en." in output
     output = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False).stderr
