@@ -94,6 +94,6 @@ def run(options: ContaminationOptions) -> str:
                 record = {**asdict(match), "text": sentences[match.sentence]}
                 file.write(f"{json.dumps(record, ensure_ascii=False)}\n")
     return (
-        f"{len(sentences):,} test sentences: {counts[EXACT]:,} are in the training text but for "
-        f"case and punctuation, {counts[NEAR]:,} others but for a word or two."
+        f"{len(sentences):,} test sentences: the training text has {counts[EXACT]:,} of them, "
+        f"ignoring case and punctuation, and {counts[NEAR]:,} more that differ by a word or two."
     )

@@ -263,8 +263,8 @@ DIFFERENCE_NOTES = (
     "detectable: the smallest difference that would have p < 0.05 in four of five repetitions "
     "with these runs and sentences",
     "needed: runs of each system on this test set, or sentences with these runs, for which the "
-    f"difference measured here would be detectable; {MISSING} where no number is, or where single "
-    "runs leave unknown how much seeds differ",
+    f"difference measured here would be detectable; {MISSING} if no number would do, or if single "
+    "runs do not show how much seeds differ",
 )
 
 
@@ -272,8 +272,8 @@ def _overlap(result: Result, overlap: Overlap) -> Section:
     """Return the scores with and without the references that are in the training text."""
     near = len(overlap.matches) - overlap.exact
     note = (
-        f"Of the {result.sentences:,} references the training text has {overlap.exact:,}, but for "
-        f"case and punctuation, and {near:,} others but for a word or two."
+        f"The training text has {overlap.exact:,} of the {result.sentences:,} references, ignoring "
+        f"case and punctuation, and {near:,} more that differ by a word or two."
     )
     labels = result.signatures if overlap.scores else ()
     labels = [label for label in labels if label in overlap.scores[result.baseline]]
@@ -376,8 +376,8 @@ def _notes_on_p(result: Result) -> list[str]:
         lines.append(f"{mark} is about {meaning}")
     if SENTENCES in result.tests:
         lines.append(
-            "not decided where each system has one run: whether other trainings would differ so; "
-            "nothing says how much seeds do (train both again, and give --system NAME=RUN,RUN,...)"
+            "with one run of each system, no p says whether other trainings would differ as much "
+            "(train both again, and give --system NAME=RUN,RUN,...)"
         )
     single = any(row.scores["BLEU"].runs == 1 for row in result.systems)
     if TRAININGS in result.tests and single:

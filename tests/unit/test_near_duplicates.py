@@ -219,7 +219,7 @@ def test_the_command_and_compare_say_what_is_in_the_training_text(tmp_path: Path
         *("fairseq-ext", "corpus", "contamination", tmp_path / "ref.txt"),
         *("--training", tmp_path / "train.txt", "-o", tmp_path / "found.jsonl"),
     )
-    assert "10 test sentences: 1 are in the training text" in done.stdout
+    assert "10 test sentences: the training text has 1 of them" in done.stdout
     records = (tmp_path / "found.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(records[0])["sentence"] == 3
 
