@@ -42,7 +42,7 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
     """Return the pipeline for the text to write: the folder's ``text.json``, or ours."""
-    text_pipeline = pipeline.load(folder)
+    text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         return Pipeline(src, tgt, tokenize=tokenize)
     if tokenize and text_pipeline.tokenize:

@@ -27,14 +27,9 @@ def split_into_subwords(
         raise ConfigError(f"`--size` must be at least 1, but is {size}.")
     if src == tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{src}`; their files would be the same.")
-    text_pipeline = pipeline.load(text) or Pipeline(src, tgt)
+    text_pipeline = pipeline.load_towards(text, src, tgt) or Pipeline(src, tgt)
     if text_pipeline.subwords != "none":
         raise DataError(f"{text} has subwords already; give the folder with words.")
-    if (text_pipeline.src, text_pipeline.tgt) != (src, tgt):
-        raise DataError(
-            f"{text / pipeline.FILE} is of {text_pipeline.src} and {text_pipeline.tgt}, "
-            f"not of {src} and {tgt}."
-        )
     train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
     with _staged(text, out, (src, tgt)) as (stage, texts):
         if kind == "none":

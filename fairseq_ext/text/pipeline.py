@@ -165,6 +165,23 @@ class Pipeline:
             file.write(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
+def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
+    """Load the pipeline of a folder for a direction; None if it has no ``text.json``.
+
+    Raises:
+        DataError: it is of other languages, damaged, or of a later version.
+    """
+    saved = load(folder)
+    if saved is None:
+        return None
+    if turned := saved.towards(src, tgt):
+        return turned
+    raise DataError(
+        f"{folder / FILE} is of {saved.src} and {saved.tgt}, not of {src} and {tgt}; give its "
+        "languages as `--src` and `--tgt`."
+    )
+
+
 def load(folder: str | Path) -> Pipeline | None:
     """Load the pipeline of a folder; None if it has no ``text.json``.
 

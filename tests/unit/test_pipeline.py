@@ -107,6 +107,16 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
         assert lines_of(tmp_path / "tokens" / f"train.{side}") == [
             tokens_pipeline.words(side)(line)
         ]
+    own_text.copy_corpus(tmp_path / "tokens", tmp_path / "back", "de", "en", tokenize=False)
+    corpus.split_into_subwords(
+        tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none", size=1
+    )
+    for folder in ("back", "words"):
+        assert pipeline.load(tmp_path / folder) == tokens_pipeline.towards("de", "en")
+    with pytest.raises(DataError, match="is of en and de, not of fr and en; give its languages"):
+        corpus.split_into_subwords(
+            tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none", size=1
+        )
 
 
 CONTROLS = ["a </s> b", "<s> <pad> <unk>", r"\</s> \\<pad>", "<a> </s>, </s>"]
