@@ -250,13 +250,15 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     minloglevel=2,
                 )
         except RuntimeError as error:
-            match = re.search(r"value <= (\d+)", str(error))
+            match = re.search(r"value <= (\d+)|required_chars\. \d+ vs (\d+)", str(error))
             if match is None:
                 raise DataError(f"SentencePiece cannot learn from this text: {error}.") from error
-            raise DataError(
-                f"`--size` must be at most {match[1]} for SentencePiece and this text, but is "
-                f"{size:,}."
-            ) from error
+            limit = (
+                f"at most {match[1]} for SentencePiece and this text"
+                if match[1]
+                else f"above {match[2]} for SentencePiece, as this text has as many characters"
+            )
+            raise DataError(f"`--size` must be {limit}, but is {size:,}.") from error
 
     return learn_model
 

@@ -175,11 +175,12 @@ def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
 def test_a_text_too_small_for_the_size(tmp_path: Path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    with pytest.raises(DataError, match=r"`--size` must be at most \d+ .* but is 9,000"):
-        corpus.split_into_subwords(
-            text, tmp_path / "out", "en", "de", kind="sentencepiece-unigram", size=9000
-        )
-    assert not (tmp_path / "out").exists()
+    for size, message in ((9000, r"at most \d+ .* but is 9,000"), (4, r"above \d+ .* but is 4\.")):
+        with pytest.raises(DataError, match=f"`--size` must be {message}"):
+            corpus.split_into_subwords(
+                text, tmp_path / "out", "en", "de", kind="sentencepiece-unigram", size=size
+            )
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
