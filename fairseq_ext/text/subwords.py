@@ -135,8 +135,9 @@ def _sentencepiece(model: Path) -> Subwords:
     extras.need("sentencepiece")
     import sentencepiece
 
+    processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+        processor.LoadFromSerializedProto(model.read_bytes())  # it opens no path that is not UTF-8
     except (RuntimeError, OSError) as error:
         raise _unreadable(model, "a model of SentencePiece", error) from error
     return Subwords(

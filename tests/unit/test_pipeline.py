@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -89,7 +90,8 @@ def test_sentencepiece_keeps_what_cleaning_keeps(kind, tmp_path):
     lines = ["می\u200cخواهم بروم", "本当です！はい", "20 m² ½ ﬁn Å", "… № ⅓ ㎏"]
     sentences = [english for english, _ in sample({"train": 400})["train"]]
     text = write_lines(tmp_path / "text", lines * 20 + sentences)
-    loaded = subwords.load(*subwords.learn(kind, [text], 150, tmp_path))
+    (folder := tmp_path / os.fsdecode(b"f\xfc")).mkdir()  # a name that is not UTF-8
+    loaded = subwords.load(*subwords.learn(kind, [text], 150, folder))
     for line in lines:
         assert loaded.decode(loaded.encode(line)) == line == cleaning.plain(line)
 
