@@ -48,7 +48,8 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
     The languages of the model's pipeline are the endings of the files. Returns the number of lines
     of each file.
     """
-    if pipeline.load(text) is not None:
+    saved = pipeline.load(text)
+    if saved is not None and (saved.tokenize or saved.subwords != "none"):
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")
     with _staged(text, out, (steps.src, steps.tgt)) as (stage, texts):
         if not texts:

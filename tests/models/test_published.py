@@ -16,6 +16,7 @@ from fairseq_ext import cli
 from fairseq_ext.checkpoints import published, storage
 from fairseq_ext.decoding.loading import model_of, models_of
 from fairseq_ext.model import write
+from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import load as load_subwords
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from tests.support.harness import REPO
@@ -334,6 +335,7 @@ def test_text_becomes_tokens_as_for_a_model(tmp_path: Path):
     text.mkdir()
     for side in ("en", "de"):
         (text / f"train.{side}").write_text(f"{TEXT}\n", encoding="utf-8")
+    Pipeline("en", "de", clean=True).save(text)  # as `corpus pairs` does
     words = ["subwords", text, "--like", folder, "--src", "en", "--tgt", "de"]
     with pytest.raises(SystemExit) as end:
         cli.main([*map(str, words), "-o", str(tmp_path / "bpe")])
