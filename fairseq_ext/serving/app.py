@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import html
+import re
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -67,14 +68,15 @@ def _fill(name: str, **parts: str) -> str:
 TRANSLATE_PAGE = _fill("translate.html")
 
 
-def _interface_page(schema: dict[str, Any]) -> str:
+def _interface_page(schema: dict[str, Any], address: str) -> str:
     """Build the page at ``/docs`` from the JSON schema of a request to ``/translate``."""
-    rows = (
-        f"<tr><td><code>{html.escape(name)}</code></td>"
+    rows = "".join(
+        f"<tr><td>`{html.escape(name)}`</td>"
         f"<td>{html.escape(field.get('description', ''))}</td></tr>"
         for name, field in schema["properties"].items()
     )
-    return _fill("interface.html", fields="".join(rows))
+    fields = re.sub("`(.*?)`", r"<code>\1</code>", rows)
+    return _fill("interface.html", fields=fields, address=html.escape(address))
 
 
 class Service:
@@ -295,9 +297,10 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         """A page to translate on."""
         return HTMLResponse(TRANSLATE_PAGE, headers=policy)
 
-    async def docs_page(_: Request) -> Response:
+    async def docs_page(request: Request) -> Response:
         """A page about this interface."""
-        return HTMLResponse(_interface_page(schema), headers=policy)
+        page = _interface_page(schema, str(request.base_url))
+        return HTMLResponse(page, headers=policy)
 
     async def languages(_: Request) -> Response:
         """Languages, and those that each is translated to."""
