@@ -199,10 +199,10 @@ def _prepared(
         changes = {"task": plan.task, "model": plan.model, "weights": plan.weights}
         with files.atomic_write(home / MARK) as mark:
             mark.write(json.dumps(changes if plan.task else {}))
-    models = f"{len(links)} models that vote" if len(links) > 1 else "one model"
+    models = f"an ensemble of {len(links)} models" if len(links) > 1 else "one model"
     logger.warning(
-        "%s is as fairseq's authors publish models: %s, %s to %s; text, by %s: %s. Options such as "
-        "`--no-tokenize` and `--bpe-codes` override that.",
+        "%s has the layout of fairseq's published models: %s, %s to %s. Its text steps are, by %s: "
+        "%s; options such as `--no-tokenize` and `--bpe-codes` override them.",
         *(folder, models, plan.src, plan.tgt, origin, text.describe().partition(": ")[2]),
     )
     return links
