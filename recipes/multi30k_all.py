@@ -163,7 +163,6 @@ def report(args: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
     rate = commands.add_parser("choose", help="the best of the rates of one system")

@@ -98,7 +98,6 @@ def write(path: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--dir", type=Path, required=True, help="the run's folder")
     parser.add_argument("--src", required=True)

@@ -14,7 +14,6 @@ from fairseq_ext.utils.errors import FairseqExtError
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("metric", metavar="comet:MODEL")
     args = parser.parse_args()

@@ -389,7 +389,6 @@ def _label(family: str, dataset: str) -> str:
 
 
 def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
-    """Return all fits for JSON."""
     return {
         "law": "L = alpha (base_e / Ne)^p_e (base_d / Nd)^p_d + L_inf",
         "base": {"encoder_parameters": base[0], "decoder_parameters": base[1]},

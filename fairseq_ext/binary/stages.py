@@ -84,7 +84,6 @@ class Stage(nn.Module):
         self.enter(stage_at(0, stages))
 
     def enter(self, stage: int) -> None:
-        """Set all layers to a stage."""
         self.index = stage
         self.current.fill_(stage)
         for layer in self._layers:

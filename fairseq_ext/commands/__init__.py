@@ -93,11 +93,9 @@ class Command:
         return f"{self.package}.{MODULES.get(self.name, self.name).replace('-', '_')}"
 
     def load(self) -> ModuleType:
-        """Import the module of the subcommand."""
         return importlib.import_module(self.module)
 
     def add(self, subparsers: Any) -> None:
-        """Add the subcommand's parser."""
         function = f"add_{self.name.replace('-', '_')}" if self.name in MODULES else "add"
         getattr(self.load(), function)(subparsers)
 

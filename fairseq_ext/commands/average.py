@@ -8,7 +8,6 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "average",
         help="average the weights of checkpoints",

@@ -8,7 +8,6 @@ from fairseq_ext.commands import options
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "binarize",
         help="binarize a large corpus in shards; fairseq-train opens one shard for each epoch",

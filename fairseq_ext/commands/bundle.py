@@ -15,7 +15,6 @@ SIDES = {"src": "source", "tgt": "target"}
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "bundle",
         help="pack a trained model, with all that it needs, into one folder",
@@ -126,7 +125,6 @@ def _bundle(args: argparse.Namespace) -> None:
 
 
 def add_trim(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "trim",
         help="remove the symbols of a bundle that your texts do not need",
@@ -177,7 +175,6 @@ def _trim(args: argparse.Namespace) -> None:
 
 
 def add_describe(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "describe",
         help="check a bundle, and say what is in it and where its bytes are",
@@ -202,7 +199,6 @@ def _describe(args: argparse.Namespace) -> None:
 
 
 def add_export(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "export",
         help="turn a bundle into a checkpoint, or into a model for another tool",
@@ -251,7 +247,6 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def add_push(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "push",
         help="put a bundle onto the Hugging Face Hub",
@@ -275,7 +270,6 @@ def _push(args: argparse.Namespace) -> None:
 
 
 def add_models(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "models",
         help="list the trained models that come with the plugin",

@@ -94,7 +94,6 @@ class Request:
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "compare",
         help="compare systems on one test set: quality, significance, size, speed",

@@ -7,7 +7,6 @@ from fairseq_ext.utils.option_fields import add_options
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "corpus",
         help="make a corpus from the literature, Tatoeba, or pairs of sentences",
@@ -33,7 +32,6 @@ def add(commands: options.Subparsers) -> None:
 
 
 def add_prepare(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "prepare",
         help="check your own text and copy it, tokenized if wanted, with text.json",

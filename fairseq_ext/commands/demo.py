@@ -54,7 +54,6 @@ class Request:
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "demo",
         help="serve a local web page where models translate a sentence side by side",

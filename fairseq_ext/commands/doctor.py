@@ -56,7 +56,6 @@ class Check:
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "doctor",
         help="check the installation and name the cure of each problem",
@@ -284,7 +283,6 @@ def _machine() -> Iterator[Check]:
 
 
 def add_user_dir(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "user-dir",
         help="print the folder to give to fairseq's --user-dir",

@@ -8,7 +8,6 @@ from fairseq_ext.utils.option_fields import from_args
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "hypotheses",
         help="extract the translations from fairseq-generate's output, in corpus order",

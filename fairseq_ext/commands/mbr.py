@@ -68,14 +68,12 @@ class Request:
         return self.num_candidates if self.candidates_of is None else self.candidates_of
 
     def check(self) -> None:
-        """Refuse numbers out of range."""
         require_at_least(self, num_candidates=1, seed=0)
         if self.candidates_of is not None:
             require_at_least(self, candidates_of=self.num_candidates)
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "mbr",
         help="choose among sampled translations by minimum Bayes risk",

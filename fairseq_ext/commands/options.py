@@ -36,7 +36,6 @@ def add_generated(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
-    """Add ``-o``, ``--output``."""
     parser.add_argument("-o", "--output", type=Path, required=True, metavar=metavar, help=text)
 
 
@@ -49,7 +48,6 @@ def add_picture_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add ``--json``."""
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"also write {text} as JSON")
 
 
@@ -61,7 +59,6 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def print_paths(paths: Sequence[Path]) -> None:
-    """Print the written files."""
     for path in paths:
         print(path)
 

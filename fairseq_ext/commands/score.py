@@ -59,7 +59,6 @@ class Request:
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "score",
         help="compute BLEU, chrF and COMET, with signatures",

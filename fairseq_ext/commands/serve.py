@@ -14,7 +14,6 @@ from fairseq_ext.utils.option_fields import add_options, from_args
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "serve",
         help="serve translations over HTTP, with LibreTranslate's interface",

@@ -15,7 +15,6 @@ COUNTS = {
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "shortlist",
         help="list the target tokens that a sentence may need, for a faster search",

@@ -17,7 +17,6 @@ SIZE = 8000  # merges or pieces
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "subwords",
         help="learn subwords from a corpus, and split it into subwords",

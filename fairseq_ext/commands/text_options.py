@@ -40,7 +40,6 @@ class TextOptions:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments as a group."""
     group = parser.add_argument_group(
         "how the training corpus was prepared",
         "Needed only where neither the run nor the data has a text.json, or to override it.",

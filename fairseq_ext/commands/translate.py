@@ -149,7 +149,6 @@ class Request:
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "translate",
         help="translate a file or standard input with trained models",
@@ -315,7 +314,6 @@ class Session:
             yield Session(request, model.translator, codec, rerank, splitter, keeper)
 
     def translate_all(self) -> Iterator[Translation]:
-        """Translate all input in order."""
         from fairseq_ext.decoding import stream
 
         request = self.request
@@ -334,7 +332,6 @@ class Session:
             before = end
 
     def translate_part(self, part: Part, out: IO[str], details: IO[str] | None) -> None:
-        """Write the translations of a part of the input."""
         place = {"first": part.first, "before": part.before}
         self.write(self.translate(part.read(), str(part.path), **place), out, details)
 

@@ -104,7 +104,6 @@ class Gate:
 
 
 def _beside(name: str) -> str:
-    """Read a file of this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 

@@ -99,7 +99,6 @@ class Service:
         self._encoding = 0  # lines that wait to become tokens, which takes time, too
 
     async def answer(self, request: Request) -> dict[str, Any]:
-        """Answer a request."""
         try:
             query = parse_query(await self._fields(request))
             self._limits.check_texts(query.texts)

@@ -67,7 +67,6 @@ class Metrics:
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
         label = path if path in PATHS else "other"
         self._requests.labels(label, str(status)).inc()
         self._seconds.labels(label).observe(seconds)

@@ -27,7 +27,6 @@ class Served:
     splitter: SentenceSplitter | None = None  # splits lines into sentences; None keeps lines whole
 
     def split(self, lines: Sequence[str]) -> list[list[str]]:
-        """Split lines of text into sentences."""
         return [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
 
     def join(self, sentences: Sequence[Ranked], rank: int) -> str:
@@ -36,12 +35,10 @@ class Served:
         return "".join(texts) if self.splitter is None else self.splitter.join(texts)
 
     def encode(self, sentences: Sequence[str]) -> list[Sentence]:
-        """Turn sentences into tokens."""
         tokens = [self.codec.encode(sentence) for sentence in sentences]
         return list(map(Sentence, tokens, self.translator.lengths(tokens)))
 
     def decode(self, candidates: Sequence[Sequence[Candidate]]) -> list[Ranked]:
-        """Turn the translations of sentences into text."""
         return [
             Ranked([self.codec.decode(candidate.tokens) for candidate in row], row)
             for row in candidates
@@ -129,7 +126,6 @@ def _name(code: str) -> str:
 
 
 def load(settings: Settings) -> Pairs:
-    """Load every model."""
 
     def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
         search = Search(**{**model_defaults, **settings.batches.search()})

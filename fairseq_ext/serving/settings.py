@@ -38,7 +38,6 @@ class Limits:
     timeout: float = _limit(60.0, "seconds to receive a request, and as many to answer it")
 
     def check(self) -> None:
-        """Refuse numbers out of range."""
         for limit in fields(self):
             value = getattr(self, limit.name)
             if not 0 < value < float("inf"):
@@ -146,7 +145,6 @@ class Settings:
     versions: FileVersions = field(default_factory=FileVersions)
 
     def check(self) -> None:
-        """Refuse numbers out of range."""
         require_at_least(self, workers=1, grace=0)
         require_at_least(self.batches, batch_size=1, max_tokens=1)
         self.limits.check()

@@ -166,7 +166,6 @@ def report(folder: Path, figure: str) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq's import chooses DEBUG
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("figure", choices=("scale", "output", "table1"))

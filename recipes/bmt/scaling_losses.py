@@ -122,7 +122,6 @@ def table(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "models",

@@ -61,7 +61,6 @@ def rows(noise: float, seed: int = 1) -> list[dict[str, str | int | float]]:
 
 
 def main() -> None:
-    """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--noise", type=float, default=0.003, help="standard deviation (0.003)")
     parser.add_argument("--seed", type=int, default=1, help="of the noise (1)")

@@ -121,7 +121,6 @@ def write_corpus(corpus: dict[str, tuple[list[str], list[str]]], out: Path) -> N
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with the six files")
     parser.add_argument("--marks", metavar="LANG", help="classes are the marks of DIR's sentences")

@@ -133,7 +133,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
     predicting = commands.add_parser("predict", help="label the test set")

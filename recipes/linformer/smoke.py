@@ -31,7 +31,6 @@ def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--pairs", type=Path, required=True, help="folder with the text")
     parser.add_argument("--src", required=True, help="source language")

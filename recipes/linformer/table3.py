@@ -67,7 +67,6 @@ def table(runs: Sequence[Path], out: Path) -> str:
 
 
 def main() -> None:
-    """Run the command; a user's error ends it with one line and status 1."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
     perplexity_parser = commands.add_parser(

@@ -9,7 +9,6 @@ from fairseq_ext.utils.option_fields import require_at_least
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand."""
     parser = commands.add_parser(
         "scaling-fit",
         help="fit a scaling law to the losses of models of many sizes",

@@ -28,7 +28,6 @@ Shares = dict[int, float]
 
 
 def add(pictures: options.Subparsers) -> None:
-    """Add the picture."""
     parser = pictures.add_parser(
         "gates",
         help="share of each kernel in each layer of a MUSE model",
@@ -62,7 +61,6 @@ class Gates:
     decoder: tuple[Shares, ...]
 
     def sizes(self) -> list[int]:
-        """Return all kernel sizes in ascending order."""
         return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
 
     def rows(self) -> list[list[str]]:
