@@ -182,23 +182,6 @@ def _require_dictionaries(
     return extra_state
 
 
-@around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
-def _load_checkpoint_to_cpu(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Copy the record of dictionaries into `task_state`, all that a task sees of a checkpoint."""
-    state = original(path, *rest, **options)
-    entry = {"file": path, "record": dictionaries.recorded(state, path)}
-    return {**state, "task_state": {**(state.get("task_state") or {}), DICTIONARIES: entry}}
-
-
-@around("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
-def _load_state_dict(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
-    """Check dictionaries when a task loads a model, as in generation, validation and hubs."""
-    rest = dict(state_dict)
-    if entry := rest.pop(DICTIONARIES, None):
-        compare(self, entry["record"], entry["file"])
-    original(self, rest)
-
-
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
     """Require that a translation task has a checkpoint's dictionaries; skip any other task."""
     pair = _task_symbols(task)
@@ -251,11 +234,6 @@ PATCHES = (
         name="dictionaries of a model",
         reason="a dictionary of the same size in another order is accepted, and the model's output "
         "read as other words",
-        layers=(
-            _save_dictionaries,
-            _require_dictionaries,
-            _load_checkpoint_to_cpu,
-            _load_state_dict,
-        ),
+        layers=(_save_dictionaries, _require_dictionaries),
     ),
 )

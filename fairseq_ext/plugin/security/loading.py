@@ -16,7 +16,6 @@ or else before its first line runs. Other packages and user directories keep Pyt
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
@@ -27,9 +26,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from fairseq_ext.checkpoints import bundle, registry_checks, safe_load, storage
+from fairseq_ext.checkpoints import bundle, dictionaries, registry_checks, safe_load, storage
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.checkpoints.safe_load import about
+from fairseq_ext.plugin.checks.checkpoints import compare
 from fairseq_ext.plugin.table import COMMANDS, Layer, Patch, around, replaced
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
@@ -104,33 +104,37 @@ def _one_by_one(
     """Check each file before a model is built from it, and name it in every error."""
     from fairseq import checkpoint_utils as utils
 
+    if num_shards > 1:  # each file has a part of the model
+        return original(filenames, arg_overrides, task, strict, suffix, num_shards, state)
     models: list[Any] = []
     cfg = None
     for name in filenames:
         path = utils.get_maybe_sharded_checkpoint_filename(name, suffix, 0, num_shards)
-        with about(path), contextlib.ExitStack() as limits:
-            loaded = state
-            if state is None and num_shards == 1:
-                loaded = utils.load_checkpoint_to_cpu(path, arg_overrides)
-            if loaded is not None:
-                if not (loaded.get("cfg") or loaded.get("args")):
-                    raise CheckpointError(
-                        f"{path} has weights alone, without the options of its model, from which "
-                        "it would be built. Give the file that fairseq-train wrote; for training, "
-                        "`fairseq-train --finetune-from-model` takes it with these options."
-                    )
-                registry_checks.fitting(loaded["cfg"], task, path)
-                limits.enter_context(registry_checks.no_larger_than(loaded["model"]))
-            arguments = (arg_overrides, task, strict, suffix, num_shards, loaded)
+        with about(path):
+            loaded = state or utils.load_checkpoint_to_cpu(path, arg_overrides)
+            if not (loaded.get("cfg") or loaded.get("args")):
+                raise CheckpointError(
+                    f"{path} has weights alone, without the options of its model, from which it "
+                    "would be built. Give the file that fairseq-train wrote; for training, "
+                    "`fairseq-train --finetune-from-model` takes it with these options."
+                )
+            registry_checks.fitting(loaded["cfg"], task, path)
+            record = dictionaries.recorded(loaded, path)
             try:
-                built, cfg, task = original([name], *arguments)
+                with registry_checks.no_larger_than(loaded["model"]):
+                    built, cfg, task = original(
+                        [name], arg_overrides, task, strict, suffix, num_shards, loaded
+                    )
             except RuntimeError as error:
                 if "loading state_dict" not in str(error):
                     raise
+                if task is not None:
+                    compare(task, record, path)
                 raise CheckpointError(
                     f"{path} does not fit the model built for this data: "
                     f"{differences(str(error))}. Use the dictionaries it was trained with."
                 ) from error
+            compare(task, record, path)
             _refuse_other_sources(path, cfg, task)
         models += built
     return models, cfg, task
