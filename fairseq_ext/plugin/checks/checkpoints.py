@@ -102,7 +102,9 @@ def _trainer_load_checkpoint(
     if not (reset_optimizer or reset_lr_scheduler):
         _require_scheduler(self.cfg, filename)
     try:
-        return original(self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options)
+        extra_state = original(
+            self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options
+        )
     except AssertionError as error:  # another criterion or optimizer
         raise CheckpointError(f"{filename}: {error}") from error
     except Exception as error:
@@ -119,6 +121,10 @@ def _trainer_load_checkpoint(
             f"{differences(str(error.__context__))}. Give the options it was trained with, "
             "or another `--save-dir`."
         ) from error
+    if extra_state is not None:
+        record = dictionaries.recorded({"extra_state": extra_state}, filename)
+        compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
+    return extra_state
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
@@ -170,18 +176,6 @@ def _save_dictionaries(
     return original(self, filename, extra_state)
 
 
-@around("fairseq.trainer:Trainer.load_checkpoint")
-def _require_dictionaries(
-    original: Callable, self: Any, filename: str, *rest: Any, **options: Any
-) -> Any:
-    """Check the dictionaries against the checkpoint from which `fairseq-train` starts."""
-    extra_state = original(self, filename, *rest, **options)
-    if extra_state is not None:
-        record = dictionaries.recorded({"extra_state": extra_state}, filename)
-        compare(self.task, record, filename, warn=self.data_parallel_rank == 0)
-    return extra_state
-
-
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
     """Require that a translation task has a checkpoint's dictionaries; skip any other task."""
     pair = _task_symbols(task)
@@ -221,8 +215,8 @@ PATCHES = (
     ),
     Patch(
         name="checkpoints that do not fit",
-        reason="another architecture or another schedule ends in a traceback, and a missing "
-        "`--restore-file` in random weights",
+        reason="another architecture, schedule or dictionary ends in a traceback or other words, "
+        "and a missing `--restore-file` in random weights",
         layers=(_load_checkpoint, _trainer_load_checkpoint),
     ),
     Patch(
@@ -232,8 +226,8 @@ PATCHES = (
     ),
     Patch(
         name="dictionaries of a model",
-        reason="a dictionary of the same size in another order is accepted, and the model's output "
-        "read as other words",
-        layers=(_save_dictionaries, _require_dictionaries),
+        reason="a checkpoint does not store them, so that another order of the same size is "
+        "accepted, and the model's output read as other words",
+        layers=(_save_dictionaries,),
     ),
 )
