@@ -124,17 +124,15 @@ def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any)
 
 
 @around("fairseq.trainer:Trainer.__init__")
-def warn_of_slow_bf16(
-    original: Callable, self: Any, cfg: Any, task: Any, model: Any, *args: Any, **kwargs: Any
-) -> None:
-    original(self, cfg, task, model, *args, **kwargs)
+def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, cfg, *args, **kwargs)
     if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
         return
-    ratio = onednn_matmul.times_as_long(model)
-    if ratio is not None and ratio > 1:
+    ratio = onednn_matmul.times_as_long()
+    if ratio > 1:
         logger.warning(
-            f"--bf16: on this processor products of this model's matrices take {ratio:.1f} "
-            "times as long as in fp32; without the option training is faster, and more exact."
+            f"--bf16: on this processor products of matrices take {ratio:.1f} times as long as in "
+            "fp32; without the option training is faster, and more exact."
         )
 
 
