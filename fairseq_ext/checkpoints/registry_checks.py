@@ -58,7 +58,7 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
 
     Args:
         cfg: the checkpoint's configuration.
-        task: the task that the command has set up, its class, or None for the checkpoint's own.
+        task: the task that the command has set up, or None for the checkpoint's own.
         path: for the message.
     """
     from fairseq.models import (
@@ -77,9 +77,7 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
     model = registered(path, "architecture", name, MODEL_REGISTRY | ARCH_MODEL_REGISTRY)
     with about(path):
         require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
-    kind = task if isinstance(task, type) else type(task)
-    if task is None:
-        kind = task_class(cfg, path)
+    kind = task_class(cfg, path) if task is None else type(task)
     elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # of other classes
     for family, needed, described in (
         (TranslationTask, FairseqEncoderDecoderModel, "an encoder and a decoder"),
@@ -101,7 +99,7 @@ def task_class(cfg: Any, path: str | Path) -> type:
 
 
 def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
-    """Check that a checkpoint has a translation task, and an architecture for this task.
+    """Check that a checkpoint has a translation task, for this direction.
 
     Files that cannot be read pass: their readers report faults.
 
@@ -114,13 +112,10 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
 
     if not storage.is_checkpoint(path):
         return
-    state = storage.peek(path)
-    require_registered(path, state.get("args"))
-    cfg = layout.configuration(state)
+    cfg = layout.configuration(storage.peek(path))
     kind = task_class(cfg, path)
     if not issubclass(kind, TranslationTask):
         raise CheckpointError(f"{path} holds no translation model, but one for `{kind.__name__}`.")
-    fitting(cfg, kind, path)
     task = layout.section(cfg, "task")
     trained = (task.get("source_lang"), task.get("target_lang"))
     if (tgt, src) == trained and src != tgt:

@@ -137,19 +137,6 @@ def sha256(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def require_space(folder: str | Path, size: int) -> None:
-    """Check that ``size`` bytes fit onto the disk of ``folder``, which may not exist yet."""
-    existing = Path(folder).absolute()
-    while not existing.exists():
-        existing = existing.parent
-    free = shutil.disk_usage(existing).free
-    if free < size:
-        raise EnvironmentProblem(
-            f"{folder} needs at least {size:,} bytes, but only {free:,} are free there. "
-            "Free some space, or choose a folder on another disk."
-        )
-
-
 @contextmanager
 def atomic_write(
     path: str | Path, mode: str = "w", *, through_links: bool = True

@@ -178,12 +178,6 @@ def test_sha256(tmp_path: Path):
     )
 
 
-def test_require_space(tmp_path: Path):
-    files.require_space(tmp_path / "not" / "yet", 1)
-    with pytest.raises(EnvironmentProblem, match=r"yet needs at least 1,000,000,000,000,000,000 "):
-        files.require_space(tmp_path / "not" / "yet", 10**18)
-
-
 class TestStagedFolder:
     def test_results_appear_together_and_last_ones_last(self, tmp_path: Path, monkeypatch):
         folder = tmp_path / "new" / "out"

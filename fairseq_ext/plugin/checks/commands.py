@@ -177,11 +177,8 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
     arguments.name_ignored(get_preprocessing_parser(), args)
     destdir = args.destdir
-    manifest.read(Path(destdir))  # refuses a damaged manifest before the work
     _require_no_dictionary(args)
-    sentences = _check_texts(args)
-    # for each sentence fairseq writes at least its end and an index entry
-    files.require_space(destdir, 14 * sentences)
+    _check_texts(args)
     logger = logging.getLogger("fairseq_cli.preprocess")
     with one_message(destdir), files.staged_folder(destdir) as stage:
         log = Path(destdir, "preprocess.log")
@@ -253,21 +250,19 @@ def _require_same_dictionaries(stage: Path, folder: Path) -> None:
             )
 
 
-def _check_texts(args: Namespace) -> int:
-    """Check every text and its translation; return how many sentences there are."""
+def _check_texts(args: Namespace) -> None:
+    """Check every text, its translation and its alignments."""
     prefixes = [("train", args.trainpref)] if args.trainpref else []
     for split, prefix_list in (("valid", args.validpref), ("test", args.testpref)):
         prefixes += [(split, prefix) for prefix in prefix_list.split(",")] if prefix_list else []
-    sentences = 0
     for split, prefix in prefixes:
         source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix
         if args.only_source:  # language modelling: documents, with empty lines between them
-            sentences += text.check_text(source, empty_lines=True, max_tokens=None, controls=False)
+            text.check_text(source, empty_lines=True, max_tokens=None, controls=False)
         else:
             target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
             empty_lines = split == "test"  # every test line must have its line in the output
             pairs = text.check_parallel(source, target, empty_lines=empty_lines, controls=False)
-            sentences += 2 * pairs
             if args.align_suffix:
                 aligned = f"{prefix}.{args.align_suffix}"
                 # fairseq skips missing files, but training needs its own; fairseq does not check
@@ -275,7 +270,6 @@ def _check_texts(args: Namespace) -> int:
                 single = prefix in (args.validpref, args.testpref)
                 if split == "train" or (single and Path(aligned).exists()):
                     text.check_alignments(aligned, source, target, pairs)
-    return sentences
 
 
 PATCHES = (

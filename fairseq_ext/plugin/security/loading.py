@@ -85,7 +85,7 @@ def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     from fairseq.file_io import PathManager
 
     with about(path):
-        file = safe_load.require_checkpoint_file(bundle.as_file(PathManager.get_local_path(path)))
+        file = bundle.as_file(PathManager.get_local_path(path))
         registry_checks.require_registered(path, storage.peek(file).get("args"))
         return original(str(file), *rest, **options)
 
