@@ -135,12 +135,16 @@ class TranslationExtTask(TranslationTask):
     ) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         check_options(cfg)
-        self.affixes = Affixes(
-            *(symbol_number(words, getattr(cfg, name), name) for name, words in (
-                ("source_prefix", src_dict), ("source_suffix", src_dict),
-                ("target_prefix", tgt_dict), ("target_suffix", tgt_dict),
-            ))
-        )  # fmt: skip
+        numbers: dict[str, int] = {}
+        for name in Affixes._fields:
+            words, symbol = src_dict if name.startswith("source") else tgt_dict, getattr(cfg, name)
+            if symbol and symbol not in words.indices:
+                raise ConfigError(
+                    f"`--{name.replace('_', '-')}` is `{symbol}`, which is not in the dictionary."
+                )
+            if symbol:
+                numbers[name] = words.indices[symbol]
+        self.affixes = Affixes(**numbers)
 
     def load_dataset(self, split: str, *rest: Any, **options: Any) -> None:
         """Load a split from disk as ``translation`` does, then apply the options to it."""
@@ -234,22 +238,22 @@ class TranslationExtTask(TranslationTask):
 
     def prepare_target(self, target: FairseqDataset) -> FairseqDataset:
         """Put the options' symbols around the targets."""
-        if self.affixes.target_prefix is not None:
-            target = PrependTokenDataset(target, self.affixes.target_prefix)
-        if self.affixes.target_suffix is not None:
-            target = AppendTokenDataset(target, self.affixes.target_suffix)
-        return target
+        return surrounded(target, self.affixes.target_prefix, self.affixes.target_suffix)
 
     def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
         """Cut the sources and begin each with ``<s>`` if the options say so."""
         if self.cfg.truncate_source:
             limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
             source = CutDataset(source, limit)
-        if self.affixes.source_prefix is not None:
-            source = PrependTokenDataset(source, self.affixes.source_prefix)
-        if self.affixes.source_suffix is not None:
-            source = AppendTokenDataset(source, self.affixes.source_suffix)
-        return PrependTokenDataset(source, self.src_dict.bos()) if self.cfg.source_bos else source
+        source = surrounded(source, self.affixes.source_prefix, self.affixes.source_suffix)
+        return surrounded(source, self.src_dict.bos() if self.cfg.source_bos else None, None)
+
+
+def surrounded(dataset: FairseqDataset, before: int | None, after: int | None) -> FairseqDataset:
+    """Put a symbol before and one after each sentence; None stands for no symbol."""
+    if before is not None:
+        dataset = PrependTokenDataset(dataset, before)
+    return dataset if after is None else AppendTokenDataset(dataset, after)
 
 
 class Affixes(NamedTuple):
@@ -269,17 +273,6 @@ class Affixes(NamedTuple):
     def target(self) -> list[int]:
         """Return the indices of the symbols around a target."""
         return [symbol for symbol in self[2:] if symbol is not None]
-
-
-def symbol_number(words: Dictionary, symbol: str, option: str) -> int | None:
-    """Return the index of an option's symbol; None if the option is empty."""
-    if not symbol:
-        return None
-    if symbol not in words.indices:
-        raise ConfigError(
-            f"`--{option.replace('_', '-')}` is `{symbol}`, which is not in the dictionary."
-        )
-    return int(words.indices[symbol])
 
 
 def check_options(cfg: TranslationExtConfig) -> None:
