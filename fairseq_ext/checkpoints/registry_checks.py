@@ -54,13 +54,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
-    """Check that the architecture and the task of a configuration fit the command.
-
-    Args:
-        cfg: the checkpoint's configuration.
-        task: the task that the command has set up, or None for the checkpoint's own.
-        path: for the message.
-    """
+    """Check that a configuration's architecture fits the command's task, or else its own task."""
     from fairseq.models import (
         ARCH_MODEL_REGISTRY,
         MODEL_REGISTRY,

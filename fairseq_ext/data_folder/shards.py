@@ -134,14 +134,9 @@ class Shards:
 
 
 def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
-    """Write all shards, together with other workers.
+    """Write a share of all shards, together with other workers; return those still missing.
 
-    Args:
-        shards: the text and its division.
-        share: which share of the shards to binarize, and of how many.
-
-    Returns:
-        The shards that are still missing, which are in other shares.
+    ``share`` is the number of the share, from 0, and the count of shares.
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
