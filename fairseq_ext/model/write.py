@@ -189,9 +189,10 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
-    if OmegaConf.is_config(cfg):
-        return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    return dict(vars(cfg))
+    options: Any = vars(cfg)
+    if OmegaConf.is_config(cfg):  # whose attributes are not its options
+        options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return dict(options)
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
