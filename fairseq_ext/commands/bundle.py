@@ -80,7 +80,7 @@ def _bundle(args: argparse.Namespace) -> None:
     register()
     from fairseq_ext.evaluation.score import read_scores
     from fairseq_ext.model import write
-    from fairseq_ext.model.card import Card
+    from fairseq_ext.model.card import Card, score_table
     from fairseq_ext.utils.error_messages import one_message
 
     if args.system is not None and args.scores is None:
@@ -101,10 +101,10 @@ def _bundle(args: argparse.Namespace) -> None:
         else:
             numbers = args.numbers or (source_bundle.numbers if source_bundle else "fp32")
             card = write.card_of(source_bundle) if source_bundle else Card()
-            if source_bundle and card.scores and source_bundle.numbers != numbers:
-                card = replace(card, measured=card.measured or source_bundle.numbers)
+            if source_bundle and source_bundle.numbers != numbers:
+                card = card.with_format_note(source_bundle.numbers)
             if scores:
-                card = replace(card, scores=scores, measured=None)
+                card = replace(card, table=score_table(scores))
             written = write.write(
                 checkpoint,
                 args.data or data_of(checkpoint),

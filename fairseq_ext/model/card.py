@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fairseq_ext.evaluation.score import Score, shown
 
@@ -39,9 +39,11 @@ fairseq_ext.load("FOLDER").translate("…").text
 """
 
 _LICENCE = re.compile(r"\A---\n(?:.*\n)*?license: (.*)\n")
-_ABOUT = re.compile(r"\n---\n+# [^\n]*\n\n(.*?)\n\n- architecture: ", re.DOTALL)
-_MEASURED = "Measured with the weights in {numbers}."
-_IN = re.compile(rf"^{re.escape(_MEASURED).replace(re.escape('{numbers}'), '([a-z0-9-]+)')}$", re.M)
+_BODY = re.compile(
+    r"\n---\n+# [^\n]*\n\n(.*?)\n\n- architecture: `.*?\n- text: [^\n]*\n(.*?)\nIt translates ",
+    re.DOTALL,
+)
+_MEASURED = "Measured with the weights in "
 
 
 @dataclass(frozen=True)
@@ -51,25 +53,25 @@ class Card:
     Attributes:
         about: text about the model and its data.
         licence: name of the licence.
-        scores: on a test set.
-        measured: number format of the weights that have these scores; None for the stored one.
+        table: of scores on a test set, in Markdown; see :func:`score_table`.
     """
 
     about: str = ""
     licence: str = "unknown"
-    scores: Sequence[Score] = ()
-    measured: str | None = None
+    table: str = ""
 
     @classmethod
     def read(cls, text: str) -> Card:
         """Parse a card: all fields if we rendered it, else only the licence and the text."""
-        licence, about, numbers = (pattern.search(text) for pattern in (_LICENCE, _ABOUT, _IN))
-        return cls(
-            about[1] if about else text.rpartition("\n---\n")[2].strip(),
-            licence[1] if licence else cls.licence,
-            list(_scores(text)) if about else (),
-            numbers[1] if numbers else None,
-        )
+        licence, body = _LICENCE.search(text), _BODY.search(text)
+        about = body[1] if body else text.rpartition("\n---\n")[2].strip()
+        return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
+
+    def with_format_note(self, numbers: str) -> Card:
+        """Note below the scores, if there are some, in which format the weights had them."""
+        if not self.table or _MEASURED in self.table:
+            return self
+        return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
 
     def render(self, *, updates: int | None, **facts: str | int) -> str:
         """Render the card in Markdown.
@@ -78,37 +80,24 @@ class Card:
             updates: of the training, or None.
             facts: languages, architecture, parameters, numbers and text, for the template.
         """
-        names = {score.name for score in self.scores}
-        metrics = [f"- {name.lower()}\n" for name in ("BLEU", "chrF") if name in names]
+        names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]
+        metrics = "".join(f"- {name.lower()}\n" for name in names)
         return _CARD.format(
             **facts,
             licence=self.licence,
-            metrics="".join(["metrics:\n", *metrics] if metrics else []),
+            metrics=f"metrics:\n{metrics}" if metrics else "",
             about=self.about,
             updates="an unknown number of" if updates is None else f"{updates:,}",
-            table=self._table(),
+            table=self.table,
         )
 
-    def _table(self) -> str:
-        """Return the table of scores, with a row for each score."""
-        if not self.scores:
-            return ""
-        cells = [
-            (score.name, shown(score.name, score.value), score.detail, f"`{score.signature}`")
-            for score in self.scores
-        ]
-        rows = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells]
-        lines = ["", "| metric | score | | signature |", "|---|---|---|---|"]
-        lines += [*(f"| {row} |" for row in rows), ""]
-        if self.measured:
-            lines += [_MEASURED.format(numbers=self.measured), ""]
-        return "\n".join(lines)
 
-
-def _scores(text: str) -> Iterator[Score]:
-    """Yield the scores in a card's table, with the decimals shown."""
-    for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE):
-        cells = [cell.replace("\\|", "|") for cell in re.split(r" (?<!\\)\| ", row)]
-        if len(cells) == 4 and re.fullmatch(r"-?\d+(\.\d+)?", cells[1]):
-            name, value, detail, signature = cells
-            yield Score(name, float(value), signature.strip("`"), detail)
+def score_table(scores: Sequence[Score]) -> str:
+    """Return a table with a row for each score, in Markdown."""
+    lines = ["", "| metric | score | | signature |", "|---|---|---|---|"]
+    for score in scores:
+        value = shown(score.name, score.value)
+        cells = (score.name, value, score.detail, f"`{score.signature}`")
+        row = " | ".join(cell.replace("|", r"\|") for cell in cells)
+        lines.append(f"| {row} |")
+    return "\n".join([*lines, ""])

@@ -23,7 +23,6 @@ def export(path: Path, output: Path) -> tuple[int, str]:
 
     Return the number of tensors, and in words how near they are to the trained ones.
     """
-    manifest = bundle.read(path)
     checkpoint = storage.load(path)
     storage.save(checkpoint, output)
-    return len(checkpoint["model"]), EXACTNESS[manifest.numbers]
+    return len(checkpoint["model"]), EXACTNESS[bundle.read(path).numbers]

@@ -1,25 +1,34 @@
-"""Write fairseq's own Transformer for other tools, and refuse what they cannot express."""
+"""Write fairseq's own Transformer for other tools, and refuse what they cannot express.
+
+CTranslate2 writes its own format. Hugging Face's library transformers has classes for models from
+fairseq, which compute the same; their weights have the same names after ``model.``.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerDecoderBase, TransformerEncoderBase
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+from fairseq.tasks.translation import TranslationTask
+from safetensors.torch import save_file
+from torch import Tensor
 
-from fairseq_ext.checkpoints import bundle
+from fairseq_ext.checkpoints import bundle, layout
 from fairseq_ext.engine import compilers
-from fairseq_ext.model import huggingface_model, trained
+from fairseq_ext.model import trained
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import ConfigError
 
-CTRANSLATE2 = "CTranslate2"
+TRANSFORMERS = "Hugging Face's transformers"
+TOOLS = {"ctranslate2": "CTranslate2", "huggingface": TRANSFORMERS}
 ACTIVATIONS = ("relu", "gelu")
 POSITIONS = (LearnedPositionalEmbedding, SinusoidalPositionalEmbedding)
 _AFFINE = r"\.(weight|bias)"
@@ -34,56 +43,11 @@ STATE = re.compile(
 """Names of a Transformer's weights; a model with other weights computes something else."""
 
 
-@dataclass(frozen=True)
-class StockTransformer:
-    """A trained Transformer of fairseq, with the options that decide its computation.
-
-    Attributes:
-        pre_norm: whether layers normalize their input instead of the residual sum.
-        learned_positions: whether positions are learned, not sinusoidal.
-        normalizes_embeddings: whether there is a layer norm after the embedding.
-        longest: tokens of the longest source and target, ``</s>`` included.
-    """
-
-    model: BaseFairseqModel
-    source: Dictionary
-    target: Dictionary
-    src: str
-    tgt: str
-    architecture: str
-    activation: str
-    heads: tuple[int, int]
-    pre_norm: bool
-    learned_positions: bool
-    normalizes_embeddings: bool
-    longest: tuple[int, int]
-
-    @property
-    def has_joined_dictionary(self) -> bool:
-        """Whether both languages have the same symbols with the same indices."""
-        return bool(self.source == self.target)
-
-    @property
-    def shares_all_embeddings(self) -> bool:
-        """Whether source, target and output use one table."""
-        table = self.model.decoder.embed_tokens.weight
-        return table is self.model.encoder.embed_tokens.weight and self.ties_output
-
-    @property
-    def ties_output(self) -> bool:
-        """Whether the output layer is the target's table."""
-        decoder = self.model.decoder
-        return decoder.embed_tokens.weight is decoder.output_projection.weight
-
-
-Require = Callable[[object, str], None]
-
-
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     """Write a model in the format of another tool, whole or not at all.
 
     Args:
-        tool: ``ctranslate2`` or ``huggingface``.
+        tool: one of :data:`TOOLS`.
         path: of a checkpoint or bundle.
         data: folder with its dictionaries.
         output: a folder, which must be empty or not exist.
@@ -93,13 +57,82 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another folder.")
-    to_huggingface = tool == "huggingface"
-    stock = load(path, data, huggingface_model.TOOL if to_huggingface else CTRANSLATE2)
+    (model,), cfg, task = trained.load(data, [path])
+    model.eval().requires_grad_(False)
+    architecture = layout.architecture({"cfg": cfg})
+    feature = _foreign_feature(model, task, architecture)
+    if feature is not None:
+        raise ConfigError(f"{path} cannot be expressed in {TOOLS[tool]}, which has no {feature}.")
     with files.whole_folder(output) as folder:
-        (huggingface_model.write if to_huggingface else write_ctranslate2)(stock, folder)
+        write = write_ctranslate2 if tool == "ctranslate2" else write_huggingface
+        write(StockTransformer(model, task), folder)
         if text := pipeline.find((bundle.home(path), data)):
             text.save(folder)
-    return stock.architecture
+    return architecture
+
+
+class StockTransformer:
+    """A trained Transformer of fairseq, with the options that decide its computation."""
+
+    def __init__(self, model: BaseFairseqModel, task: TranslationTask) -> None:
+        encoder, decoder = self.sides = (model.encoder, model.decoder)
+        self.model, self.src, self.tgt = model, task.cfg.source_lang, task.cfg.target_lang
+        self.source, self.target = task.source_dictionary, task.target_dictionary
+        self.activation = decoder.cfg.activation_fn
+        self.heads = tuple(side.layers[0].self_attn.num_heads for side in self.sides)
+        self.pre_norm = bool(encoder.cfg.encoder.normalize_before)
+        self.learned_positions = isinstance(encoder.embed_positions, LearnedPositionalEmbedding)
+        self.normalizes_embeddings = encoder.layernorm_embedding is not None
+        self.longest = (int(encoder.max_source_positions), int(decoder.max_target_positions))
+        table = decoder.embed_tokens.weight
+        self.ties_output = table is decoder.output_projection.weight
+        self.shares_all_embeddings = table is encoder.embed_tokens.weight and self.ties_output
+
+
+def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> str | None:
+    """Name something in a model that the other tools do not have; None if they have all of it."""
+    encoder, decoder = getattr(model, "encoder", None), getattr(model, "decoder", None)
+    like = f"architecture like `{architecture}`"
+    if not isinstance(encoder, TransformerEncoderBase):
+        return like
+    if not isinstance(decoder, TransformerDecoderBase):
+        return like
+    for module in (*encoder.modules(), *decoder.modules()):
+        if type(module).__module__.partition(".")[0] not in ("torch", "fairseq"):
+            return like
+    compilers.require_no_additions(model)
+    for name in model.state_dict():
+        if not STATE.fullmatch(name):
+            return f"weight like `{name}`"
+    cfg, norms = decoder.cfg, (encoder.layernorm_embedding, decoder.layernorm_embedding)
+    for side in (encoder, decoder):
+        if not isinstance(side.embed_positions, POSITIONS):
+            return "model without positions"
+        if (side.layer_norm is not None) != cfg.encoder.normalize_before:
+            return "norm before the sublayers of one side, or without the final one"
+        head_width = side.embed_tokens.embedding_dim // side.layers[0].self_attn.num_heads
+        if any(float(layer.self_attn.scaling) != head_width**-0.5 for layer in side.layers):
+            return "other scale of attention"
+    if type(encoder.embed_positions) is not type(decoder.embed_positions):
+        return "positions that are learned on one side alone"
+    if cfg.encoder.normalize_before != cfg.decoder.normalize_before:
+        return "norm before the sublayers of one side alone"
+    if (norms[0] is None) != (norms[1] is None):
+        return "norm of one side's embeddings alone"
+    for option in ("cross_self_attention", "no_cross_attention"):
+        if getattr(cfg, option, False):
+            return f"`--{option.replace('_', '-')}`"
+    for name in ("project_in_dim", "project_out_dim", "adaptive_softmax"):
+        if getattr(decoder, name, None) is not None:
+            return f"`{name}`"
+    if cfg.activation_fn not in ACTIVATIONS:
+        return f"activation `{cfg.activation_fn}`"
+    if getattr(task.cfg, "source_bos", False):
+        return "`<s>` before each source (--source-bos)"
+    return None
+
+
+# ---- CTranslate2 ---------------------------------------------------------------------------------
 
 
 def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
@@ -111,16 +144,15 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
     heads = stock.heads
     if heads[0] != heads[1]:
         raise ConfigError(
-            f"{CTRANSLATE2} has as many heads in the encoder as in the decoder, but these have "
+            f"CTranslate2 has as many heads in the encoder as in the decoder, but these have "
             f"{heads[0]} and {heads[1]}."
         )
-    activations = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELU}
-    encoder, decoder = stock.model.encoder, stock.model.decoder
+    encoder, decoder = stock.sides
     spec = transformer_spec.TransformerSpec.from_config(
         (len(encoder.layers), len(decoder.layers)),
         heads[0],
         pre_norm=stock.pre_norm,
-        activation=activations[stock.activation],
+        activation=common_spec.Activation[stock.activation.upper()],
         layernorm_embedding=stock.normalizes_embeddings,
     )
     set_transformer_encoder(spec.encoder, encoder)
@@ -137,74 +169,137 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
     spec.save(str(folder))
 
 
-def load(path: Path, data: Path, tool: str) -> StockTransformer:
-    """Load a checkpoint or bundle, and refuse what a tool cannot compute."""
-    (model,), cfg, task = trained.load(data, [path])
-    model.eval().requires_grad_(False)
+# ---- Hugging Face --------------------------------------------------------------------------------
 
-    def require(condition: object, feature: str) -> None:
-        if not condition:
-            raise ConfigError(f"{path} cannot be expressed in {tool}, which has no {feature}.")
 
-    architecture = str(getattr(cfg.model, "arch", None) or getattr(cfg.model, "_name", "model"))
-    _require_stock(model, architecture, require)
-    encoder, decoder = model.encoder, model.decoder
-    _require_options(encoder, decoder, require)
-    require(not getattr(task.cfg, "source_bos", False), "`<s>` before each source (--source-bos)")
-    return StockTransformer(
-        model=model,
-        source=task.source_dictionary,
-        target=task.target_dictionary,
-        src=task.cfg.source_lang,
-        tgt=task.cfg.target_lang,
-        architecture=architecture,
-        activation=decoder.cfg.activation_fn,
-        heads=(encoder.layers[0].self_attn.num_heads, decoder.layers[0].self_attn.num_heads),
-        pre_norm=bool(encoder.cfg.encoder.normalize_before),
-        learned_positions=isinstance(encoder.embed_positions, LearnedPositionalEmbedding),
-        normalizes_embeddings=encoder.layernorm_embedding is not None,
-        longest=(int(encoder.max_source_positions), int(decoder.max_target_positions)),
+class ModelClass(NamedTuple):
+    """A class of the library, and where its tables of learned positions begin."""
+
+    name: str
+    kind: str
+    first_position: int = 2
+
+
+CLASSES = {
+    (False, False, False): ModelClass("FSMTForConditionalGeneration", "fsmt"),
+    (True, False, False): ModelClass("M2M100ForConditionalGeneration", "m2m_100"),
+    (False, True, True): ModelClass("BartForConditionalGeneration", "bart"),
+    (True, True, True): ModelClass("MBartForConditionalGeneration", "mbart"),
+    (True, True, False): ModelClass("BlenderbotForConditionalGeneration", "blenderbot", 0),
+}
+"""Classes by whether layers normalize first, positions are learned, embeddings are normalized."""
+
+
+def model_class(stock: StockTransformer) -> ModelClass:
+    """Find the library's class whose computation equals the model's."""
+    features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
+    kind = CLASSES.get(features)
+    words = (
+        "norm before the sublayers" if stock.pre_norm else "norm after the sublayers",
+        "learned positions" if stock.learned_positions else "sinusoidal positions",
+        f"{'a' if stock.normalizes_embeddings else 'no'} norm of embeddings",
+    )
+    if kind is None:
+        raise ConfigError(f"no class of {TRANSFORMERS} has {', '.join(words)} together.")
+    if kind.kind != "fsmt" and not stock.shares_all_embeddings:
+        raise ConfigError(
+            f"{kind.name}, which {TRANSFORMERS} has for {words[0]} and {words[1]}, has one table "
+            "for source, target and output (--share-all-embeddings); this model has several."
+        )
+    width = stock.sides[0].embed_tokens.embedding_dim
+    for side in stock.sides:
+        if not any(math.isclose(side.embed_scale, scale) for scale in (1.0, math.sqrt(width))):
+            raise ConfigError(
+                f"no class of {TRANSFORMERS} scales embeddings by {side.embed_scale:g}."
+            )
+    return kind
+
+
+def write_huggingface(stock: StockTransformer, folder: Path) -> None:
+    """Write weights, configuration, search defaults and tokenizers, without the library itself."""
+    extras.need("tokenizers")
+    kind = model_class(stock)
+    save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})
+    special: dict[str, Any] = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    special |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
+    _write_json(folder / "config.json", {**_configuration(stock, kind), **special})
+    longest = min(200, stock.longest[1] - 1)
+    # Like fairseq, never write the padding, and end a search with as many translations as the beam
+    # is wide.
+    search: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
+    search |= {"max_length": longest, "bad_words_ids": [[1]]}
+    _write_json(folder / "generation_config.json", {**special, **search})
+    _write_tokenizer(stock.source, folder)
+    if stock.source != stock.target:
+        target = folder / "target"
+        target.mkdir()
+        _write_tokenizer(stock.target, target)
+
+
+def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
+    width = stock.sides[0].embed_tokens.embedding_dim
+    content = {
+        **{"architectures": [kind.name], "model_type": kind.kind, "is_encoder_decoder": True},
+        **{"d_model": width, "dropout": 0.0, "activation_function": stock.activation},
+        **{"attention_dropout": 0.0, "activation_dropout": 0.0, "dtype": "float32"},
+        "scale_embedding": not math.isclose(stock.sides[0].embed_scale, 1.0),
+        "tie_word_embeddings": stock.ties_output,
+        "max_position_embeddings": max(stock.longest),
+    }
+    for name, side, heads in zip(("encoder", "decoder"), stock.sides, stock.heads, strict=True):
+        content[f"{name}_layers"] = len(side.layers)
+        content[f"{name}_attention_heads"] = heads
+        content[f"{name}_ffn_dim"] = side.layers[0].fc1.out_features
+        content[f"{name}_layerdrop"] = 0.0
+    sizes = len(stock.source), len(stock.target)
+    if kind.kind == "fsmt":
+        content |= {"langs": [stock.src, stock.tgt]}
+        content |= {"src_vocab_size": sizes[0], "tgt_vocab_size": sizes[1]}
+    else:
+        content |= {"vocab_size": sizes[1], "add_final_layer_norm": True}
+    return content
+
+
+def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
+    """Return the state dict for a class; no tensors share memory, as the file format demands."""
+    weights: dict[str, Tensor] = {}
+    longest = max(stock.longest)
+    for name, tensor in stock.model.state_dict().items():
+        if name.endswith(("version", "_float_tensor")):
+            continue
+        if name.endswith("embed_positions.weight"):
+            learned = tensor[2:]  # fairseq's positions begin after the padding's index, 1
+            tensor = tensor.new_zeros(longest + kind.first_position, tensor.shape[1])
+            tensor[kind.first_position :][: len(learned)] = learned
+        weights[f"model.{name}"] = tensor.clone().contiguous()
+    if kind.kind != "fsmt":
+        table = weights.pop("model.decoder.output_projection.weight")
+        weights |= {"model.shared.weight": table, "lm_head.weight": table.clone()}
+        weights["final_logits_bias"] = table.new_zeros(1, len(table))
+    return weights
+
+
+def _write_tokenizer(dictionary: Dictionary, folder: Path) -> None:
+    """Write a tokenizer for text that consists of the model's own tokens, separated by blanks."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    numbers = {symbol: number for number, symbol in enumerate(dictionary.symbols)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    tokenizer.add_special_tokens(dictionary.symbols[:4])
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ending = [("</s>", numbers["</s>"])]
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=ending)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            **{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024, **names},
+            **{"model_input_names": ["input_ids", "attention_mask"]},
+            "clean_up_tokenization_spaces": False,
+        },
     )
 
 
-def _require_stock(model: BaseFairseqModel, architecture: str, require: Require) -> None:
-    """Refuse a model that has layers or weights other than those of fairseq's Transformer."""
-    sides = (getattr(model, "encoder", None), getattr(model, "decoder", None))
-    is_transformer = isinstance(sides[0], TransformerEncoderBase) and isinstance(
-        sides[1], TransformerDecoderBase
-    )
-    require(is_transformer, f"architecture like `{architecture}`")
-    for module in (*model.encoder.modules(), *model.decoder.modules()):
-        package = type(module).__module__.partition(".")[0]
-        require(package in ("torch", "fairseq"), f"architecture like `{architecture}`")
-    compilers.require_no_additions(model)
-    for name in model.state_dict():
-        require(STATE.fullmatch(name), f"weight like `{name}`")
-
-
-def _require_options(
-    encoder: TransformerEncoderBase, decoder: TransformerDecoderBase, require: Require
-) -> None:
-    """Refuse options that change the computation without a weight of their own."""
-    cfg = decoder.cfg
-    for side in (encoder, decoder):
-        require(isinstance(side.embed_positions, POSITIONS), "model without positions")
-        norm_is_usual = (side.layer_norm is not None) == cfg.encoder.normalize_before
-        require(norm_is_usual, "norm before the sublayers of one side, or without the final one")
-        width = side.embed_tokens.embedding_dim
-        scales = [float(layer.self_attn.scaling) for layer in side.layers]
-        head_width = width // side.layers[0].self_attn.num_heads
-        require(all(scale == head_width**-0.5 for scale in scales), "other scale of attention")
-    require(
-        type(encoder.embed_positions) is type(decoder.embed_positions),
-        "positions that are learned on one side alone",
-    )
-    agree = cfg.encoder.normalize_before == cfg.decoder.normalize_before
-    require(agree, "norm before the sublayers of one side alone")
-    norms = encoder.layernorm_embedding, decoder.layernorm_embedding
-    require((norms[0] is None) == (norms[1] is None), "norm of one side's embeddings alone")
-    for option in ("cross_self_attention", "no_cross_attention"):
-        require(not getattr(cfg, option, False), f"`--{option.replace('_', '-')}`")
-    for name in ("project_in_dim", "project_out_dim", "adaptive_softmax"):
-        require(getattr(decoder, name, None) is None, f"`{name}`")
-    require(cfg.activation_fn in ACTIVATIONS, f"activation `{cfg.activation_fn}`")
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

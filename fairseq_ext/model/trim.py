@@ -93,7 +93,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
             numbers=source.numbers,
             search=source.search,
             shortlist=shorter,
-            card=dataclasses.replace(write.card_of(source), scores=(), measured=None),
+            card=dataclasses.replace(write.card_of(source), table=""),
             change=lambda model, cfg, task: with_symbols(model, cfg, task, after),
         )
     written = bundle.read(output)

@@ -26,7 +26,7 @@ from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
 from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.model import program_file, write
-from fairseq_ext.model.card import Card
+from fairseq_ext.model.card import Card, score_table
 from fairseq_ext.model.export import export
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
@@ -225,7 +225,7 @@ def test_scores_in_the_card(run: Path, tmp_path: Path):
         '{"scores": [{"name": "BLEU", "value": 30.125, "signature": "nrefs:1", "detail": ""}]}'
     )
     scores = read_scores(tmp_path / "s.json")
-    card = Card("Of a test.", "MIT", scores)
+    card = Card("Of a test.", "MIT", score_table(scores))
     write.write(run / "checkpoint_best.pt", run, tmp_path / "b", card=card)
     card_text = (tmp_path / "b" / "README.md").read_text()
     assert "license: MIT\n" in card_text
