@@ -21,10 +21,7 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """Stock flags that all of our architectures honour, under fairseq's own names.
-
-    If a model does not list a flag, the command's parser refuses the flag by name.
-    """
+    """Stock flags that all of our architectures honour; the parser refuses any other stock flag."""
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")
@@ -135,10 +132,7 @@ class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOption
 
 
 def namespace(cfg: FairseqDataclass | DictConfig | Namespace, **values: Any) -> Namespace:
-    """Copy a model's configuration into a Namespace, and add ``values``.
-
-    fairseq passes configurations as dataclasses, as OmegaConf objects or as Namespaces.
-    """
+    """Copy a configuration, in any of fairseq's forms, into a Namespace, and add ``values``."""
     if isinstance(cfg, DictConfig):
         cfg = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
     return Namespace(**{**vars(cfg), **values})
@@ -149,14 +143,9 @@ def with_defaults(
     config: type[FairseqDataclass],
     task: FairseqTask,
 ) -> Namespace:
-    """Copy ``cfg``, with defaults for missing options.
+    """Copy ``cfg``, with defaults for options that did not exist yet when a checkpoint was saved.
 
-    A checkpoint lacks options that did not exist yet when it was saved.
-
-    Args:
-        cfg: the model's configuration, in any of fairseq's forms.
-        config: the dataclass of the model's options.
-        task: has the values of defaults such as ``${task.max_source_positions}``.
+    The task has the values of defaults such as ``${task.max_source_positions}``.
     """
     present = namespace(cfg)
     missing = {}
@@ -169,8 +158,6 @@ def with_defaults(
 
 def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
     """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
-
-    It may be the configuration of an encoder without a decoder.
 
     Raises:
         ConfigError: a number of heads that does not divide its embedding dimension.
@@ -194,7 +181,6 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
 def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
     """Add the options of a flat dataclass to a parser, without their defaults.
 
-    The parser must not know the defaults, because fairseq could not tell them from the user's
-    values. So a flag overrides the named architecture, which overrides the dataclass.
+    So a flag overrides the named architecture, which overrides the dataclass.
     """
     gen_parser_from_dataclass(parser, config(), delete_default=True)

@@ -27,11 +27,8 @@ def is_active(dropout: nn.Module) -> bool:
 def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
     """Choose the values of ``x`` that a dropout keeps, each with probability ``1 - p``.
 
-    ``p`` is rounded to a multiple of 1/65,536.
-
-    Returns:
-        a mask (int8, shaped like ``x``), 1 where a value is kept and 0 elsewhere, and the factor
-        ``1 / (1 - p)`` by which kept values are multiplied (0 if all are dropped).
+    ``p`` is rounded to a multiple of 1/65,536. Return a mask (int8), 1 where a value is kept, and
+    the factor ``1 / (1 - p)`` by which kept values are multiplied (0 if all are dropped).
     """
     dropped = round(p * STEPS)
     if dropped >= STEPS:  # 2^15 is not an int16, so no draw could be below it

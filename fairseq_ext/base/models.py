@@ -37,11 +37,7 @@ after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Register a model with fairseq, but refuse a name that is already taken.
-
-    Raises:
-        EnvironmentProblem: another class has the name. fairseq would silently keep that class.
-    """
+    """Register a model with fairseq, which would silently keep another class with the same name."""
 
     def register(cls: Model) -> Model:
         refuse_taken(name, cls)
@@ -51,12 +47,7 @@ def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Mo
 
 
 def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
-    """Register a named architecture: a model with its own defaults.
-
-    Raises:
-        EnvironmentProblem: the name is taken.
-        TypeError: a default is not an option of the model.
-    """
+    """Register a named architecture: a model with its own defaults."""
     unknown = defaults.keys() - MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
     if unknown:
         raise TypeError(f"{name}: {sorted(unknown)} are not options of {model_name}")
@@ -103,11 +94,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 def build_embeddings(
     cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
 ) -> tuple[nn.Embedding, nn.Embedding]:
-    """Build the embedding tables of encoder and decoder, or one with ``--share-all-embeddings``.
-
-    Raises:
-        ConfigError: one table was asked for, but the dictionaries or the sizes differ.
-    """
+    """Build the embedding tables of encoder and decoder, or one with ``--share-all-embeddings``."""
     encoder = build_embedding(source, cfg.encoder_embed_dim)
     if not cfg.share_all_embeddings:
         return encoder, build_embedding(target, cfg.decoder_embed_dim)
@@ -153,8 +140,7 @@ class TranslationTransformer(TransformerModelBase):
         """Build the model for a task's dictionaries.
 
         Raises:
-            ConfigError: options that do not fit each other, such as heads that do not divide the
-                embedding dimension, or embeddings that cannot be shared.
+            ConfigError: options that do not fit each other.
         """
         options: Any = with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:

@@ -24,16 +24,9 @@ AXES = {
 
 
 def real_first(padding_mask: Tensor) -> Tensor:
-    """Return column indices that move each sentence's words to the left and pads to the right.
+    """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
 
-    Gathering the columns by these indices gives a right-padded batch. Gathering that batch by the
-    ``argsort`` of the indices restores the original order.
-
-    Args:
-        padding_mask: ``[B, S]``, true on pads.
-
-    Returns:
-        column indices ``[B, S]``.
+    Gathering that batch by the ``argsort`` of the indices restores the original order.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
@@ -45,19 +38,13 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 
 
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
-    """Find the sentences that remain when beam search reorders its rows.
+    """Find the sentences ``[B']`` that remain when beam search reorders its rows.
 
     Beam search reorders the rows at every step, but nearly always within each sentence. Tensors
     that are equal for all rows of a sentence (such as its keys) can therefore be stored once per
-    sentence. This takes ``beam`` times less memory and needs no copying.
-
-    Args:
-        order: ``[R']``, the rows to take, of ``R`` rows in groups of ``rows_per_sentence``.
-        rows_per_sentence: rows of each sentence now.
-
-    Returns:
-        the sentences ``[B']`` to keep: one for each group of new rows, or one for each row where
-        sentences have different numbers of rows.
+    sentence, which takes ``beam`` times less memory and no copying. ``order`` ``[R']`` are the rows
+    to take, of groups of ``rows_per_sentence`` rows. Where sentences have different numbers of
+    rows, the result has a sentence for each row.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
     sentence_order, counts = torch.unique_consecutive(sentences, return_counts=True)
@@ -79,10 +66,7 @@ def reorder_rows(
 ) -> dict[str, list[Tensor]]:
     """Select an encoder's output for the rows ``order`` ``[R']`` of beam search.
 
-    Args:
-        encoder_out: entries with an item for each sentence along :data:`AXES`.
-        order: the rows to take.
-        by_row: the entry that has an item for each row instead.
+    Entries have an item for each sentence, but the entry ``by_row`` has one for each row.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

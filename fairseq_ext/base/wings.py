@@ -35,11 +35,7 @@ def declared(attribute: str) -> Iterator[tuple[str, Any]]:
 
 
 def load() -> None:
-    """Import the modules that register architectures, criterions and schedules with fairseq.
-
-    Raises:
-        EnvironmentProblem: the name of an architecture is already taken.
-    """
+    """Import the modules that register architectures, criterions and schedules with fairseq."""
     for wing in names():
         importlib.import_module(f"fairseq_ext.{wing}.model")
     for package, modules in declared("REGISTERS"):

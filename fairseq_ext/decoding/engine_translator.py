@@ -1,8 +1,4 @@
-"""Translate sentences with an engine model (no torch, no fairseq).
-
-:class:`EngineTranslator` has the interface of :class:`fairseq_ext.decoding.translator.Translator`.
-:func:`fairseq_ext.load` adds the model's own steps between text and tokens.
-"""
+"""Translate sentences with an engine model (no torch, no fairseq)."""
 
 from __future__ import annotations
 
@@ -35,11 +31,8 @@ class EngineTranslator:
     """A translator with an engine model. Threads may share it; it translates one batch at a time.
 
     Args:
-        model: from its file.
         search: the default search of all calls; None for the model's own defaults.
         threads: how many share a batch's sentences; None for :func:`available_threads`.
-
-    Its attributes are those of :class:`~fairseq_ext.decoding.search.Translates`.
     """
 
     def __init__(
@@ -75,11 +68,7 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate sentences; see :meth:`~fairseq_ext.decoding.search.Translates.translate`.
-
-        The translator sets the size of batches and whether there are constraints, even if
-        ``search`` has others.
-        """
+        """Translate sentences; constraints and the size of batches are always the translator's."""
         search = search or self._search
         search = replace(search, constraints=self._search.constraints)
         rules = _rules(search, len(self._model.target))
@@ -104,10 +93,7 @@ class EngineTranslator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
-        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
-
-        The probabilities are among all tokens, even with a shortlist.
-        """
+        """Compute log-probabilities of targets among all tokens, even with a shortlist."""
         encoded = [self._encode(line) for line in sources]
         first, end = self._model.affixes[2], self._model.program.symbols.end
         last = (END,) if end == END else (END, end)

@@ -29,7 +29,6 @@ class Opened(NamedTuple):
     """An opened model.
 
     Attributes:
-        translator: translates lines of tokens.
         search: the default search of all calls.
         folders: where its ``text.json`` may be; the first one found counts.
         versions: of its files before they were read, to check again once the text is loaded.
@@ -58,13 +57,11 @@ def opened(
     """Open a model, and keep the folders with its ``text.json`` during the block.
 
     Args:
-        paths: a bundle, checkpoint, folder of a run, published model or name on the Hub; several
-            are an ensemble.
+        paths: bundles, checkpoints, runs, published models or names on the Hub; several vote.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: makes the default search of all calls from the model's own defaults.
-        threads: that share the work; None for the number in the environment. Except for models on
-            the engine, this is a setting of the process.
+        threads: that share the work; None for the number in the environment.
     """
     paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
     versions = FileVersions(chain(*map(files_of, paths)))
@@ -100,10 +97,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return the checkpoints of a published model; for other paths, :func:`in_run` finds the model.
-
-    A published model of many languages needs the languages of the translation.
-    """
+    """Return the checkpoints of a published model; for any other path, the model :func:`in_run`."""
     return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
 
 
@@ -183,9 +177,8 @@ def _for_fairseq(
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    It is the checkpoint's own folder if the dictionaries are there, or else the training's data
-    folder. A relative path in the checkpoint is tried from the checkpoint's folder, from the two
-    folders above it, as in the recipes, and then from this process's working folder.
+    A relative path in the checkpoint is tried from the checkpoint's folder, from the two folders
+    above it, as in the recipes, and then from this process's working folder.
     """
     from fairseq_ext.checkpoints import layout, storage
 

@@ -39,8 +39,6 @@ class Decision:
     """The candidate chosen for a sentence.
 
     Attributes:
-        index: number of the sentence in the corpus.
-        text: the chosen candidate.
         candidate: its place among the sentence's candidates in the files, from 0.
         expected_utility: its mean utility over all candidates.
         mean_utility: the expected utility of a random candidate.
@@ -66,8 +64,7 @@ def read_candidates(
     """Read the samples of every sentence from one or several outputs of fairseq-generate.
 
     Args:
-        paths: outputs of ``fairseq-generate --sampling --beam K --nbest K``, each of the whole
-            corpus and with its own ``--seed``.
+        paths: outputs of the whole corpus, each with its own ``--seed``.
         count: how many candidates each sentence has in all files together.
         undoing: turns samples and S lines into text.
         source: the source text; None for the S lines.
@@ -120,10 +117,10 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 
 
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
-    """Draw the indices of ``size`` candidates without replacement, in ascending order.
+    """Draw the indices of ``size`` candidates, in ascending order.
 
-    fairseq sorts samples by score, so the first ones are not a random choice. The draw depends only
-    on seed and sentence, and a smaller draw is part of a larger one.
+    A larger draw contains a smaller one. fairseq sorts samples by score, so the first ones are not
+    a random choice.
     """
     order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
     return tuple(sorted(order[:size].tolist()))

@@ -34,12 +34,7 @@ SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
 
 
 class Utility(Protocol):
-    """A utility u, computed for all pairs of candidates.
-
-    Attributes:
-        signature: name to report.
-        reads_source: whether it needs the source text.
-    """
+    """A utility u; it may read the source text, and its signature is the name to report."""
 
     reads_source: bool
 
@@ -61,10 +56,9 @@ def build_utility(
     tokenizer: str = USUAL,
     **process: Any,
 ) -> Utility:
-    """Build the utility called ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
+    """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
     Args:
-        name: the value of ``--utility``.
         options: fields of the mbrs metric's configuration, as text.
         tokenizer: sacrebleu's, for BLEU.
         process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
@@ -137,10 +131,7 @@ class ChrfUtility:
 
 
 class BleuUtility:
-    """The sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it.
-
-    It uses exponential smoothing, and only orders that the hypothesis is long enough for.
-    """
+    """The sentence-level BLEU, 0 to 100, as ``sacrebleu.sentence_bleu`` computes it."""
 
     reads_source = False
 
@@ -179,11 +170,7 @@ def _signature(metric: Any, name: str) -> str:
 
 
 class NeuralUtility:
-    """A neural metric in its own process, which ends with this object.
-
-    The model is loaded when it is first needed, because that takes long and samples are checked
-    before.
-    """
+    """A neural metric in its own process, which ends with this object."""
 
     reads_source = True
 
@@ -206,10 +193,7 @@ class NeuralUtility:
 
 
 class MbrsUtility:
-    """A metric of the library ``mbrs``, such as ``bleurt`` or ``comet``.
-
-    Metrics whose smaller values are better are negated.
-    """
+    """A metric of the library ``mbrs``; it is negated if smaller values are better."""
 
     def __init__(self, name: str, options: Mapping[str, str]) -> None:
         try:

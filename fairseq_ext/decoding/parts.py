@@ -34,8 +34,6 @@ class Folder:
     """The folder in which the parts of a text are translated.
 
     Attributes:
-        path: of the folder, which :meth:`begin` makes if necessary.
-        parts: of the whole text.
         details: whether parts have details beside their text.
         line_by_line: whether a part has as many lines as its source.
     """
@@ -66,10 +64,7 @@ class Folder:
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate parts until none of them is missing, together with other workers.
-
-        ``write`` writes a part's translations and their details to two files.
-        """
+        """Translate missing parts, together with other workers, by a function that writes one."""
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 

@@ -167,12 +167,6 @@ def require_short(lengths: Iterable[int], longest: int) -> None:
 
 
 def require_writable(constraint: str, tokens: Iterable[int], end: int) -> None:
-    """Raise :class:`DataError` for a constraint with tokens that no translation can have.
-
-    Args:
-        constraint: its text, for the message.
-        tokens: its token ids.
-        end: id of the token that ends a translation.
-    """
+    """Refuse a constraint with tokens that no translation has; ``end`` ends a translation."""
     if not {*SPECIAL, end}.isdisjoint(tokens):
         raise DataError(f"constraint `{constraint:.60}` has tokens that the model does not write.")

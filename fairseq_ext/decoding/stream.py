@@ -96,8 +96,6 @@ def translations(
     """Translate lines as they come.
 
     Args:
-        lines: text.
-        translator: translates its tokens.
         codec: between text and tokens.
         search: how to search; None for the translator's own search.
         name: of the input, for messages.

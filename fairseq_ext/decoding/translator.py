@@ -177,7 +177,6 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
-        Sources and targets are lines of tokens; a target longer than the model writes is refused.
         fairseq computes them from the checkpoint's weights, also where the engine rounds them.
         """
         words = self._task.target_dictionary

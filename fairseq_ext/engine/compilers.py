@@ -73,10 +73,7 @@ QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside tra
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
     """Compile the program of a trained model, which is not changed.
 
-    Args:
-        model: the model.
-        target: the dictionary of the output.
-        end: the symbol that begins and ends translations; None for ``</s>``.
+    ``end`` is the symbol that begins and ends translations; None for ``</s>``.
 
     Raises:
         CheckpointError: weights that are not finite.

@@ -78,8 +78,7 @@ class EngineModel:
 def voting(models: Sequence[EngineModel]) -> EngineModel:
     """Join models into an ensemble, which takes the mean of their probabilities.
 
-    The models have the same dictionaries and languages, in any number format. Text, defaults and
-    shortlist come from the first.
+    Text, defaults and shortlist come from the first.
     """
     first, *rest = models
     for model in rest:

@@ -51,10 +51,8 @@ class Side(NamedTuple):
 class Table(NamedTuple):
     """The probabilities t(f | e) of pairs of words.
 
-    Attributes:
-        keys: e times the target's vocabulary plus f, ascending; e of the empty word is one more
-            than the largest of the source.
-        values: t(f | e).
+    ``keys`` are e times the target's vocabulary plus f, ascending; e of the empty word is one more
+    than the largest of the source.
     """
 
     keys: np.ndarray

@@ -70,10 +70,7 @@ def taps(kernel: np.ndarray) -> np.ndarray:
 
 
 def sinusoids(frequencies: np.ndarray, count: int, width: int, padding: int) -> np.ndarray:
-    """Compute sines and cosines of ``count`` positions, ``[count, width]``; ``padding`` gets 0.
-
-    They equal fairseq's ``SinusoidalPositionalEmbedding``.
-    """
+    """Compute sines and cosines ``[count, width]`` of positions, exactly like fairseq."""
     if not (0 <= padding < count <= 1 << 20 and 0 <= width - 2 * frequencies.size <= 1):
         raise DataError("a table of positions has another size")
     if not np.abs(frequencies, dtype=np.float32).max(initial=0) <= FASTEST:
@@ -98,8 +95,7 @@ class Evaluator:
 
     Args:
         weight: returns the numbers of a named weight in fp32.
-        budget: most bytes of all results together; otherwise a short recipe could ask for any
-            amount of memory.
+        budget: most bytes of all results together, because a short recipe could ask for any amount.
         compact: returns a named weight in int8 and the units of its rows, or None.
     """
 
@@ -127,9 +123,7 @@ class Evaluator:
     def array(self, recipe: Recipe, depth: int = 0) -> np.ndarray:
         """Compute the array of a recipe, in fp32 and contiguous.
 
-        Raises:
-            DataError: it is not a recipe, or needs too much memory.
-            ValueError, TypeError, IndexError: weights do not fit together.
+        Raise DataError, ValueError, TypeError or IndexError if it cannot be computed.
         """
         if isinstance(recipe, str):
             array = self._weight(recipe)

@@ -134,9 +134,8 @@ def coverage(
 ) -> tuple[float, float]:
     """Measure a shortlist on sentences spread over a parallel text.
 
-    Returns:
-        The share of target tokens that are listed for their sentence, and how many are listed for
-        a sentence on average.
+    Return the share of target tokens that are listed for their sentence, and how many are listed
+    for a sentence on average.
     """
     step = max(1, (len(source.begins) - 1) // sentences)
     listed = hits = tokens = count = 0

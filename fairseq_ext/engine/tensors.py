@@ -44,10 +44,7 @@ LARGEST = 1e18
 
 
 class Tensors:
-    """The weights of a file; each is read when it is requested.
-
-    Attributes:
-        size: size of the file in bytes.
+    """The weights of a safetensors file; each is read when it is requested.
 
     Raises:
         CheckpointError: the file is missing, truncated, damaged or not a safetensors file.

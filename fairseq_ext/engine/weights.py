@@ -50,8 +50,8 @@ class Packed(NamedTuple):
 class Pool:
     """Memory for weights, which lie one after another in pieces of at least ``piece`` bytes.
 
-    Each step of a search reads all weights once. numpy asks for huge pages if a piece is large;
-    with pages of 4 KB, a quarter of a step's time can go into looking them up.
+    With pages of 4 KB, a quarter of a step's time can go into looking them up; numpy asks for huge
+    pages if a piece is large.
     """
 
     def __init__(self, piece: int = PIECE) -> None:
@@ -70,14 +70,11 @@ class Pool:
 
 
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
-    """Lay a weight out.
+    """Lay out a weight ``[N, K]`` in a number format, in memory of the pool.
 
-    Args:
-        matrix: ``[N, K]``; a plain matrix may have any shape.
-        numbers: ``fp32``; ``bf16``, rounded to the nearest; or ``int8``, each output in units of
-            its largest weight / 127. Signs remain signs; with ``int8`` they multiply rounded
-            inputs, unless they multiply signs; ternary weights are then int8 themselves.
-        pool: the pool for the memory; None: memory of its own.
+    Plain weights stay in fp32. In int8, each output has units of its largest weight / 127. Signs
+    remain signs; with ``int8`` they multiply rounded inputs, unless they multiply signs; ternary
+    weights are then int8.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):

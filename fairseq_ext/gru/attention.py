@@ -21,10 +21,7 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
     Args:
         scores: ``[..., S]``.
-        padding_mask: broadcasts to ``scores``, true on pads.
-
-    Returns:
-        weights in the dtype and shape of ``scores``; all are 0 if all are pads.
+        padding_mask: broadcasts to ``scores``, true on pads; weights are 0 if all are pads.
     """
     precise = torch.promote_types(scores.dtype, torch.float32)
     masked_scores = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)

@@ -110,12 +110,7 @@ class AttentiveGRU(nn.Module):
         return torch.bmm(weights, source.annotations), weights
 
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
-        """Advance every row by one target word.
-
-        Args:
-            embedded: ``[B·G, E]``; the rows of a sentence are neighbours.
-            state: of the previous step.
-            source: of the B sentences.
+        """Advance every row by one target word, embedded as ``[B·G, E]``, for B sentences.
 
         Returns:
             features ``[B·G, O]``, attention weights ``[B·G, S]`` and the new state.
@@ -125,12 +120,7 @@ class AttentiveGRU(nn.Module):
     def forward(
         self, embedded: Tensor, hidden: Tensor, source: Source
     ) -> tuple[Tensor, Tensor, State]:
-        """Decode all target words at once (teacher forcing).
-
-        Args:
-            embedded: ``[T, B, E]``.
-            hidden: ``[B, H]``, ``s_0``.
-            source: of the B sentences.
+        """Decode all target words ``[T, B, E]`` at once (teacher forcing), from ``s_0`` ``[B, H]``.
 
         Returns:
             features ``[T, B, O]``, attention weights ``[T, B, S]`` and the state after word T.

@@ -15,11 +15,7 @@ class BidirectionalGRU(nn.Module):
     """The encoder that makes annotations ``h_j = [h→_j; h←_j]`` (Saleem & Uprety, section 3.1).
 
     The result for a sentence depends only on its own words, not on its padding or on the other
-    sentences of the batch. Each annotation is in the column of its word.
-
-    Args:
-        embed_dim: E, size of the input.
-        hidden_size: size of each direction; an annotation has ``C = 2 · hidden_size``.
+    sentences of the batch. An annotation has ``C = 2 · hidden_size`` and the column of its word.
     """
 
     def __init__(self, embed_dim: int, hidden_size: int) -> None:
@@ -32,12 +28,10 @@ class BidirectionalGRU(nn.Module):
 
         Args:
             embedded: ``[B, S, E]``.
-            padding_mask: ``[B, S]``, true on pads. Pads may be anywhere, and a column or a sentence
-                may consist of pads alone.
+            padding_mask: ``[B, S]``, true on pads. Pads may be anywhere, or everything.
 
         Returns:
-            annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states
-            of the two directions.
+            annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states.
         """
         run = self._packed if embedded.is_cuda else self._held
         annotations, final = run(embedded, padding_mask)

@@ -67,11 +67,7 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
-        """Build the model for a task's dictionaries.
-
-        Raises:
-            ConfigError: the embeddings cannot be shared, or the sizes for a dot score differ.
-        """
+        """Build the model for a task's dictionaries."""
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
         encoder_embedding, decoder_embedding = models.build_embeddings(cfg, source, target)

@@ -68,11 +68,7 @@ class LinformerAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute ``E K`` and ``F V``. The contents of pads are ignored.
-
-        Args:
-            source: ``[S, B, C]``, padded on the right.
-            padding_mask: ``[B, S]``, true on pads, or None where there are none.
+        """Compute ``E K`` and ``F V`` of a source ``[S, B, C]``, padded on the right.
 
         Returns:
             keys and values ``[B, H, K, D]``.
@@ -120,9 +116,6 @@ class LinformerAttention(nn.Module):
             query: ``[T, R, C]``; ``R`` is ``B``, or a multiple of it if the hypotheses of a
                 sentence are neighbours and share its keys.
             keys, values: ``[B, H, K, D]``.
-
-        Returns:
-            ``[T, R, C]``.
         """
         length, rows, _ = query.shape
         sentences = keys.size(0)

@@ -71,12 +71,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
 
 @models.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
-    """fairseq's Transformer encoder with pooling and the classification heads of tasks.
-
-    Args:
-        cfg: the model's options.
-        encoder: returns ``encoder_out`` ``[S, B, C]`` and ``encoder_padding_mask`` ``[B, S]``.
-    """
+    """fairseq's Transformer encoder with a pooling and the classification heads of tasks."""
 
     Config = TransformerEncoderConfig
     encoder_class = TransformerEncoderBase
@@ -91,8 +86,7 @@ class TransformerClassifier(FairseqEncoderModel):
         """Build the model for a task's dictionary; the task registers the head it needs.
 
         Raises:
-            ConfigError: the heads do not divide the embedding dimension, or the numbers of slots do
-                not fit the layers.
+            ConfigError: options that do not fit each other.
         """
         cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
@@ -189,15 +183,9 @@ class LinformerClassifier(TransformerClassifier):
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
-    """Pool the features of each sentence into one vector. The contents of pads are ignored.
+    """Pool features ``[B, S, C]`` of each sentence's tokens into one vector ``[B, C]``.
 
-    Args:
-        features: ``[B, S, C]``.
-        padding_mask: ``[B, S]``, true on pads.
-        pooling: ``mean``, the average over tokens, or ``bos``, the first token.
-
-    Returns:
-        ``[B, C]``.
+    ``mean`` is the average over tokens, ``bos`` the first token.
     """
     if pooling == "bos":
         first = padding_mask.to(torch.uint8).argmin(1)

@@ -87,12 +87,7 @@ class LinformerModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
-        """Replace the attentions over the source.
-
-        Raises:
-            ConfigError: the numbers of slots do not fit the layers, or encoder and decoder differ
-                in their embedding dimension.
-        """
+        """Replace the attentions over the source."""
         projections = build_projections(cfg, slots_of_layers(cfg))
         for layer in model.encoder.layers:
             layer.self_attn = build_attention(cfg, "encoder", next(projections))
@@ -108,12 +103,7 @@ class LinformerModel(models.TranslationTransformer):
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k`` into a number for each encoder layer, then for each decoder layer.
-
-    Raises:
-        ConfigError: it is not made of numbers, has more or fewer numbers than there are layers, or
-            has different numbers although all layers share E.
-    """
+    """Parse ``--linformer-k`` to a number for each encoder layer, then for each decoder layer."""
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
         slots = [int(value) for value in str(cfg.linformer_k).split(",")]
@@ -159,11 +149,7 @@ def build_projections(
 def build_attention(
     cfg: LinformerOptions, side: str, projected: projection.LengthProjection
 ) -> "SourceAttention":
-    """Build the attention of one layer of the ``encoder`` or the ``decoder``.
-
-    Raises:
-        ConfigError: encoder and decoder differ in their embedding dimension.
-    """
+    """Build the attention of one layer of the ``encoder`` or the ``decoder``."""
     if side == "decoder" and cfg.encoder_embed_dim != cfg.decoder_embed_dim:
         raise ConfigError(
             "`--decoder-embed-dim` must equal `--encoder-embed-dim` "

@@ -94,11 +94,7 @@ class LengthProjection(nn.Module):
             self.weight[:, token % self.slots, token] = 1 / lap.to(self.weight.dtype)
 
     def forward(self, length: int) -> Tensor:
-        """Return E and F for sources of ``length`` tokens: ``[M, K, S]``.
-
-        Raises:
-            DataError: ``length`` is above ``N``.
-        """
+        """Return E and F for sources of ``length`` tokens: ``[M, K, S]``."""
         if length > self.max_len:
             raise DataError(
                 f"a source of {length} tokens is longer than `--linformer-max-len` "
@@ -124,10 +120,6 @@ def fit_checkpoint(
     A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
     model could read give the same result, and later tokens are ignored until the new columns are
     trained. The window of a convolution is stretched or shrunk without changing its sum.
-
-    Raises:
-        CheckpointError: the checkpoint has another number of slots, or only one of checkpoint and
-            model has E = F.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":

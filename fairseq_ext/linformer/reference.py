@@ -18,10 +18,7 @@ from torch import Tensor
 def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
     """Return E or F ``[K, N]``; Wang et al., section 4.
 
-    Args:
-        kind: ``learned``, ``mean-pool`` or ``convolution``.
-        slots, max_len: ``K``, ``N``.
-        weight: the matrix itself, or the kernel of the convolution ``[w]``, ``w = ⌈N / K⌉``.
+    ``weight`` is the matrix itself, or the kernel of the convolution ``[w]``, ``w = ⌈N / K⌉``.
     """
     if kind == "learned":
         return weight
@@ -44,9 +41,7 @@ def attention(
 
     Args:
         p: the four projections by name, ``q_proj.weight`` …
-        query, source: of one sentence.
         e, f: E and F ``[K, N]``, of which the first ``n`` columns are used.
-        num_heads: ``H``.
         scale: ``head-dim`` divides scores by ``√(C / H)``, ``model-dim`` by ``√C`` (section 1).
     """
 

@@ -19,11 +19,8 @@ from fairseq_ext.text import pipeline
 def describe(path: str | Path) -> dict[str, Any]:
     """Read and check a bundle, and count its bytes by purpose.
 
-    Returns:
-        ``architecture``, ``numbers``, ``languages``, ``text`` (how text becomes tokens, in words,
-        or None), ``search`` (its own defaults), ``parameters``, and ``bytes`` by kind and in total;
-        for a bundle with a program also ``symbols`` of both dictionaries, the ``longest`` source
-        and target, the ``operations`` of encoder and decoder by name, and ``multiply_adds``.
+    Only a bundle with a program has ``symbols`` of both dictionaries, the ``longest`` source and
+    target, the ``operations`` of encoder and decoder by name, and ``multiply_adds``.
     """
     manifest = bundle.read(path)
     manifest.check()

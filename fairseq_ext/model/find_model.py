@@ -1,7 +1,6 @@
 """Find models by name: bundles that come with the plugin, and bundles on the Hub.
 
-``fairseq_ext/shipped`` is a link to ``models`` at the root of the repository; an installation that
-is not editable has copies.
+``fairseq_ext/shipped`` is a link to ``models`` in the repository; an installation has copies.
 """
 
 from __future__ import annotations
@@ -21,20 +20,14 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the folder of the bundle with a given name; return any other path unchanged.
-
-    A path that exists is not taken for a name.
-    """
+    """Return the bundle's folder for a name that is no path; return any other path unchanged."""
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return hub.fetched(path)
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Resolve a name as :func:`resolved` does, and require a bundle.
-
-    The participle says in the message what can only be done to bundles, such as "exported".
-    """
+    """Resolve a name like :func:`resolved`, and require a bundle, which can be ``participle``."""
     path = resolved(path)
     if not path.exists():
         raise ConfigError(f"{path} does not exist; check the path.")

@@ -14,7 +14,6 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.utils import extras
@@ -35,15 +34,8 @@ _OF_FILES = (".pt", ".pth", ".bin", ".safetensors", ".zip", ".zst", ".json", ".t
 logger = logging.getLogger(__name__)
 
 
-class Name(NamedTuple):
-    """A model repository on the Hub, with a branch, tag or commit."""
-
-    repo: str
-    revision: str | None
-
-
-def name(path: str | Path) -> Name | None:
-    """Read a path as a name on the Hub; None if it exists or cannot be a name.
+def name(path: str | Path) -> tuple[str, str | None] | None:
+    """Read a path as repository and revision on the Hub; None if it exists or cannot be a name.
 
     A path whose first folder exists is not a name, so that mistyped paths are not sent to the Hub.
     """
@@ -52,60 +44,49 @@ def name(path: str | Path) -> Name | None:
         return None
     if os.path.lexists(path) or Path(match[1].partition("/")[0]).exists():
         return None
-    return Name(match[1], match[2])
+    return match[1], match[2]
 
 
 def fetched(path: Path) -> Path:
     """Fetch and check a bundle on the Hub, and return its folder; return other paths unchanged."""
     hub_name = name(path)
-    return path if hub_name is None else _fetch(hub_name)
+    return path if hub_name is None else _fetch(*hub_name)
 
 
 @functools.cache
-def _fetch(hub_name: Name) -> Path:
+def _fetch(repo: str, revision: str | None) -> Path:
     if importlib.util.find_spec(LIBRARY) is None:
         raise EnvironmentProblem(
-            f"{hub_name.repo} is not here; to look for it on the Hugging Face Hub, "
-            f"{extras.missing(LIBRARY)}"
+            f"{repo} is not here; to look for it on the Hugging Face Hub, {extras.missing(LIBRARY)}"
         )
-    with _one_line(hub_name):
-        folder = _download(hub_name, again=False)
+    with _one_line(repo, revision):
+        folder = _download(repo, revision)
         try:
             bundle.read(folder).check()
         except CheckpointError:  # the copy in the cache may be damaged
-            folder = _download(Name(hub_name.repo, folder.name), again=True)
+            folder = _download(repo, folder.name, force_download=True)
             bundle.read(folder).check()
-    if not _COMMIT.fullmatch(hub_name.revision or ""):
-        logger.warning(
-            "%s is at commit %s; `%s@%s` stays with it.",
-            *(hub_name.repo, folder.name, hub_name.repo, folder.name),
-        )
+    if not _COMMIT.fullmatch(revision or ""):
+        commit = folder.name
+        logger.warning("%s is at commit %s; `%s@%s` stays with it.", repo, commit, repo, commit)
     return folder
 
 
-def _download(hub_name: Name, *, again: bool) -> Path:
+def _download(repo: str, revision: str | None, **options: bool) -> Path:
     """Download the files that a bundle lists from one commit; return their folder in the cache."""
     from huggingface_hub import hf_hub_download
 
-    options = {"repo_id": hub_name.repo, "force_download": again}
-    manifest_path = hf_hub_download(filename=bundle.MANIFEST, revision=hub_name.revision, **options)
-    folder = Path(manifest_path).parent  # its name is the commit
+    path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)
+    folder = Path(path).parent  # its name is the commit
     for file in bundle.read(folder).files:
-        hf_hub_download(filename=file, revision=folder.name, **options)
+        hf_hub_download(repo, file, revision=folder.name, **options)
     return folder
 
 
 def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
     """Put a bundle on the Hub in one commit, which also deletes files of the previous bundle.
 
-    Args:
-        path: of the bundle, which is checked first.
-        repo: ``org/name``; made if it does not exist.
-        private: whether a new repository is hidden from others.
-        message: of the commit.
-
-    Returns:
-        The commit.
+    ``private`` hides a new repository from others. Return the commit.
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
         raise ConfigError(f"the name on the Hub must be as org/name, but is `{repo}`.")
@@ -120,7 +101,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     if (manifest.folder / "README.md").is_file():
         files.append("README.md")
     title = f"{manifest.architecture}, {manifest.src} to {manifest.tgt}, {manifest.numbers}"
-    with _one_line(Name(repo, None)):
+    with _one_line(repo):
         api = HfApi()
         api.create_repo(repo, private=private or None, exist_ok=True)
         changes: list[CommitOperationAdd | CommitOperationDelete] = [
@@ -144,27 +125,27 @@ def _listed_files(repo: str) -> Collection[str]:
 
 
 @contextmanager
-def _one_line(hub_name: Name) -> Iterator[None]:
+def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
     """Turn the library's errors into one-line errors of this package."""
     from huggingface_hub import constants, errors
 
-    where = f"{hub_name.repo} on {constants.ENDPOINT}"
+    where = f"{repo} on {constants.ENDPOINT}"
     try:
         yield
     except FairseqExtError as error:
-        kind = CheckpointError if isinstance(error, CheckpointError | DataError) else type(error)
+        kind = CheckpointError if isinstance(error, DataError) else type(error)
         raise kind(f"{where}: {error}") from None
     except errors.RevisionNotFoundError:
-        raise CheckpointError(f"{where} has no revision `{hub_name.revision}`.") from None
+        raise CheckpointError(f"{where} has no revision `{revision}`.") from None
     except errors.RepositoryNotFoundError:
         raise CheckpointError(
-            f"{hub_name.repo} is not here, and no model on {constants.ENDPOINT} that you may use; "
-            f"check the name, or {LOGIN}."
+            f"{repo} is not here, and no model on {constants.ENDPOINT} that you may use; check the "
+            f"name, or {LOGIN}."
         ) from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
         raise EnvironmentProblem(
-            f"{hub_name.repo} is not here, and {constants.ENDPOINT} cannot be reached; check the "
-            "name, or the network and HF_HUB_OFFLINE."
+            f"{repo} is not here, and {constants.ENDPOINT} cannot be reached; check the name, or "
+            "the network and HF_HUB_OFFLINE."
         ) from None
     except errors.EntryNotFoundError:
         raise CheckpointError(

@@ -65,8 +65,7 @@ def encode(
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Return the content of ``program.json``, and the constants for the weight file by name.
 
-    Weights ``in_bits`` are stored as bits or trits with their levels; for ``begins``, ``cut`` and
-    ``affixes`` see :class:`fairseq_ext.engine.engine_model.EngineModel`.
+    Weights ``in_bits`` are stored as bits or trits with their levels.
     """
     constants: dict[str, np.ndarray] = {}
 
@@ -106,9 +105,7 @@ def encode(
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     """Check a bundle, and lay out its program and weights for the engine.
 
-    Args:
-        path: of the bundle.
-        numbers: of the weights, from :data:`fairseq_ext.engine.NUMBERS`; None for the bundle's own.
+    ``numbers`` is the weights' format in the engine; None for the bundle's own.
 
     Raises:
         CheckpointError: a file is missing or damaged, or there is no program that can run.
@@ -205,8 +202,7 @@ def require_agreement(
     """Refuse a bundle whose configuration and program contradict each other.
 
     fairseq builds the model from ``config.json``, and the engine runs ``program.json``; if they
-    differed, one bundle would give two translations. ``begins`` and ``cut`` are the program's
-    treatment of a source, and ``weights`` the entries of ``program.json`` for its arrays.
+    differed, one bundle would give two translations.
     """
     cfg = layout.section(bundle.configuration(manifest), "cfg")
     model, task = layout.section(cfg, "model"), layout.section(cfg, "task")

@@ -20,12 +20,9 @@ def load(
     src: str | None = None,
     tgt: str | None = None,
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """Load checkpoints: their models, the configuration of the last model, and their task.
+    """Load checkpoints or bundles: their models, the configuration of the last one, and their task.
 
-    Args:
-        data: folder with the dictionaries of their training.
-        paths: checkpoints or bundles.
-        src, tgt: languages; None for those of the training.
+    ``data`` is a folder with dictionaries; without languages, they are those of the training.
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")

@@ -31,13 +31,7 @@ AFFIXES = ("source_prefix", "source_suffix", "target_prefix", "target_suffix")
 
 
 class Trimmed(NamedTuple):
-    """The sizes of a bundle before and after it was trimmed.
-
-    Attributes:
-        symbols: numbers of symbols before and after, of the source and of the target dictionary.
-        weights: bytes of the weight file, before and after.
-        is_joint: whether both languages share one dictionary.
-    """
+    """Numbers of symbols of source and target, and bytes of the weights, each before and after."""
 
     symbols: tuple[tuple[int, int], tuple[int, int]]
     weights: tuple[int, int]
@@ -51,10 +45,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     the dictionary of its language, every token of a single character, and the frequent tokens of
     its shortlist. A dictionary that both languages share stays shared.
 
-    Args:
-        source: the bundle to trim.
-        texts: files of raw text in both languages, named after them, such as ``train.es``.
-        output: path of the new bundle; see :func:`fairseq_ext.model.write.write`.
+    The texts are files of raw text in both languages, named after them, such as ``train.es``.
     """
     languages = (source.src, source.tgt)
     saved = pipeline.load(source.folder)

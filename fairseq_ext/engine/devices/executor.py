@@ -26,8 +26,7 @@ Step = Callable[[], None]
 def captured(step: Step, device: torch.device) -> Step:
     """Capture a step as a CUDA graph; return it unchanged on other devices, or on failure.
 
-    The step works in place on tensors with fixed addresses, without synchronization. It runs a few
-    times before it is captured.
+    The step works in place on tensors with fixed addresses, without synchronization.
     """
     if device.type != "cuda":
         return step
@@ -201,10 +200,7 @@ class Executor:
         numbers: Sequence[int] | None = None,
         constraints: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Found]]:
-        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`.
-
-        There are no samples and no constraints, and the result does not depend on ``numbers``.
-        """
+        """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, without samples."""
         if not sentences:
             return []
         check_sentences(*joined(sentences), self._model.program, self._source_vocabulary)

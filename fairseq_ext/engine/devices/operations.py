@@ -40,13 +40,7 @@ class BinaryWeight(NamedTuple):
 
 
 class Model:
-    """A program with its weights on a device.
-
-    Args:
-        program: the program of a model.
-        device: where to compute.
-        dtype: type of weights and registers; the search is always in fp32.
-    """
+    """A program with its weights on a device; ``dtype`` is that of weights and registers."""
 
     def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
         self.program, self.device, self.dtype = program, device, dtype

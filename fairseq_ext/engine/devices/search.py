@@ -17,7 +17,7 @@ NEVER = -torch.inf
 def advance(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
 ) -> None:
-    """Take one step of the search, by the equations of ``native/search.c``, in place.
+    """Take one step of the search in place, by the equations of ``native/search.c``.
 
     The logits of each model for the next tokens are ``[B, W, V]``. There is no sampling.
     """
