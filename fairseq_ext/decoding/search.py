@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from fairseq_ext.engine import DEFAULT, SPECIAL
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fairseq_ext.decoding.engine_translator import EngineTranslator
+    from fairseq_ext.decoding.translator import Translator
 
 # Numeric options of a search, by field: option, type, minimum and maximum.
 RANGES: dict[str, tuple[str, type, float, float]] = {
@@ -120,41 +124,8 @@ class Counts:
     target: int = 0
 
 
-class Translates(Protocol):
-    """A translator of lines of tokens; several threads may call it.
-
-    Attributes:
-        src, tgt: languages.
-        name: of the architecture.
-        limit: the most source tokens in a sentence, its end included.
-        limit_name: what sets this limit, as the subject of a sentence.
-        counts: tokens so far.
-    """
-
-    src: str
-    tgt: str
-    name: str
-    limit: int
-    limit_name: str
-    counts: Counts
-
-    def lengths(self, sentences: Sequence[str]) -> list[int]:
-        """Count the source tokens of each sentence, including the model's special symbols."""
-
-    def translate(
-        self,
-        sentences: Sequence[str],
-        numbers: Sequence[int] | None = None,
-        search: Search | None = None,
-    ) -> list[list[Candidate]]:
-        """Translate sentences: the ``nbest`` translations of each in order, best first.
-
-        Samples of a sentence depend on its number; without ``numbers`` the first sentence has 0.
-        Without ``search`` the translator's own is used.
-        """
-
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Iterable[float]]:
-        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``."""
+Translates: TypeAlias = "Translator | EngineTranslator"
+"""A translator of lines of tokens, which several threads may call."""
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:
