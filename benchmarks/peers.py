@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fairseq_ext import register
-from fairseq_ext.linformer.attention import LinformerAttention
-from fairseq_ext.linformer.projection import LengthProjection
+from fairseq_ext.linformer.attention import LengthProjection, LinformerAttention
 from fairseq_ext.muse.projections import OneDnnProduct
 
 PAD, EOS, FIRST_WORD = 1, 2, 4

@@ -10,7 +10,7 @@ undefined; its parameter count, 43,564,519, is that of additive attention, which
 
 ``docs/gru.md`` says where each equation is. ``reference.py`` has these equations in plain code,
 with which the tests compare. ``attention.py`` has the scores, ``decoding.py`` the recurrence as in
-the equations, ``recurrence.py`` the recurrence as one fast function, ``model.py`` fairseq's wiring.
+the equations, ``recurrence.py`` fast recurrences and the encoder, ``model.py`` fairseq's wiring.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch gru_attention``.
 """

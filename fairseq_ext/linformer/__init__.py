@@ -12,7 +12,7 @@ linearly with ``n``. The decoder's self-attention stays exact, because a mixture
 cannot be causal (section 1.2).
 
 ``docs/linformer.md`` says where each equation is. ``reference.py`` has the equation in plain code,
-with which the tests compare. ``projection.py`` has E and F, ``attention.py`` the equation above,
+with which the tests compare. ``attention.py`` has E, F and the equation above,
 ``model.py`` the fairseq wiring, ``encoder.py`` the sentence classifier.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch linformer``.

@@ -29,7 +29,7 @@ from fairseq_ext.base.padding import (
     reorder_rows,
     select_sentences,
 )
-from fairseq_ext.linformer import attention, projection
+from fairseq_ext.linformer import attention
 from fairseq_ext.utils.errors import ConfigError
 
 EncoderOut = dict[str, list[Tensor]]
@@ -53,12 +53,12 @@ class LinformerOptions(FairseqDataclass):
         "(headwise), one for each layer with E = F (key-value), or one for all layers "
         "(layerwise); heads always share them",
     )
-    linformer_projection: ChoiceEnum(projection.KINDS) = option(
+    linformer_projection: ChoiceEnum(attention.KINDS) = option(
         "learned",
         "kind of E and F: learned matrices; the mean over max-len / k neighbours; or a "
         "learned convolution with this number as kernel and stride",
     )
-    linformer_init: ChoiceEnum(projection.INITS) = option(
+    linformer_init: ChoiceEnum(attention.INITS) = option(
         "identity",
         "start of learned E and F: token j goes to slot j mod k with weight "
         "1/(1 + j // k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)",
@@ -131,12 +131,12 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
 
 def build_projections(
     cfg: LinformerOptions, slots: list[int]
-) -> Iterator[projection.LengthProjection]:
+) -> Iterator[attention.LengthProjection]:
     """Yield each layer's projection; with ``layerwise`` sharing, all layers get one projection."""
     shared = None
     for count in slots:
         if shared is None or cfg.linformer_sharing != "layerwise":
-            shared = projection.LengthProjection(
+            shared = attention.LengthProjection(
                 count,
                 cfg.linformer_max_len,
                 shared=cfg.linformer_sharing != "headwise",
@@ -147,7 +147,7 @@ def build_projections(
 
 
 def build_attention(
-    cfg: LinformerOptions, side: str, projected: projection.LengthProjection
+    cfg: LinformerOptions, side: str, projected: attention.LengthProjection
 ) -> "SourceAttention":
     """Build the attention of one layer of the ``encoder`` or the ``decoder``."""
     if side == "decoder" and cfg.encoder_embed_dim != cfg.decoder_embed_dim:

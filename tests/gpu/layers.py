@@ -93,7 +93,7 @@ def encode(
 
 def recur(options: Namespace, dtype: torch.dtype, backward: bool) -> dict[str, Any]:
     """The GRU's two encoders: one loop over time, and cuDNN's call on packed sentences."""
-    from fairseq_ext.gru.encoding import BidirectionalGRU
+    from fairseq_ext.gru.recurrence import BidirectionalGRU
 
     batch, length, width = (4, 6, 16) if options.tiny else (160, 50, 512)
     module = BidirectionalGRU(width, width).to(options.device, dtype)

@@ -13,8 +13,12 @@ from fairseq_ext.gru.attention import (
     tanh_of_sum,
 )
 from fairseq_ext.gru.decoding import AttentiveGRU
-from fairseq_ext.gru.encoding import BidirectionalGRU, xavier_uniform_per_gate_
-from fairseq_ext.gru.recurrence import gru_recurrence, gru_update
+from fairseq_ext.gru.recurrence import (
+    BidirectionalGRU,
+    gru_recurrence,
+    gru_update,
+    xavier_uniform_per_gate_,
+)
 
 VARIANTS = [
     (kind, order, feeding)

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairseq_ext.linformer import reference
-from fairseq_ext.linformer.attention import LinformerAttention
-from fairseq_ext.linformer.projection import LengthProjection
+from fairseq_ext.linformer.attention import LengthProjection, LinformerAttention
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 WIDTH, HEADS, SLOTS, MAX_LEN = 12, 3, 5, 67
