@@ -20,8 +20,6 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 KINDS = ("learned", "mean-pool", "convolution")
 INITS = ("identity", "normal")
 SCALES = ("head-dim", "model-dim")
-# Up to this many slots, two plain products beat the fused kernel in inference on a CPU.
-FEW_SLOTS = 64
 
 
 class LinformerAttention(nn.Module):
@@ -125,7 +123,9 @@ class LinformerAttention(nn.Module):
         q = self.q_proj(query).view(length, sentences, -1, self.num_heads, self.head_dim)
         q = q.permute(1, 3, 2, 0, 4).flatten(2, 3)  # [B, H, R/B · T, D]
         dropout = self.dropout.p if is_active(self.dropout) else 0.0
-        heads = attend_to_slots(q, keys, values, self.scaling, dropout)
+        heads = functional.scaled_dot_product_attention(
+            q, keys, values, dropout_p=dropout, scale=self.scaling
+        )
         heads = heads.unflatten(2, (-1, length)).permute(3, 0, 2, 1, 4)  # [T, B, R/B, H, D]
         return self.out_proj(heads.reshape(length, rows, self.embed_dim))
 
@@ -139,37 +139,8 @@ class LinformerAttention(nn.Module):
 
 
 def mix(matrix: Tensor, source: Tensor) -> Tensor:
-    """Compute ``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``.
-
-    It takes one product for all sentences, except in inference on a CPU, where one product for each
-    sentence is faster. (In training that would give a gradient of E for each sentence.)
-    """
-    if source.is_cuda or torch.is_grad_enabled():
-        return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
-    matrices = matrix.expand(source.size(1), -1, -1)  # [B, K, S]
-    return torch.bmm(matrices, source.transpose(0, 1)).transpose(0, 1)
-
-
-def attend_to_slots(
-    query: Tensor, keys: Tensor, values: Tensor, scaling: float, dropout: float = 0.0
-) -> Tensor:
-    """Compute ``softmax(scaling · Q K^T) V`` for ``[B, H, T, D]`` over ``[B, H, K, D]``, unmasked.
-
-    It uses torch's fused kernel, except in inference on a CPU with few slots, where two plain
-    products are up to twice as fast.
-    """
-    plain = not (query.is_cuda or torch.is_grad_enabled() or dropout)
-    if not (plain and keys.size(2) <= FEW_SLOTS):
-        return functional.scaled_dot_product_attention(
-            query, keys, values, dropout_p=dropout, scale=scaling
-        )
-    sentences = query.shape[:2]
-    query, keys = query.flatten(0, 1), keys.flatten(0, 1)  # [B · H, T, D], [B · H, K, D]
-    scores = torch.baddbmm(
-        query.new_zeros(()), query, keys.transpose(1, 2), beta=0, alpha=scaling
-    ).unflatten(0, sentences)
-    exact = torch.promote_types(scores.dtype, torch.float32)
-    return scores.softmax(-1, dtype=exact).to(values.dtype) @ values
+    """Compute ``E y`` for every sentence: ``[K, S]`` times ``[S, B, C]`` is ``[K, B, C]``."""
+    return (matrix @ source.flatten(1)).unflatten(1, source.shape[1:])
 
 
 class LengthProjection(nn.Module):

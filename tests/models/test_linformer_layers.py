@@ -89,7 +89,7 @@ def test_equals_the_reference_with_all_gradients(
     naive_gradients = torch.autograd.grad((naive * weights).sum(), inputs)
 
     torch.testing.assert_close(actual, naive, rtol=0, atol=1e-12)
-    with torch.no_grad():  # another implementation
+    with torch.no_grad():
         torch.testing.assert_close(
             layer(query, source, mask(lengths, width)), naive, rtol=0, atol=1e-12
         )
