@@ -12,7 +12,7 @@ import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -190,41 +190,37 @@ class Worker:
         check_prefixes(prefixes, machine.target_vocabulary)
         if constraints is not None:
             check_constraints(constraints, sentences, rules, machine)
+        numbers = range(len(sentences)) if numbers is None else numbers
         if machine.shortlist is None or not rules.listed:
-            return self._together(sentences, rules, prefixes, numbers, constraints, None)
+            return self._together(sentences, rules, numbers, prefixes, constraints, None)
         machine.shortlist.require(rules.followed + 2)
         lists = machine.lists(sentences, prefixes, constraints)
-        numbers, translations = range(len(sentences)) if numbers is None else numbers, []
+        translations = []
         for part in machine.parts(lists):
-            forced, required = (rows and rows[part] for rows in (prefixes, constraints))
-            translations += self._together(
-                sentences[part], rules, forced, numbers[part], required, lists[part]
-            )
+            rows = (of_all and of_all[part] for of_all in (prefixes, constraints, lists))
+            translations += self._together(sentences[part], rules, numbers[part], *rows)
         return translations
 
     def _together(
         self,
         sentences: Sequence[Sequence[int]],
         rules: Rules,
-        prefixes: Sequence[Sequence[int]] | None,
-        numbers: Sequence[int] | None,
-        constraints: Sequence[Sequence[int]] | None,
-        lists: Sequence[np.ndarray] | None,
+        numbers: Sequence[int],
+        *rows: Sequence[Any] | None,
     ) -> list[list[Found]]:
+        """Translate sentences, with ``rows`` of prefixes, constraints and listed tokens."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
-        settings = rules.settings(program)
-        forced, required, listed = (
-            (None, None) if rows is None else joined(rows)
-            for rows in (prefixes, constraints, lists)
+        settings, order = rules.settings(program), np.array(numbers, np.int64)
+        prefixes, constraints, listed = (
+            (None, None) if values is None else joined(values) for values in rows
         )
-        order = None if numbers is None else np.array(numbers, np.int64)
         failed = library().engine_translate(
             self._space,
             ctypes.byref(settings),
             *(words.ctypes.data, begins.ctypes.data, len(sentences)),
-            *map(ctypes_structs.address, (*forced, order, *required, *listed)),
+            *map(ctypes_structs.address, (*prefixes, order, *constraints, *listed)),
             ctypes.byref(self._results),
         )
         if failed:
@@ -232,15 +228,14 @@ class Worker:
         translations: list[list[Found]] = [[] for _ in sentences]
         for translation in self._results.found[: self._results.count]:
             translations[translation.sentence].append(self._found(translation))
-        if constraints is not None and not all(translations):
+        if rows[1] is not None and not all(translations):
             raise DataError(
                 "no translation has all constraints of its sentence; raise `--max-len-b`, or "
                 "require fewer words."
             )
-        return [
-            sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
-            for hypotheses in translations
-        ]
+        for hypotheses in translations:
+            hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+        return translations
 
     def _found(self, translation: ctypes_structs.Translation) -> Found:
         results, length, first = self._results, translation.length, translation.first
