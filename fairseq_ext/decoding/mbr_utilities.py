@@ -155,13 +155,9 @@ class BleuUtility:
             counts = np.where(matches > 0, matches, 1 / smooth)
             logs += np.where(present, np.log(100 * counts / np.maximum(totals, 1)), 0)
             used += present
-        return np.where(any_match, _brevity(lengths) * np.exp(logs / np.maximum(used, 1)), 0.0)
-
-
-def _brevity(lengths: Array) -> Array:
-    """Compute brevity penalties ``min(1, exp(1 - |y| / |h|))``, ``[H, H]``."""
-    hypothesis, reference = np.maximum(lengths, 1)[:, None], lengths[None, :]
-    return np.exp(np.minimum(0, 1 - reference / hypothesis))
+        shortness = 1 - lengths[None, :] / np.maximum(lengths, 1)[:, None]
+        brevity = np.exp(np.minimum(0, shortness))  # the penalty min(1, exp(1 - |y| / |h|))
+        return np.where(any_match, brevity * np.exp(logs / np.maximum(used, 1)), 0.0)
 
 
 def _signature(metric: Any, name: str) -> str:

@@ -15,6 +15,7 @@ from fairseq_ext.engine import NUMBERS
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
     BACKWARDS,
+    CACHED,
     CELLS,
     NOTHING,
     OPERANDS,
@@ -50,6 +51,15 @@ MOST_NUMBERS = 1 << 22  # in registers, for a token; 48 layers, 8,192 wide insid
 MOST_SLOTS = 1 << 25  # numbers in registers for the slots of a sentence: 128 MiB
 MOST_OPERATIONS = 1 << 13  # of the encoder or the decoder; 48 layers have some 500
 
+BESIDE_OUT = {
+    **{Code.ADD: (1, 1), Code.GATE: (1, 1), Code.ACTIVATE: (1,), Code.BINARIZE: (1,)},
+    **{Code.NORM: (1,), Code.ATTEND_PAST: (1, 1, 1), Code.FILTER: (1,), Code.GRU: (3, 3, 1)},
+}
+"""Widths of inputs that have a row for each row of the output, in widths of the output."""
+IN_PARTS = {Code.NORM, Code.BINARIZE, Code.ATTEND_PAST, Code.CONVOLVE, Code.FILTER}
+"""Operations that cut the output's width into ``ints[0]`` equal heads or groups."""
+SIMPLE = {Code.ADD, Code.GATE, Code.GRU, Code.BINARIZE}
+"""Operations of which the tables above say everything."""
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
 OF_DECODER = {
     *(Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.LSTM, Code.ADDITIVE),
@@ -172,7 +182,16 @@ class _Verifier:
         out = self.within(op.out)
         _require((out.phase == Phase.HYPOTHESES) == self.decoding, "it writes into the other part")
         _require(op.out.register not in self.heads, "it writes into transposed keys")
-        getattr(self, f"check_{op.code.name.lower()}")(op)
+        for x, multiple in zip(op.inputs, BESIDE_OUT.get(op.code, ()), strict=False):
+            self.beside(x, op.out, multiple * op.out.width)
+        if op.code in IN_PARTS:
+            self.divides(op.ints[0], op.out.width)
+        if op.code in CACHED:
+            _require(out.phase in (Phase.TOKENS, Phase.HYPOTHESES), "its rows are no tokens")
+            if self.decoding:
+                self.caches.append(op.ints[1])
+        if op.code not in SIMPLE:
+            getattr(self, f"check_{op.code.name.lower()}")(op)
         self.written[op.out.register][op.out.offset :][: op.out.width] = True
 
     # ---- operands --------------------------------------------------------------------------------
@@ -222,11 +241,6 @@ class _Verifier:
         if number != -1 or not optional:
             self.plain(number, size)
 
-    def cache(self, number: int) -> None:
-        """Record the memory of past steps that an operation uses."""
-        if self.decoding:
-            self.caches.append(number)
-
     def divides(self, parts: int, *widths: int) -> None:
         """Check that widths can be cut into ``parts`` heads or groups."""
         equal = parts >= 1 and not any(width % parts for width in widths)
@@ -272,25 +286,11 @@ class _Verifier:
             _require(simple, "something is added to its activation")
 
     def check_norm(self, op: Operation) -> None:
-        (groups,), (eps,) = op.ints, op.reals
-        self.beside(op.inputs[0], op.out, op.out.width)
-        self.divides(groups, op.out.width)
         for number in op.weights:
-            self.vector(number, op.out.width // groups)
-        _require(eps >= 0, "its epsilon is negative")
-
-    def check_add(self, op: Operation) -> None:
-        for x in op.inputs:
-            self.beside(x, op.out, op.out.width)
-
-    check_gate = check_add
-
-    def check_binarize(self, op: Operation) -> None:
-        self.check_add(op)
-        self.divides(op.ints[0], op.out.width)
+            self.vector(number, op.out.width // op.ints[0])
+        _require(op.reals[0] >= 0, "its epsilon is negative")
 
     def check_activate(self, op: Operation) -> None:
-        self.check_add(op)
         _require(op.ints[0] in ACTIVATIONS.values(), "its activation is unknown")
 
     def check_transpose(self, op: Operation) -> None:
@@ -308,11 +308,7 @@ class _Verifier:
         _require(self.within(op.out).phase == Phase.TOKENS, "its rows are no tokens")
 
     def check_attend_past(self, op: Operation) -> None:
-        heads, cache, how = op.ints
-        _require(how in WEIGHTS.values(), "its sum is of an unknown kind")
-        self.check_add(op)
-        self.divides(heads, op.out.width)
-        self.cache(cache)
+        _require(op.ints[2] in WEIGHTS.values(), "its sum is of an unknown kind")
 
     def check_attend_source(self, op: Operation) -> None:
         self.memory(op)
@@ -329,37 +325,25 @@ class _Verifier:
         _require(fits, "its matrix is too short for sentences")
 
     def check_convolve(self, op: Operation) -> None:
-        (logits, values), (heads, cache) = op.inputs, op.ints
+        logits, values = op.inputs
         self.beside(logits, op.out)
         self.beside(values, op.out, op.out.width)
-        self.divides(heads, op.out.width)
         sizes = self.plain(op.weights[0], 1, 2)[:, 0]
         within = (sizes >= 1) & (sizes <= logits.width) & (sizes == np.floor(sizes))
         _require(within.all(), "a kernel has no such size")
         taps = int(sizes.astype(np.int64).sum())  # float32 is inexact above 2^24
-        _require(logits.width == heads * taps, "its logits are not one for each tap")
-        self.window(op, cache)
+        _require(logits.width == op.ints[0] * taps, "its logits are not one for each tap")
 
     def check_taps(self, op: Operation) -> None:
-        (x,), (_, cache, count) = op.inputs, op.ints
+        (x,), count = op.inputs, op.ints[2]
         self.beside(x, op.out)
         fits = count >= 1 and op.out.width == count * x.width
         _require(fits, "its width is not one for each tap")
-        self.window(op, cache)
 
     def check_filter(self, op: Operation) -> None:
-        (x,), (heads, cache, count) = op.inputs, op.ints
-        self.beside(x, op.out, op.out.width)
-        self.divides(heads, op.out.width)
+        heads, _, count = op.ints
         _require(count >= 1, "its kernels have no taps")
         self.vector(op.weights[0], heads * count)
-        self.window(op, cache)
-
-    def window(self, op: Operation, cache: int) -> None:
-        """Check a convolution over rows of tokens and its memory of past steps."""
-        tokens = (Phase.HYPOTHESES, Phase.TOKENS)
-        _require(self.within(op.out).phase in tokens, "its rows are no tokens")
-        self.cache(cache)
 
     def check_recur(self, op: Operation) -> None:
         (how,) = op.ints
@@ -383,11 +367,6 @@ class _Verifier:
         _require(fits and unwritten, "it cannot recall what this step has written")
         if initial != NOTHING:
             self.read(initial, Phase.SENTENCES, width=op.out.width)
-
-    def check_gru(self, op: Operation) -> None:
-        width = op.out.width
-        for x, input_width in zip(op.inputs, (3 * width, 3 * width, width), strict=True):
-            self.beside(x, op.out, input_width)
 
     def check_lstm(self, op: Operation) -> None:
         width = op.inputs[2].width

@@ -248,19 +248,14 @@ class LinformerEncoder(TransformerEncoderBase):
         Raises:
             DataError: a source is longer than ``--linformer-max-len``.
         """
-        columns = real_first(src_tokens.eq(self.padding_idx))
-        width = self._width(src_tokens)
+        pads = src_tokens.eq(self.padding_idx)
+        columns, width = real_first(pads), pads.size(1)
+        if width > self.linformer_max_len:  # columns of pads, for which E and F have no room
+            width = max(1, int((~pads).sum(1).max()))
         src_tokens = gather_columns(src_tokens, columns)[:, :width]
         if token_embeddings is not None:
             token_embeddings = gather_columns(token_embeddings, columns)[:, :width]
         return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
-
-    def _width(self, src_tokens: Tensor) -> int:
-        """Return the number of columns to keep; columns of pads go if E and F have too few."""
-        width = src_tokens.size(1)
-        if width > self.linformer_max_len:
-            width = max(1, int(src_tokens.ne(self.padding_idx).sum(1).max()))
-        return width
 
     @property
     def linformer_max_len(self) -> int:

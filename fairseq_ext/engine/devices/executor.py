@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_ext.engine.devices import search
 from fairseq_ext.engine.devices.operations import Model, decode, encode
@@ -296,10 +297,8 @@ class Executor:
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
     """Pad rows on the right to ``[B, longest]``."""
-    matrix = torch.full((len(rows), max(map(len, rows))), pad)
-    for row, numbers in zip(matrix, rows, strict=True):
-        row[: len(numbers)] = torch.as_tensor(numbers)
-    return matrix
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=pad)
 
 
 def collect(
