@@ -69,7 +69,7 @@ def _shortlist(args: argparse.Namespace) -> None:
         f"{len(named):,} source tokens, {len(common):,} frequent target tokens, "
         f"{len(sides[0].begins) - 1:,} sentences"
     )
-    candidates = shortlist.made(common, lists)
+    candidates = shortlist.Shortlist(common, lists)
     covered, listed = shortlist.coverage(candidates, *sides)
     print(
         f"of {len(symbols[1]):,} target tokens a sentence may have {listed:,.0f} on average; these "

@@ -14,9 +14,8 @@ computed for some hundreds of tokens instead of tens of thousands. The file is U
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,33 +24,28 @@ from fairseq_ext.engine.lexicon import Side
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
+Tokens = Sequence[int] | np.ndarray
 FORMAT = "fairseq-ext shortlist 1"
 CURE = "Make it again with `fairseq-ext shortlist`."
 
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """A shortlist of target token ids, int32.
+    """A shortlist of target token ids.
 
     Attributes:
         frequent: tokens that every sentence may have.
-        counts: for each source token, how many target tokens it lists.
-        tokens: the listed target tokens, one source token after another.
+        lists: for each source token, the target tokens that it lists.
     """
 
-    frequent: np.ndarray
-    counts: np.ndarray
-    tokens: np.ndarray
-
-    @cached_property
-    def _begins(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+    frequent: Tokens
+    lists: Sequence[Tokens]
 
     def check(self, vocabulary: int) -> None:
         """Refuse a shortlist for another target vocabulary."""
-        for tokens in (self.frequent, self.tokens):
-            if not ((tokens >= 0) & (tokens < vocabulary)).all():
-                raise ConfigError("the shortlist is of another vocabulary, or damaged.")
+        tokens = np.concatenate([self.frequent, *self.lists])
+        if not ((tokens >= 0) & (tokens < vocabulary)).all():
+            raise ConfigError("the shortlist is of another vocabulary, or damaged.")
 
     def require(self, count: int) -> None:
         """Refuse to search if fewer than ``count`` tokens are frequent."""
@@ -65,21 +59,10 @@ class Shortlist:
     def of(self, sentence: Sequence[int], extra: Sequence[int], vocabulary: int) -> np.ndarray:
         """Return the target tokens for a source sentence, and ``extra``, as ascending int32 ids."""
         listed = np.zeros(vocabulary, bool)
-        listed[self.frequent] = listed[np.asarray(extra, np.int64)] = True
-        for token in set(sentence):
-            if token < len(self.counts):
-                listed[self.tokens[self._begins[token] : self._begins[token + 1]]] = True
+        lists = (self.lists[token] for token in set(sentence) if token < len(self.lists))
+        for tokens in (self.frequent, extra, *lists):
+            listed[np.asarray(tokens, np.int64)] = True
         return np.flatnonzero(listed).astype(np.int32)
-
-
-def made(frequent: Iterable[int], lists: Sequence[Iterable[int]]) -> Shortlist:
-    """Build a shortlist from the frequent tokens and a list for each source token."""
-    lists = [np.fromiter(tokens, np.int32) for tokens in lists]
-    return Shortlist(
-        np.fromiter(frequent, np.int32),
-        np.array([len(tokens) for tokens in lists], np.int32),
-        np.concatenate([np.empty(0, np.int32), *lists]),
-    )
 
 
 def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequence[str]]) -> None:
@@ -102,7 +85,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
         raise _fault(path, 1, f"must begin with `{FORMAT}`")
     if count != str(len(lines) - 3) or lines[-1]:
         raise _fault(path, len(lines), f"is the last one, but {count:.20} symbols are to come")
-    lists: list[list[int]] = [[] for _ in source]
+    lists = [np.empty(0, np.int32) for _ in source]
     for place, line in enumerate(lines[2:-1], start=3):
         symbol, tab, targets = line.partition("\t")
         number = numbers[0].get(symbol)
@@ -110,19 +93,19 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
             raise _fault(path, place, "has no tab after a source symbol")
         if number is None:
             raise _fault(path, place, f"has `{symbol:.40}`, which is not in the source dictionary")
-        if lists[number]:
+        if len(lists[number]):
             raise _fault(path, place, f"has `{symbol:.40}`, which had a line before")
         lists[number] = _numbers(path, place, targets, numbers[1])
-    return made(_numbers(path, 2, lines[1], numbers[1]), lists)
+    return Shortlist(_numbers(path, 2, lines[1], numbers[1]), lists)
 
 
-def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> list[int]:
+def _numbers(path: str | Path, place: int, line: str, vocabulary: Mapping[str, int]) -> np.ndarray:
     """Return the ids of the symbols in a line; refuse a line without symbols."""
     symbols = line.split(" ")
     for symbol in symbols:
         if symbol not in vocabulary:
             raise _fault(path, place, f"has `{symbol:.40}`, which is not in the target dictionary")
-    return [vocabulary[symbol] for symbol in symbols]
+    return np.array([vocabulary[symbol] for symbol in symbols], np.int32)
 
 
 def _fault(path: str | Path, place: int, fault: str) -> DataError:

@@ -129,14 +129,12 @@ def _write_shortlist(
     after: Sequence[Collection[str]],
 ) -> None:
     """Write a shortlist of the remaining symbols only."""
-    sides = [set(symbols) for symbols in after]
-    ends = listed.counts.cumsum()
+    sources, targets = map(set, after)
     lists = {}
-    for symbol, end, count in zip(before[0], ends, listed.counts, strict=True):
-        targets = [before[1][number] for number in listed.tokens[end - count : end]]
-        targets = [target for target in targets if target in sides[1]]
-        if targets and symbol in sides[0]:
-            lists[symbol] = targets
+    for symbol, tokens in zip(before[0], listed.lists, strict=True):
+        words = [before[1][number] for number in tokens if before[1][number] in targets]
+        if words and symbol in sources:
+            lists[symbol] = words
     shortlist.write(path, [before[1][number] for number in listed.frequent], lists)
 
 

@@ -161,7 +161,7 @@ def test_a_generator_in_place_of_fairseqs(name: str):
 
 def test_a_shortlist_has_the_words_of_constraints():
     model, task = sharpened("transformer")
-    listed = shortlist.made([2, 10, 11, 12, 13], [[]] * SIZE)
+    listed = shortlist.Shortlist([2, 10, 11, 12, 13], [[]] * SIZE)
     worker = worker_of(model, task, shortlist=listed)
     rules = Rules(beam=1, max_len_b=6)
     ((found,), (free,)) = worker.translate(

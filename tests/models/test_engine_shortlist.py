@@ -30,7 +30,7 @@ from tests.support.engine import (
     worker_of,
 )
 
-WHOLE = shortlist.made(range(SIZE), [[]] * SIZE)
+WHOLE = shortlist.Shortlist(range(SIZE), [[]] * SIZE)
 SENTENCES = models.random_sentences(LENGTHS, size=SIZE)
 OPTIONS = {
     "beam": Rules(beam=4, max_len_b=15, attention=True),
@@ -44,7 +44,7 @@ def some_lists(frequent: int = 12, per_token: int = 3) -> Shortlist:
     """A few tokens, never the pad, for each source token."""
     numbers = np.random.default_rng(5)
     tokens = [0, *range(2, SIZE)]
-    return shortlist.made(
+    return shortlist.Shortlist(
         numbers.choice(tokens, frequent, replace=False),
         [numbers.choice(tokens, per_token, replace=False) for _ in range(SIZE)],
     )
@@ -161,7 +161,7 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
 
 
 def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
-    worker = small_worker(shortlist.made(range(4, 20), [[]] * SIZE))
+    worker = small_worker(shortlist.Shortlist(range(4, 20), [[]] * SIZE))
     translations = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
     assert {tuple(hypothesis.tokens[:2]) for hypothesis in translations[0]} == {(30, 31)}
     assert all(np.isfinite(hypothesis.scores).all() for hypothesis in translations[0])
@@ -188,7 +188,7 @@ def test_references_are_scored_among_all_tokens() -> None:
 
 
 def test_too_few_tokens_are_refused() -> None:
-    worker = small_worker(shortlist.made(range(4, 13), [[]] * SIZE))
+    worker = small_worker(shortlist.Shortlist(range(4, 13), [[]] * SIZE))
     assert worker.translate(SENTENCES, Rules(beam=3))
     with pytest.raises(ConfigError, match="has 9 frequent tokens, but this search needs 10"):
         worker.translate(SENTENCES, Rules(beam=4))
@@ -198,9 +198,9 @@ def test_too_few_tokens_are_refused() -> None:
 @pytest.mark.parametrize(
     "lists",
     [
-        shortlist.made([5, SIZE], [[]] * SIZE),
-        shortlist.made([-1], [[]] * SIZE),
-        shortlist.made([5], [[SIZE]] * SIZE),
+        shortlist.Shortlist([5, SIZE], [[]] * SIZE),
+        shortlist.Shortlist([-1], [[]] * SIZE),
+        shortlist.Shortlist([5], [[SIZE]] * SIZE),
     ],
 )
 def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
