@@ -72,11 +72,8 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return the recipe that computes an array, or the array itself if it is a constant."""
-        if id(array) in self._recipes:
-            return self._recipes[id(array)][1]
-        self._recipes[id(array)] = array, array  # kept, so that its id stays unique
-        return array
+        """Return the recipe of an array; a constant is its own, and kept, so its id is unique."""
+        return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
         """Return the index of a weight, or -1 for None; an array is stored only once."""
