@@ -178,7 +178,7 @@ def linear(layer: nn.Module, x: Columns, program: Writer, **how: Any) -> Columns
 
 def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> Columns:
     """Compile torch's linear layer."""
-    return program.linear(x, program.array(layer.weight), program.array(layer.bias), **how)
+    return program.linear(x, *program.parameters(layer), **how)
 
 
 def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
@@ -195,9 +195,9 @@ def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) 
     """Compile a layer norm; return ``x`` itself if there is none."""
     if layer is None or isinstance(layer, nn.Identity):
         return x
-    bias = getattr(layer, "bias", None)  # RMSNorm has none
-    require(bias is not None, f"{type(layer).__name__} without a bias")
-    return program.norm(x, program.array(layer.weight), program.array(bias), layer.eps, groups)
+    gain, bias = program.parameters(layer)
+    require(bias is not None, f"{type(layer).__name__} without a bias")  # such as RMSNorm
+    return program.norm(x, gain, bias, layer.eps, groups)
 
 
 def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
@@ -407,13 +407,10 @@ def lstm_encoder(
         places = (place.split(len(sides)) for place in (states, hidden, cell))
         for side, state, last_hidden, last_cell in zip(sides, *places, strict=True):
             backwards = bool(side)
-            (weight, bias), recurrent = (
-                [program.array(getattr(encoder.lstm, f"{kind}_{half}_l{number}{side}"))
-                 for kind in ("weight", "bias")]
-                for half in ("ih", "hh")
-            )  # fmt: skip
+            ending = f"l{number}{side}"
             rows = program.register(2 * width, Phase.TOKENS)  # [state; cell]
-            gates = program.linear(x, weight, bias)
+            gates = program.linear(x, *program.parameters(encoder.lstm, f"_ih_{ending}"))
+            recurrent = program.parameters(encoder.lstm, f"_hh_{ending}")
             program.recur(gates, *recurrent, rows, backwards, cells=True)
             for part, last in zip(rows.split(2), (last_hidden, last_cell), strict=True):
                 program.pick(part, last, backwards)
@@ -463,10 +460,9 @@ def lstm_decoder(
     if hasattr(decoder, "additional_fc"):
         features = linear(decoder.additional_fc, features, program)
     if decoder.share_input_output_embed:
-        program.finish(features, table, None)
-        return
-    layer = decoder.fc_out
-    program.finish(features, program.array(layer.weight), program.array(layer.bias))
+        program.finish(features, table)
+    else:
+        program.finish(features, *program.parameters(decoder.fc_out))
 
 
 def lstm_step(
@@ -477,9 +473,9 @@ def lstm_step(
     before = [
         program.recall(part, first) for part, first in zip(states.split(2), initial, strict=True)
     ]
-    inputs = program.linear(x, program.array(cell.weight_ih), program.array(cell.bias_ih))
-    recurrent_weights = program.array(cell.weight_hh), program.array(cell.bias_hh)
-    program.lstm(inputs, program.linear(before[0], *recurrent_weights), before[1], states)
+    inputs = program.linear(x, *program.parameters(cell, "_ih"))
+    hiddens = program.linear(before[0], *program.parameters(cell, "_hh"))
+    program.lstm(inputs, hiddens, before[1], states)
     return states.split(2)[0]
 
 

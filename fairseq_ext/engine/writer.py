@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_ext.engine.program import (
     ACTIVATIONS,
@@ -61,6 +61,10 @@ class Writer(Program):
             if name is not None:
                 self._recipes[id(array)] = array, name
         return self._arrays[key][1]
+
+    def parameters(self, layer: nn.Module, ending: str = "") -> list[Any]:
+        """Return the arrays of a layer's ``weight`` and ``bias``, with an ending like ``_ih``."""
+        return [self.array(getattr(layer, kind + ending, None)) for kind in ("weight", "bias")]
 
     def derive(self, operation: str, *operands: np.ndarray | int) -> np.ndarray:
         """Compute an array from others by one of :data:`fairseq_ext.engine.recipes.OPERATIONS`."""

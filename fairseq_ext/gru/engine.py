@@ -26,17 +26,10 @@ def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
     final = program.register(2 * gru.hidden_size, Phase.SENTENCES)
     sides = zip(annotations.split(2), final.split(2), ("", "_reverse"), strict=True)
     for states, last, side in sides:
-        gates = halves(gru, side, embedded, program)
-        weight, bias = (getattr(gru, f"{kind}_hh_l0{side}") for kind in ("weight", "bias"))
-        program.recur(gates, program.array(weight), program.array(bias), states, bool(side))
+        gates = program.linear(embedded, *program.parameters(gru, f"_ih_l0{side}"))
+        program.recur(gates, *program.parameters(gru, f"_hh_l0{side}"), states, bool(side))
         program.pick(states, last, bool(side))
     return annotations, linear(encoder.bridge, final, program, activation="tanh")
-
-
-def halves(gru: nn.GRU, side: str, x: Columns, program: Writer) -> Columns:
-    """Compile ``W x + b``, the input's half of the gates."""
-    weight, bias = (getattr(gru, f"{kind}_ih_l0{side}") for kind in ("weight", "bias"))
-    return program.linear(x, program.array(weight), program.array(bias))
 
 
 def decode(
@@ -60,18 +53,18 @@ def decode(
         read = inputs if recurrence.input_feeding else word
         advance(recurrence.gru, read, before, state, program)
         attend(recurrence.attention, state, annotations, context, program)
-        swapped = turned(program.array(recurrence.combine.weight), channels, program)  # [s; c]
+        weight, bias = program.parameters(recurrence.combine)
+        swapped = turned(weight, channels, program)  # for [s; c]
         state_and_context = Columns(features.register, 0, width + channels)
-        bias = program.array(recurrence.combine.bias)
         program.linear(state_and_context, swapped, bias, activation="tanh", out=combined)
         output(decoder, combined, program)
         return
     attend(recurrence.attention, before, annotations, context, program)
-    read, weight = word, program.array(recurrence.gru.weight_ih_l0)
+    read, swapped = word, None
     if recurrence.input_feeding:
         read = Columns(features.register, width, channels + word.width)  # [c; y]
-        weight = turned(weight, word.width, program)
-    advance(recurrence.gru, read, before, state, program, weight)
+        swapped = turned(program.array(recurrence.gru.weight_ih_l0), word.width, program)
+    advance(recurrence.gru, read, before, state, program, swapped)
     output(decoder, features, program)
 
 
@@ -92,13 +85,13 @@ def advance(
     before: Columns,
     state: Columns,
     program: Writer,
-    weight: np.ndarray | None = None,
+    swapped: np.ndarray | None = None,
 ) -> None:
     """Compile the new state ``s_t = GRU(read, s_{t-1})``."""
-    weight = program.array(gru.weight_ih_l0) if weight is None else weight
-    inputs = program.linear(read, weight, program.array(gru.bias_ih_l0))
-    recurrent_weights = program.array(gru.weight_hh_l0), program.array(gru.bias_hh_l0)
-    program.gru(inputs, program.linear(before, *recurrent_weights), before, state)
+    weight, bias = program.parameters(gru, "_ih_l0")
+    inputs = program.linear(read, weight if swapped is None else swapped, bias)
+    hiddens = program.linear(before, *program.parameters(gru, "_hh_l0"))
+    program.gru(inputs, hiddens, before, state)
 
 
 def attend(
@@ -106,9 +99,9 @@ def attend(
 ) -> None:
     """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
     if isinstance(attention, MLPAttention):
-        hidden, split = attention.hidden, attention.query_dim
-        of_query, of_keys = halved(program.array(hidden.weight), split, program)
-        keys = program.linear(annotations, of_keys, program.array(hidden.bias))
+        weight, bias = program.parameters(attention.hidden)
+        of_query, of_keys = halved(weight, attention.query_dim, program)
+        keys = program.linear(annotations, of_keys, bias)
         queries = program.linear(query, of_query)
         v = program.derive("flat", program.array(attention.score.weight))
         program.additive(queries, keys, annotations, v, out=out, shown=True)
@@ -123,8 +116,7 @@ def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> 
     """Compile the logits ``W_o features + b_o``; a tied ``W_o`` first needs a projection."""
     if decoder.tied:
         features = linear(decoder.to_embedding, features, program)
-    layer = decoder.output_projection
-    program.finish(features, program.array(layer.weight), program.array(layer.bias))
+    program.finish(features, *program.parameters(decoder.output_projection))
 
 
 MODELS[GRUAttentionModel] = compile_gru
