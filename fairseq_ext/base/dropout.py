@@ -4,8 +4,6 @@ torch draws a random float for each value, which takes longer than the rest of a
 64-bit random number serves four values. The few values of a small tensor are left to torch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Register architectures, build embedding tables, and give our Transformers a base class."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -6,8 +6,6 @@ sentence into several rows, one for each hypothesis.
 Letters: ``B`` sentences, ``S`` columns, ``R`` rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

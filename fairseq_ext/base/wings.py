@@ -8,8 +8,6 @@ subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext
 ``BITS`` the module whose ``binary_weights`` gives the weights that a bundle keeps as bits.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Translate sentences with an engine model (no torch, no fairseq)."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Measure how long a model takes for single sentences, from text to text."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

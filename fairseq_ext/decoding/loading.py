@@ -3,8 +3,6 @@
 A bundle with a program needs neither torch nor fairseq; all other models need both.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ H are samples of the model, and the sum includes y = h. A sentence sampled twice
 Among equally good candidates the first one wins, which fairseq lists as the most probable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -9,8 +9,6 @@ If the j-th occurrence of an n-gram g is called ``(g, j)``, a pair's clipped mat
 and ones for each candidate, a single product ``S Sᵀ`` gives all pairs of one order.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial

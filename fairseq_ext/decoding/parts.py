@@ -9,8 +9,6 @@ The text is cut into parts of N lines. A part's translation is a file that is wh
     part-000000.sha256  checksums of both, as ``sha256sum`` prints them
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Search options and results, shared by all translators (no torch)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

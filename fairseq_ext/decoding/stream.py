@@ -1,7 +1,5 @@
 """Translate a file or a pipe line by line, with order and empty lines kept and memory bounded."""
 
-from __future__ import annotations
-
 import codecs
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ The task and its options (start symbol, cut sources, languages) come from the fi
 nobody has to repeat them. Loading, batches and search are fairseq's own, called in this process.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

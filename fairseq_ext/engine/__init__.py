@@ -7,8 +7,6 @@
 computed from the named weights that :mod:`~fairseq_ext.engine.tensors` reads.
 """
 
-from __future__ import annotations
-
 BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)
 """Ids of fairseq's special symbols, with which every dictionary begins."""
 

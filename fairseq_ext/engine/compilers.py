@@ -4,8 +4,6 @@ A wing whose models the engine can run has an ``engine.py``, which adds the comp
 and layers to the tables below.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence

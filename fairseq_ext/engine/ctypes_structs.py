@@ -1,7 +1,5 @@
 """The structures of engine.h, machine.h and search.h in ctypes."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 

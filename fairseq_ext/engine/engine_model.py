@@ -1,7 +1,5 @@
 """A model for the engine: a program with its weights laid out, vocabularies and defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain

@@ -11,8 +11,6 @@ The table holds only pairs of words that occur in a sentence, and only the most 
 they are too many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple

@@ -5,8 +5,6 @@ recipes and whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. The c
 reader of a bundle compute arrays by the same functions, so that both get the same numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of search and sampling in the engine."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ computed for some hundreds of tokens instead of tens of thousands. The file is U
 `fairseq-ext shortlist` makes a shortlist from training data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -11,8 +11,6 @@ Weights are fp32, bf16 or whole numbers under their names. There are also three 
 =====================================  ===========================================================
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

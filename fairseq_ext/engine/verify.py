@@ -5,8 +5,6 @@ it relies on is proven first: operands lie within registers that were written be
 registers stand for the same things, and each weight has the size and kind that its operation needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ are bits in int8's order or, for kernels of binary products, ``[panel][k / 32][6
 weight is the mean of two binary ones: ``[panel][2][k / 32][64][32]``. engine.h reads this layout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

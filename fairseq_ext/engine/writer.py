@@ -4,8 +4,6 @@ A method adds its operation to the encoder or the decoder, depending on the rows
 returns the columns ``[rows, width]`` of the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

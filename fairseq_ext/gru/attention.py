@@ -7,8 +7,6 @@ Keys are computed once per sentence and are not copied for each hypothesis of a 
 depends only on a query and a key.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ Torch only. Letters: ``T`` target length, ``B`` sentences, ``G`` rows per senten
 length, ``E`` embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Compile the GRU with attention to operations of the engine."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import nn
 

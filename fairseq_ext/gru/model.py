@@ -3,8 +3,6 @@
 This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, T, V]``.
 """
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
-
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ GRUs; time is the first dimension. With autograd, a loop of GRU steps adds up T 
 each weight. Here the gradient of each weight is one product over all steps, which is faster.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -8,8 +8,6 @@ equations, so the comments name its sections. Parameters have the names of
 Letters: ``T`` words, ``S`` source tokens, ``E`` embedding, ``H`` state, ``C`` annotation size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

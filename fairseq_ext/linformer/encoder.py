@@ -11,8 +11,6 @@ Usage: ``fairseq-train DATA --user-dir user_dir --task sentence_prediction --cri
 sentence_prediction --num-classes N --arch linformer_encoder``.
 """
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
-
 import logging
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Compile Linformer attention to operations of the engine."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fairseq_ext.engine.compilers import ATTENTIONS, linear

@@ -4,8 +4,6 @@ A Linformer is fairseq's Transformer in which the attentions over the source are
 (Pampaloni, section 3.2). Everything else is fairseq's own, including the flags.
 """
 
-# fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ all gradients of the fast layer with it. Equations are Wang et al.'s (2020), sec
 Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``K`` slots, ``N`` columns of E and F.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

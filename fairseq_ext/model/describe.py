@@ -1,7 +1,5 @@
 """Describe a bundle: its languages, what it computes, and where its bytes are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Turn a bundle back into a checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle, storage

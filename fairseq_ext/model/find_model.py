@@ -3,8 +3,6 @@
 ``fairseq_ext/shipped`` is a link to ``models`` in the repository; an installation has copies.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle

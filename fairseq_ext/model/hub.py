@@ -4,8 +4,6 @@ A name is looked up once in a process, and stands for one commit from then on. D
 Hub's own cache. ``HF_ENDPOINT`` can name another server.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import logging

@@ -4,8 +4,6 @@ CTranslate2 writes its own format. Hugging Face's library transformers has class
 fairseq, which compute the same; their weights have the same names after ``model.``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

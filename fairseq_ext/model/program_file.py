@@ -12,8 +12,6 @@ The file is a JSON object with these entries:
   signs, and the ``reading`` of inputs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """Load trained translation models with fairseq, with the dictionaries of the data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

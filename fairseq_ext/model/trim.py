@@ -5,8 +5,6 @@ languages these rows are most of its bytes. The remaining rows do not change, so
 their logits; only the softmax runs over fewer tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Collection, Sequence

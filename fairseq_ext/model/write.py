@@ -1,7 +1,5 @@
 """Make a bundle from a checkpoint; :mod:`fairseq_ext.checkpoints.bundle` has the format."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

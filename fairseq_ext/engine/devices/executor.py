@@ -1,7 +1,5 @@
 """Translate batches on any torch device, with the interface of the native workers."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -4,8 +4,6 @@ Rows of registers lie in padded batches: tokens ``[B, S]``, sentences ``[B]``, s
 hypotheses ``[B, W]``. Nothing here synchronizes with the device, so steps can be captured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """One step of beam search for a batch of sentences, without synchronization with the device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
