@@ -120,9 +120,6 @@ def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> st
     for option in ("cross_self_attention", "no_cross_attention"):
         if getattr(cfg, option, False):
             return f"`--{option.replace('_', '-')}`"
-    for name in ("project_in_dim", "project_out_dim", "adaptive_softmax"):
-        if getattr(decoder, name, None) is not None:
-            return f"`{name}`"
     if cfg.activation_fn not in ACTIVATIONS:
         return f"activation `{cfg.activation_fn}`"
     if getattr(task.cfg, "source_bos", False):

@@ -114,7 +114,7 @@ def test_against_a_search_without_caches(name: str) -> None:
     listed = Machine(program, shortlist=lists).worker().translate(sentences, rules)
     searched = []
     for sentence in sentences:
-        listed_tokens = [lists.tokens[3 * token : 3 * token + 3].tolist() for token in sentence]
+        listed_tokens = [lists.lists[token].tolist() for token in sentence]
         tokens = sorted({END, *lists.frequent.tolist(), *itertools.chain(*listed_tokens)})
         assert len(tokens) < 35
         searched.append(naive(model, sentence, beam=2, longest=7, tokens=tokens))
