@@ -29,29 +29,39 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """An operation's code; machine.h says what each operation computes."""
+    """An operation's code, with the number of its inputs, weights, ints and reals.
 
-    EMBED = 0
-    LINEAR = 1
-    NORM = 2
-    ADD = 3
-    ACTIVATE = 4
-    TRANSPOSE = 5
-    ATTEND = 6
-    ATTEND_PAST = 7
-    ATTEND_SOURCE = 8
-    MIX = 9
-    CONVOLVE = 10
-    TAPS = 11
-    RECUR = 12
-    PICK = 13
-    RECALL = 14
-    GRU = 15
-    ADDITIVE = 16
-    BINARIZE = 17
-    GATE = 18
-    FILTER = 19
-    LSTM = 20
+    machine.h says what each operation computes.
+    """
+
+    EMBED = 0, (0, 2, 1, 1)
+    LINEAR = 1, (2, 2, 1, 0)
+    NORM = 2, (1, 2, 1, 1)
+    ADD = 3, (2, 0, 0, 2)
+    ACTIVATE = 4, (1, 0, 1, 0)
+    TRANSPOSE = 5, (1, 0, 1, 0)
+    ATTEND = 6, (3, 0, 3, 1)
+    ATTEND_PAST = 7, (3, 0, 3, 1)
+    ATTEND_SOURCE = 8, (3, 0, 3, 1)
+    MIX = 9, (1, 1, 0, 0)
+    CONVOLVE = 10, (2, 1, 2, 0)
+    TAPS = 11, (1, 0, 3, 0)
+    RECUR = 12, (1, 2, 1, 0)
+    PICK = 13, (1, 0, 1, 0)
+    RECALL = 14, (2, 0, 0, 0)
+    GRU = 15, (3, 0, 0, 0)
+    ADDITIVE = 16, (3, 1, 2, 0)
+    BINARIZE = 17, (1, 0, 1, 0)
+    GATE = 18, (2, 0, 0, 0)
+    FILTER = 19, (1, 1, 3, 0)
+    LSTM = 20, (3, 0, 0, 0)
+
+    operands: tuple[int, int, int, int]
+
+    def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> Code:
+        code = int.__new__(cls, number)
+        code._value_, code.operands = number, operands
+        return code
 
 
 WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
@@ -101,32 +111,6 @@ class Operation(NamedTuple):
     weights: tuple[int, ...] = ()
     ints: tuple[int, ...] = ()
     reals: tuple[float, ...] = ()
-
-
-OPERANDS = {
-    Code.EMBED: (0, 2, 1, 1),
-    Code.LINEAR: (2, 2, 1, 0),
-    Code.NORM: (1, 2, 1, 1),
-    Code.ADD: (2, 0, 0, 2),
-    Code.ACTIVATE: (1, 0, 1, 0),
-    Code.TRANSPOSE: (1, 0, 1, 0),
-    Code.ATTEND: (3, 0, 3, 1),
-    Code.ATTEND_PAST: (3, 0, 3, 1),
-    Code.ATTEND_SOURCE: (3, 0, 3, 1),
-    Code.MIX: (1, 1, 0, 0),
-    Code.CONVOLVE: (2, 1, 2, 0),
-    Code.TAPS: (1, 0, 3, 0),
-    Code.RECUR: (1, 2, 1, 0),
-    Code.PICK: (1, 0, 1, 0),
-    Code.RECALL: (2, 0, 0, 0),
-    Code.GRU: (3, 0, 0, 0),
-    Code.ADDITIVE: (3, 1, 2, 0),
-    Code.BINARIZE: (1, 0, 1, 0),
-    Code.GATE: (2, 0, 0, 0),
-    Code.FILTER: (1, 1, 3, 0),
-    Code.LSTM: (3, 0, 0, 0),
-}
-"""The number of inputs, weights, ints and reals of each operation."""
 
 
 class Symbols(NamedTuple):

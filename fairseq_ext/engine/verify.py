@@ -16,7 +16,6 @@ from fairseq_ext.engine.program import (
     CACHED,
     CELLS,
     NOTHING,
-    OPERANDS,
     READINGS,
     WEIGHTS,
     Code,
@@ -171,9 +170,9 @@ class _Verifier:
         self.written = [np.zeros(shape.width, bool) for shape in program.shapes]
 
     def _check(self, op: Operation) -> None:
-        _require(op.code in OPERANDS, "it is unknown")
+        _require(op.code in iter(Code), "it is unknown")
         counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
-        _require(counts == OPERANDS[op.code], "it has other operands")
+        _require(counts == Code(op.code).operands, "it has other operands")
         _require(op.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not here")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
         _require(_are_finite(op.reals), "a factor is not finite")
