@@ -244,29 +244,18 @@ def fit_checkpoint(
 
     A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
     model could read give the same result, and later tokens are ignored until the new columns are
-    trained. The window of a convolution is stretched or shrunk without changing its sum.
+    trained. The window of a convolution must stay the same.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":
         return
     saved, expected = state_dict[name], module.weight.shape
-    if saved.dim() != len(expected) or saved.shape[:-1] != expected[:-1]:
+    fixed = slice(-1) if module.kind == "learned" else slice(None)
+    if saved.dim() != len(expected) or saved.shape[fixed] != expected[fixed]:
         raise CheckpointError(
             f"`{name}` has the shape {tuple(saved.shape)} in the checkpoint, but "
             f"`--linformer-k`, `--linformer-sharing` and `--linformer-projection` make it "
-            f"{tuple(expected)}; only `--linformer-max-len` may differ."
+            f"{tuple(expected)}; only `--linformer-max-len` of learned matrices may differ."
         )
-    old, new = saved.size(-1), expected[-1]
-    if old == new:
-        return
-    if module.kind == "learned":
-        state_dict[name] = functional.pad(saved, (0, new - old))  # a negative number cuts columns
-    else:
-        stretched = functional.interpolate(
-            saved.float().unsqueeze(1), size=new, mode="linear", align_corners=False
-        ).squeeze(1)
-        # The steps are closer or wider, and the loss by rounding at the edges is spread equally. A
-        # factor that restores the sum would have no bound, because a window may sum to 0.
-        stretched *= old / new
-        missing = saved.float().sum(-1, keepdim=True) - stretched.sum(-1, keepdim=True)
-        state_dict[name] = (stretched + missing / new).to(saved.dtype)
+    # A negative number cuts columns.
+    state_dict[name] = functional.pad(saved, (0, expected[-1] - saved.size(-1)))

@@ -248,29 +248,13 @@ def test_checkpoint_fits_another_max_len(max_len: int) -> None:
     assert other.projection.weight.grad.abs().sum(1).gt(0).all()
 
 
-@pytest.mark.parametrize("max_len", [30, 140])
-def test_windows_of_a_convolution_are_stretched(max_len: int) -> None:
-    """Their sum stays, and a ramp remains one, longer and lower by the same factor."""
+def test_another_window_of_a_convolution_is_refused() -> None:
     layer = attention(kind="convolution")
-    old, new = math.ceil(MAX_LEN / SLOTS), math.ceil(max_len / SLOTS)
-    ramp = torch.linspace(1, 3, old).double().expand(2, old)
-    layer.projection.weight.data = ramp
-    stretched = reloaded(layer, max_len, kind="convolution").projection.weight
-    assert stretched.shape == (2, new)
-    torch.testing.assert_close(stretched.sum(-1), ramp.sum(-1), rtol=1e-6, atol=0)
-    steps = stretched[:, 2:-2].diff()  # at its ends, beyond the first and last number, it is level
-    expected = torch.full_like(steps, 2 / (old - 1) * (old / new) ** 2)
-    torch.testing.assert_close(steps, expected, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("max_len", [11, 30, 134, 140])
-def test_windows_that_sum_to_nothing_are_stretched_too(max_len: int) -> None:
-    layer = attention(kind="convolution")
-    window = layer.projection.weight.shape[-1]
-    layer.projection.weight.data = torch.linspace(-1, 1, window).double().expand(2, window)
-    stretched = reloaded(layer, max_len, kind="convolution").projection.weight
-    assert stretched.sum(-1).abs().max() < 1e-6
-    assert stretched.abs().max() <= max(1, window / stretched.shape[-1])
+    assert reloaded(layer, MAX_LEN + 1, kind="convolution").projection.weight.shape == (2, 14)
+    with pytest.raises(
+        CheckpointError, match=r"has the shape \(2, 14\) .*only `--linformer-max-len`"
+    ):
+        reloaded(layer, 140, kind="convolution")
 
 
 def test_mean_pool_has_nothing_to_load() -> None:
