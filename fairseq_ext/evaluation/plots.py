@@ -232,9 +232,8 @@ def _merged(pieces: Alignment) -> Alignment:
 def _groups(tokens: Sequence[str]) -> list[list[int]]:
     """Group the positions of pieces by word; start and end symbols stand alone.
 
-    In a text without spaces, each piece stands alone.
-
-    The last piece of a translation may lack its continuation (``ss@@``).
+    In a text without spaces, each piece stands alone, but for a space before the first one. The
+    last piece of a translation may lack its continuation (``ss@@``).
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -243,7 +242,7 @@ def _groups(tokens: Sequence[str]) -> list[list[int]]:
     groups: list[list[int]] = []
     for i, word in enumerate(words):
         begins = word.startswith(METASPACE) if marked else not words[i - 1].endswith("@@")
-        if i == 0 or spaceless or begins:
+        if i == 0 or begins or (spaceless and words[i - 1] != METASPACE):
             groups.append([])
         groups[-1].append(first + i)
     return [*([[0]] * first), *groups, [len(tokens) - 1]]

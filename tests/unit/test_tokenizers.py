@@ -131,6 +131,7 @@ def test_pieces_of_a_sentence_without_spaces_stay_apart() -> None:
         [3],
         [4],
     ]
+    assert plots._groups(("▁", "彼女は", "毎朝飲みます", "</s>")) == [[0, 1], [2], [3]]
     assert plots._groups(("▁He", "▁re", "ads", "</s>")) == [[0], [1, 2], [3]]
 
 
