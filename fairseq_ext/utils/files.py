@@ -223,6 +223,10 @@ def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
             raise EnvironmentProblem(explain(error, path)) from error
         try:
             yield hidden
+        except OSError as error:
+            if error.errno in FULL_DISK and error.filename is None:
+                raise EnvironmentProblem(explain(error, path)) from error
+            raise
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
 

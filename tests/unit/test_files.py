@@ -210,6 +210,12 @@ class TestStagedFolder:
             files.staged_folder(tmp_path / "file" / "out"),
         ):
             pass
+        with (
+            pytest.raises(EnvironmentProblem, match=r"out: No space left .* Free some space"),
+            files.staged_folder(tmp_path / "out"),
+        ):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert not (tmp_path / "out").exists()
 
 
 class Malicious:
