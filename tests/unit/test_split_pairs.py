@@ -320,7 +320,7 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     assert "holds numbers (`0` …), no sentences; choose others with --columns" in output
     output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite").stderr
     assert "(`id / ja`) looks like a header" in output
-    assert "holds numbers (`1` …)" in output
+    assert "holds numbers (`0` …)" in output
     quoted = write_lines(tmp_path / "quoted.tsv", [f'"b {n}"\t"a {n}"' for n in range(20)])
     output = pairs_command(quoted, "--out", tmp_path / "quoted").stderr
     assert "column 1 of" in output
