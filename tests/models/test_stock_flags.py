@@ -5,17 +5,18 @@ and dropout make a difference, and compares what they print with a plain forward
 another run that must say the same.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
 from fairseq.search import DiverseBeamSearch
 
+from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from tests.support.harness import binarize, digits_corpus, fairseq
 from tests.support.trainings import load
 
@@ -31,50 +32,12 @@ TRAINING = (
 
 
 @dataclass
-class Sentence:
-    """What ``fairseq-generate`` prints on one sentence, best hypothesis first."""
-
-    source: str = ""
-    reference: str = ""
-    texts: list[str] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    positional: list[list[float]] = field(default_factory=list)
-    alignments: list[str] = field(default_factory=list)
-
-
-def parse(output: str) -> list[Sentence]:
-    """Sentences of the output, in corpus order (none stands for one that was left out)."""
-    sentences: dict[int, Sentence] = {}
-    for kind, number, rest in re.findall(r"^([STHPA])-(\d+)\t(.*)$", output, re.MULTILINE):
-        sentence = sentences.setdefault(int(number), Sentence())
-        if kind == "S":
-            sentence.source = rest
-        elif kind == "T":
-            sentence.reference = rest
-        elif kind == "H":
-            score, text = rest.split("\t")
-            sentence.scores.append(float(score))
-            sentence.texts.append(text)
-        elif kind == "P":
-            sentence.positional.append([float(score) for score in rest.split()])
-        else:
-            sentence.alignments.append(rest)
-    return [sentences[number] for number in sorted(sentences)]
-
-
-def soft(alignment: str) -> torch.Tensor:
-    """Rows of a soft alignment, ``[T, S]``."""
-    return torch.tensor([[float(p) for p in row.split(",")] for row in alignment.split()])
-
-
-@dataclass
 class Trained:
     """A corpus whose odd target words end in ``@@``, and a model half-trained on it."""
 
     text: Path
     data: Path
     folder: Path
-    log: str
 
     @property
     def last(self) -> Path:
@@ -89,8 +52,13 @@ class Trained:
         done = fairseq("generate", self.data, "--path", path, "--cpu", *flags)
         return done.stdout + done.stderr
 
+    def parse(self, output: str) -> list[Sentence]:
+        path = self.folder.with_name("output")
+        path.write_text(output, encoding="utf-8")
+        return read_generated(path)
+
     def generate(self, *flags: object, path: object = None) -> list[Sentence]:
-        return parse(self.output(*flags, path=path))
+        return self.parse(self.output(*flags, path=path))
 
     @cached_property
     def plain(self) -> list[Sentence]:
@@ -118,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("stock_flags")
     text = digits_corpus(folder / "text", mark_odd, train=1000, valid=VALID_LINES, test=TEST_LINES)
     data = binarize(text, folder / "bin", "--joined-dictionary")
-    done = fairseq(
+    fairseq(
         "train",
         data,
         *TRAINING,
@@ -126,7 +94,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         *("--max-update", UPDATES, "--save-interval-updates", HALF_WAY),
         *("--no-epoch-checkpoints", "--save-dir", folder / "model"),
     )
-    return Trained(text, data, folder / "model", done.stdout + done.stderr)
+    return Trained(text, data, folder / "model")
 
 
 Twin = Callable[..., torch.Tensor]
@@ -169,27 +137,24 @@ def bits(forward: Twin, source: str, target: str, *paths: Path) -> list[float]:
 
 def assert_same(actual: list[Sentence], other: list[Sentence]) -> None:
     """Assert equal texts, and equal scores but for rounding (both print four digits)."""
-    assert [s.texts for s in actual] == [s.texts for s in other]
     for left, right in zip(actual, other, strict=True):
-        assert left.scores == pytest.approx(right.scores, abs=1e-4)
-        for ours, theirs in zip(left.positional, right.positional, strict=True):
-            assert ours == pytest.approx(theirs, abs=2e-4)
+        for ours, theirs in zip(left.hypotheses, right.hypotheses, strict=True):
+            assert ours.text == theirs.text
+            assert ours.score == pytest.approx(theirs.score, abs=1e-4)
+            assert ours.token_scores == pytest.approx(theirs.token_scores, abs=2e-4)
 
 
 # Generation
-
-
 def test_beam_search_scores_are_those_of_a_full_forward(trained: Trained, forward: Twin) -> None:
     assert [s.source for s in trained.plain] == (trained.text / "test.src").read_text().splitlines()
     for sentence in trained.plain:
-        assert len(sentence.texts) == len(set(sentence.texts)) == 3
-        assert sentence.scores == sorted(sentence.scores, reverse=True)
-        for text, score, positional in zip(
-            sentence.texts, sentence.scores, sentence.positional, strict=True
-        ):
-            expected = bits(forward, sentence.source, text)
-            assert positional == pytest.approx(expected, abs=1e-3)
-            assert score == pytest.approx(sum(expected) / len(expected), abs=1e-3)
+        assert len({hypothesis.text for hypothesis in sentence.hypotheses}) == 3
+        scores = [hypothesis.score for hypothesis in sentence.hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        for hypothesis in sentence.hypotheses:
+            expected = bits(forward, sentence.source, hypothesis.text)
+            assert hypothesis.token_scores == pytest.approx(expected, abs=1e-3)
+            assert hypothesis.score == pytest.approx(sum(expected) / len(expected), abs=1e-3)
 
 
 def test_batches_and_padding_change_nothing(trained: Trained) -> None:
@@ -202,41 +167,40 @@ def test_batches_and_padding_change_nothing(trained: Trained) -> None:
     assert "'left_pad_source': False" in output
     assert "bucketing source lengths" in output
     alone = trained.output("--batch-size", 1, "--nbest", 3, "--print-alignment", "soft")
-    for sentences in map(parse, (output, alone)):
+    for sentences in map(trained.parse, (output, alone)):
         assert_same(sentences, trained.plain)
         for left, right in zip(sentences, trained.plain, strict=True):
-            for ours, theirs in zip(left.alignments, right.alignments, strict=True):
-                torch.testing.assert_close(soft(ours), soft(theirs), rtol=0, atol=1e-5)
+            for ours, theirs in zip(left.hypotheses, right.hypotheses, strict=True):
+                np.testing.assert_allclose(ours.soft, theirs.soft, rtol=0, atol=1e-5)
 
 
 def test_hard_alignments_and_an_ensemble_of_one_model_twice(trained: Trained) -> None:
     assert_same(trained.twice, trained.plain)
     for hard, sentence in zip(trained.twice, trained.plain, strict=True):
-        for alignment, weights in zip(hard.alignments, sentence.alignments, strict=True):
-            words = soft(weights)[:-1, :-1]  # without the end of either side
-            best = words.argmax(1).tolist()
-            for t, pair in enumerate(alignment.split()):
+        for ours, weighted in zip(hard.hypotheses, sentence.hypotheses, strict=True):
+            words = np.array(weighted.soft)[:-1, :-1]  # without the end of either side
+            for t, pair in enumerate(ours.hard):
                 source, target = map(int, pair.split("-"))
                 assert target == t
-                assert words[t, source] >= words[t, best[t]] - 1e-5
-            assert len(alignment.split()) == len(words)
+                assert words[t, source] >= words[t].max() - 1e-5
+            assert len(ours.hard) == len(words)
 
 
 def test_score_reference(trained: Trained, forward: Twin) -> None:
     references = (trained.text / "test.tgt").read_text().splitlines()
-    assert [s.texts for s in trained.scored] == [[reference] for reference in references]
+    assert [sentence.best.text for sentence in trained.scored] == references
     for sentence in trained.scored:
-        expected = bits(forward, sentence.source, sentence.reference)
-        assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
-        assert sentence.scores[0] == pytest.approx(sum(expected) / len(expected), abs=1e-3)
+        expected = bits(forward, sentence.source, sentence.target)
+        assert sentence.best.token_scores == pytest.approx(expected, abs=1e-3)
+        assert sentence.best.score == pytest.approx(sum(expected) / len(expected), abs=1e-3)
 
 
 def test_an_ensemble_averages_probabilities(trained: Trained, forward: Twin) -> None:
     paths = (trained.last, trained.earlier)
     scored = trained.generate("--score-reference", path=":".join(map(str, paths)))
     for sentence in scored:
-        expected = bits(forward, sentence.source, sentence.reference, *paths)
-        assert sentence.positional[0] == pytest.approx(expected, abs=1e-3)
+        expected = bits(forward, sentence.source, sentence.target, *paths)
+        assert sentence.best.token_scores == pytest.approx(expected, abs=1e-3)
     assert len(scored) == TEST_LINES
 
 
@@ -264,22 +228,17 @@ def test_diverse_groups_of_any_sentences() -> None:
             assert tensor.equal(other)
 
 
-def test_length_penalty_joined_words_and_longest_source(trained: Trained) -> None:
-    sentences = trained.generate(
-        *("--lenpen", 0, "--nbest", 5, "--remove-bpe", "--max-source-positions", 6),
-        "--skip-invalid-size-inputs-valid-test",
-    )
-    fitting = [s for s in trained.plain if len(s.source.split()) + 1 <= 6]
-    assert [s.source for s in sentences] == [s.source for s in fitting]
-    assert 0 < len(sentences) < TEST_LINES
-    assert [s.reference for s in sentences] == [
-        (s.reference + " ").replace("@@ ", "").rstrip() for s in fitting
+def test_length_penalty_and_joined_words(trained: Trained) -> None:
+    sentences = trained.generate("--lenpen", 0, "--nbest", 5, "--remove-bpe")
+    assert [sentence.target for sentence in sentences] == [
+        (sentence.target + " ").replace("@@ ", "").rstrip() for sentence in trained.plain
     ]
     for sentence in sentences:
-        totals = [sum(positional) for positional in sentence.positional]
-        assert sentence.scores == pytest.approx(totals, abs=1e-3)  # a sum, not a mean
-        assert sentence.scores == sorted(sentence.scores, reverse=True)
-        assert not any("@@" in text for text in sentence.texts)
+        scores = [hypothesis.score for hypothesis in sentence.hypotheses]
+        totals = [sum(hypothesis.token_scores) for hypothesis in sentence.hypotheses]
+        assert scores == pytest.approx(totals, abs=1e-3)  # a sum, not a mean
+        assert scores == sorted(scores, reverse=True)
+        assert not any("@@" in hypothesis.text for hypothesis in sentence.hypotheses)
 
 
 # The other commands
@@ -291,10 +250,11 @@ def test_interactive_equals_generate(trained: Trained) -> None:
         *("--buffer-size", 30, "--batch-size", 7, "--print-alignment"),
         stdin=(trained.text / "test.src").read_text(),
     )
-    sentences = parse(done.stdout)
+    sentences = trained.parse(done.stdout)
     assert [s.source for s in sentences] == [s.source for s in trained.plain]
     assert_same(sentences, trained.plain)
-    assert [s.alignments for s in sentences] == [s.alignments for s in trained.twice]
+    for ours, theirs in zip(sentences, trained.twice, strict=True):
+        assert [h.hard for h in ours.hypotheses] == [h.hard for h in theirs.hypotheses]
 
 
 # Training
