@@ -65,51 +65,6 @@ def outputs_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-CELL = re.compile(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)")
-
-
-def sacrebleu_paired(
-    folder: Path, names: list[str], *metrics: str
-) -> dict[str, list[tuple[str, ...]]]:
-    """What sacrebleu's command prints: score, mean, half width of each metric by system."""
-    done = run(
-        *("sacrebleu", folder / "ref", "-i", *(folder / f"{name}.txt" for name in names)),
-        *("-m", *metrics, "--paired-bs", "--format", "latex", "--width", "8"),
-        NO_COLOR="1",
-    )
-    rows = [line for line in done.stdout.splitlines() if ".txt" in line and "±" in line]
-    return {re.search(r"(\w+)\.txt", row)[1]: CELL.findall(row) for row in rows}
-
-
-@pytest.mark.parametrize(
-    ("words", "more", "labels"),
-    [
-        (["bleu", "chrf"], [], ["BLEU", "chrF"]),
-        (["chrf", "ter", "--chrf-word-order", "2"], ["chrf++", "ter"], ["chrF++", "TER"]),
-    ],
-)
-def test_scores_and_intervals_are_those_of_the_command_sacrebleu(
-    outputs_of_three: Path, words: list[str], more: list[str], labels: list[str]
-) -> None:
-    names = ["fair", "good", "bad"]
-    theirs = sacrebleu_paired(outputs_of_three, names, *words)
-    texts = {name: [outputs.read_lines(outputs_of_three / f"{name}.txt")] for name in names}
-    ours = bootstrap(
-        texts, outputs.read_lines(outputs_of_three / "ref"), "fair", extra_metrics=more
-    )
-    assert list(ours.estimates) == list(theirs) == names
-    for name, metrics in ours.estimates.items():
-        for label, cell in zip(labels, theirs[name], strict=True):
-            estimate = metrics[label]
-            score, mean, half_width = map(float, cell)
-            assert estimate.value == pytest.approx(score)
-            assert (estimate.low + estimate.high) / 2 == pytest.approx(mean)
-            assert estimate.half_width == pytest.approx(half_width, abs=1e-5)
-            assert (name == "fair") == (estimate.p is None)
-    assert list(ours.estimates["bad"]) == list(dict.fromkeys(["BLEU", "chrF", *labels]))
-    assert ours.estimates["bad"][labels[0]].p < 0.05
-
-
 def test_rows_keep_their_order_whichever_is_the_baseline(outputs_of_three: Path) -> None:
     systems = [compare.System(name, (outputs_of_three / name,)) for name in ("bad", "good", "fair")]
     result = compare.compare(systems, outputs_of_three / "ref", baseline="good", samples=100)

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 from scipy import stats
 
@@ -21,15 +22,23 @@ from tests.commands.test_compare import damaged, sentences
 from tests.support.harness import run, write_lines
 
 
-def test_samples_are_sacrebleus_to_the_last_digit() -> None:
+@pytest.mark.parametrize(
+    ("label", "metric"),
+    [("BLEU", BLEU()), ("chrF", CHRF()), ("chrF++", CHRF(word_order=2)), ("TER", TER())],
+)
+def test_scores_and_samples_are_sacrebleus(label: str, metric: Metric) -> None:
     text = sentences()
     systems = {name: damaged(text, 0.3, seed) for seed, name in enumerate(("a", "b"))}
-    ours = bootstrap({name: [lines] for name, lines in systems.items()}, text, "a").estimates
-    test = PairedTest(list(systems.items()), {"x": BLEU()}, [text], test_type="bs", n_jobs=1)
-    for name, theirs in zip(systems, test()[1]["BLEU"], strict=True):
+    runs = {name: [lines] for name, lines in systems.items()}
+    ours = bootstrap(runs, text, "a", extra_metrics=["chrf++", "ter"]).estimates
+    test = PairedTest(list(systems.items()), {"x": metric}, [text], test_type="bs", n_jobs=1)
+    _, results = test()
+    (of_systems,) = (results[key] for key in results if key != "System")
+    for name, theirs in zip(systems, of_systems, strict=True):
         low, high = theirs.mean - theirs.ci, theirs.mean + theirs.ci
-        estimate = ours[name]["BLEU"]
-        assert (estimate.value, estimate.low, estimate.high) == (theirs.score, low, high)
+        estimate = ours[name][label]
+        actual = estimate.value, estimate.low, estimate.high
+        assert actual == pytest.approx((theirs.score, low, high), abs=1e-12)
 
 
 def test_p_from_its_definition() -> None:

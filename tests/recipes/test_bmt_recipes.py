@@ -173,25 +173,6 @@ def test_outputs_alone_are_binarized_at_once(text, tmp_path: Path) -> None:
         assert cfg.model.bmt_scale == 64
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--only", "x"), "`--only` must be scale or output"),
-        (("--scales", "1,x"), "`--scales` must be whole numbers"),
-        (("--outputs", "plain,other"), "`--outputs` must be of plain,scale,layer,shortcut"),
-        (("--stages", "5,5"), "`--stages` must be three numbers"),
-        (("--bpe", "0"), "`--bpe` must be a positive whole number"),
-        (("--subwords", "x"), "`--subwords` must be bpe"),
-        (("--subwords", "none"), "`--subwords none` does not go with"),
-        (("--nothing",), "`--nothing` is not an option"),
-    ],
-)
-def test_wrong_options_of_the_ablations_are_named(options, message, text, tmp_path) -> None:
-    arguments = (ABLATIONS, text, "src", "tgt", "--out", tmp_path / "run", *options)
-    output = bash(*arguments, ok=False, DRY_RUN="1", SMOKE="0").stderr
-    assert message in output.strip().split("\n")[-1]
-
-
 def test_rows_of_table_1_go_on_from_their_float_stage(tmp_path: Path) -> None:
     word_lists = dry_run(TABLE1, tmp_path, "--subwords", "tokenizers", SMOKE="1")
     splits = [words for words in word_lists if words[:2] == ["fairseq-ext", "subwords"]]

@@ -156,6 +156,23 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--lenpen", "1"], "`--lenpen` is not an option"),
         (["--", "--max-update=9"], "`--max-update` after `--`"),
     ],
+    "bmt/ablations.sh": [
+        (["my", "es", "en", "--only", "x"], "`--only` must be scale or output"),
+        (["my", "es", "en", "--scales", "1,x"], "`--scales` must be whole numbers"),
+        (["my", "es", "en", "--outputs", "plain,x"], "`--outputs` must be of plain,scale,layer,"),
+        (["my", "es", "en", "--stages", "5,5"], "`--stages` must be three numbers"),
+        (["my", "es", "en", "--bpe", "0"], "`--bpe` must be a positive whole number"),
+        (["my", "es", "en", "--subwords", "x"], "`--subwords` must be bpe"),
+        (["my", "es", "en", "--subwords", "none"], "`--subwords none` does not go with"),
+    ],
+    "bmt/scaling_law.sh": [
+        (["my", "es", "en", "--depths", "6"], "`--depths` must be numbers of layers"),
+        (["my", "es", "en", "--updates", "5"], "`--updates` must be two numbers"),
+        (["my", "es", "en", "--base", "0"], "`--base` must be a positive whole number"),
+        (["my", "es", "en", "--eval", "x"], "`--eval` must be NAME=PREFIX"),
+        (["my", "es", "en", "--eval", "test=x"], "the name `test` is taken"),
+        (["my", "es", "en", "--subwords", "letters"], "`--subwords` must be bpe"),
+    ],
     "compare_all.sh": [
         (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
         (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),

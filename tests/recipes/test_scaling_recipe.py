@@ -14,7 +14,7 @@ from fairseq_ext.binary.scaling import read_table
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import fairseq, run, write_lines
 from tests.support.models import build
-from tests.support.recipes import RECIPES, bash, dry_run, settings, value
+from tests.support.recipes import RECIPES, dry_run, settings, value
 
 RECIPE = RECIPES / "bmt" / "scaling_law.sh"
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
@@ -91,24 +91,6 @@ def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
     splits = [measured[i + 1] for i, word in enumerate(measured) if word == "--split"]
     assert splits == ["valid", "test", "sample=test1", "wiki=test2", "news=test3"]
     assert value(measured, "--train") == "sample"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--depths", "6"), "`--depths` must be numbers of layers"),
-        (("--updates", "5"), "`--updates` must be two numbers"),
-        (("--base", "0"), "`--base` must be a positive whole number"),
-        (("--eval", "x"), "`--eval` must be NAME=PREFIX"),
-        (("--eval", "test=x"), "the name `test` is taken"),
-        (("--subwords", "letters"), "`--subwords` must be bpe"),
-        (("--nothing",), "`--nothing` is not an option"),
-    ],
-)
-def test_bad_options_are_refused_by_name(options, message, tmp_path: Path) -> None:
-    output = bash(RECIPE, tmp_path, "a", "b", *options, ok=False, DRY_RUN="1", SMOKE="0").stderr
-    assert message in output
-    assert message in output.strip().split("\n")[-1]
 
 
 @pytest.mark.parametrize(("lines", "sample_lines"), [(10, 4), (7, 7), (3, 5), (100, 7)])
