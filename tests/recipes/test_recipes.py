@@ -225,6 +225,18 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--corpus", "wmt"], "`--corpus` must be real or multi30k, but is `wmt`"),
         (["--mirror", "x"], "`--mirror` is not an option"),
     ],
+    "back_translation.sh": [
+        (["--method", "noise"], "`--method` must be beam, sampling or top10"),
+        (["--mono", "none.txt"], "`--mono`: none.txt does not exist"),
+        (["--updates", "39", "--warmup", "9"], "`--average` must be at most a quarter"),
+    ],
+    "sequence_distillation.sh": [
+        (["--copies", "x"], "`--copies` must be a whole number"),
+        (["--ratio", "0"], "`--ratio` must be at least 1"),
+    ],
+    "finetune.sh": [
+        (["--model", "m"], "`--model`, `--data`, `--src` and `--tgt` are needed"),
+    ],
     "studies.sh": [
         (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
         (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),

@@ -72,28 +72,6 @@ def test_a_model_that_there_is(recipe: Path, option: str, tmp_path: Path) -> Non
     assert compared.count("--system") == 2
 
 
-@pytest.mark.parametrize(
-    ("recipe", "options", "message"),
-    [
-        (BACK, ("--method", "noise"), "`--method` must be beam, sampling or top10"),
-        (BACK, ("--mono", "none.txt"), "`--mono`: none.txt does not exist"),
-        (BACK, ("--pairs", "0"), "`--pairs` must be a positive whole number"),
-        (BACK, ("--updates", "39", "--warmup", "9"), "`--average` must be at most a quarter"),
-        (BACK, ("--src", "de"), "`--src` and `--tgt` are both `de`"),
-        (DISTIL, ("--teacher",), "`--teacher` needs a value"),
-        (DISTIL, ("--copies", "x"), "`--copies` must be a whole number"),
-        (DISTIL, ("--ratio", "0"), "`--ratio` must be at least 1"),
-        (DISTIL, ("--tag", "x"), "`--tag` is not an option; --help lists them"),
-    ],
-)
-def test_options_that_cannot_be(
-    recipe: Path, options: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
-    done = bash(recipe, "--out", tmp_path / "run", *options, ok=False, DRY_RUN="1", SMOKE="0")
-    assert message in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_other_text_is_checked_before_a_training(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", ["eins"])
     shown = dry_run(BACK, tmp_path, "--mono", text, "--pairs", 5)

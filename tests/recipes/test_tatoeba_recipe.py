@@ -150,8 +150,3 @@ def test_published_model_is_trained_on(family: str, tmp_path: Path):
     assert re.search(r"\| *after", (tmp_path / "run" / "compare.md").read_text("utf-8"))
     again = bash(RECIPES / "finetune.sh", *words, **environment)
     assert "fairseq-train" not in again.stderr
-
-
-def test_what_is_missing():
-    done = bash(RECIPES / "finetune.sh", "--model", "m", ok=False)
-    assert "`--model`, `--data`, `--src` and `--tgt` are needed" in done.stderr
