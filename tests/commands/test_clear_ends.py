@@ -1,6 +1,5 @@
 """A training that diverges, or is interrupted, ends with one line and a whole last checkpoint."""
 
-import os
 import re
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.harness import BIN, REPO, run
+from tests.support.harness import BIN, REPO, interrupted, run
 from tests.support.trainings import load, plugin_without
 
 pytestmark = pytest.mark.system
@@ -128,39 +127,6 @@ def processes_of(group: int) -> list[int]:
     return result
 
 
-def interrupted(
-    data: Path, folder: Path, where: str, number: signal.Signals, *options: object, group: bool
-) -> str:
-    """Interrupt a training at that place; return all it said. No process is left."""
-    folder.mkdir(parents=True)
-    words = ("fairseq-train", data, *TRAINING, *options, "--save-dir", folder / "run")
-    command = [sys.executable, BIN / words[0], *words[1:], "--user-dir", FAULTY]
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": where},
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "paused").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.02)
-    if group:  # as a terminal does on Ctrl-C
-        os.killpg(process.pid, number)
-    else:
-        process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == -number, output  # which a shell calls 128 + number
-    deadline = time.monotonic() + 20  # multiprocessing's own helper ends when its pipe is closed
-    while (left := processes_of(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
-    return output
-
-
 CASES = {
     "training-with-a-worker": (signal.SIGINT, True, ("--num-workers", 1), False),
     "saving": (signal.SIGTERM, False, (), True),
@@ -173,7 +139,15 @@ def test_interruption(copy_data: Path, tmp_path: Path, case: str):
     number, group, options, checkpoint = CASES[case]
     where = case.partition("-")[0]
     folder = tmp_path / "run"
-    output = interrupted(copy_data, folder, where, number, *options, group=group)
+    folder.mkdir()
+    words = (BIN / "fairseq-train", copy_data, *TRAINING, *options, "--save-dir", folder / "run")
+    words = (*words, "--user-dir", FAULTY)
+    process, output = interrupted(words, folder, where, number, group=group)
+    assert process.returncode == -number, output  # which a shell calls 128 + number
+    deadline = time.monotonic() + 20  # multiprocessing's own helper ends when its pipe is closed
+    while (left := processes_of(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
     assert "Traceback" not in output
     (message,) = [line for line in output.splitlines() if line.startswith("fairseq-ext: ")]
     last = folder / "run" / "checkpoint_last.pt"

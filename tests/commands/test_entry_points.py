@@ -3,9 +3,7 @@
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +13,17 @@ import pytest
 import torch
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
-from tests.support.harness import BIN, REPO, USER_DIR, fairseq, forked, hypotheses, refused, run
+from tests.support.harness import (
+    BIN,
+    REPO,
+    USER_DIR,
+    fairseq,
+    forked,
+    hypotheses,
+    interrupted,
+    refused,
+    run,
+)
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -182,24 +190,8 @@ def test_interruption(
         "torchrun": (BIN / "torchrun", "--standalone", "--nproc_per_node", 2, *train, *faulty),
         "hydra": (*hydra, "~criterion.label_smoothing", "dataset.max_tokens=400"),
     }[command]
-    process = subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": "training"},
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "paused").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.02)
-    if number == signal.SIGINT:  # Ctrl-C reaches every process of the terminal
-        os.killpg(process.pid, number)
-    else:
-        process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    group = number == signal.SIGINT
+    process, output = interrupted(words, tmp_path, "training", number, group=group)
     assert process.returncode != 0
     (message,) = [line for line in output.splitlines() if "fairseq-ext: " in line]
     assert message.endswith("No checkpoint was saved yet: the same command starts again.")

@@ -9,10 +9,11 @@ import multiprocessing
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def forked(name: str) -> str:
 
 
 def wait_for(
-    appears: Callable[[], object], process: subprocess.Popen[bytes], seconds: float = 900
+    appears: Callable[[], object], process: subprocess.Popen, seconds: float = 900
 ) -> None:
     """Wait until ``process`` has done something, which it must before it ends."""
     end = time.monotonic() + seconds
@@ -81,6 +82,30 @@ def wait_for(
         assert process.poll() is None, "it ended before"
         assert time.monotonic() < end, f"nothing within {seconds:.0f} s"
         time.sleep(0.005)
+
+
+def interrupted(
+    words: Sequence[object], folder: Path, where: str, number: signal.Signals, *, group: bool
+) -> tuple[subprocess.Popen[str], str]:
+    """Interrupt a script of Python where the plugin `faulty` pauses; the process and its output.
+
+    With ``group`` every process gets the signal, as from a terminal on Ctrl-C.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": where},
+        start_new_session=True,
+    )
+    wait_for((folder / "paused").exists, process, 120)
+    if group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    return process, process.communicate(timeout=60)[0]
 
 
 def spawned(parent: int) -> list[int]:
