@@ -6,7 +6,6 @@ is checked by the tests, which start them.
 """
 
 import atexit
-import logging
 import os
 import runpy
 import signal
@@ -15,20 +14,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.support import forking
 from tests.support.harness import BIN, USER_DIR
 
 
 def preload() -> None:
-    """Import all that a training and an optimizer import; call it before the first fork."""
-    import fairseq.sequence_generator  # noqa: F401
-    import torch._dynamo  # noqa: F401  # the optimizers import it
-    from fairseq import utils
-
-    # A line that `import fairseq` logs has set logging up; the commands do it in their own way.
-    logging.root.handlers.clear()
-    logging.root.setLevel(logging.WARNING)
+    """Import all that a training imports, and the plugin; call it before the first fork."""
+    forking.preload()
     import fairseq_cli.preprocess  # commands are wrapped if they are there
     import fairseq_cli.train  # noqa: F401
+    from fairseq import utils
 
     arguments = type("Arguments", (), {"user_dir": str(USER_DIR)})
     utils.import_user_module(arguments)
