@@ -34,7 +34,6 @@ def start(
     log: Path,
     *,
     first: Callable[[], None] = lambda: None,
-    cwd: Path | None = None,
     **environment: str,
 ) -> int:
     """Fork a console script, or one of a path; returns the process's number.
@@ -43,7 +42,6 @@ def start(
         words: its name and arguments.
         log: what it prints is appended there.
         first: called in the fork before the script.
-        cwd: its folder.
         environment: variables set for it.
     """
     sys.stdout.flush()
@@ -60,8 +58,6 @@ def start(
         os.dup2(log_descriptor, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.update(environment)
-        if cwd:
-            os.chdir(cwd)
         sys.argv = [str(BIN / str(words[0])), *map(str, words[1:])]
         sys.path[0] = str(Path(sys.argv[0]).parent)
         first()
