@@ -20,13 +20,13 @@ RECIPE = RECIPES / "bmt" / "scaling_law.sh"
 DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
 
 
-def word_lists(folder: Path, *options: object, smoke: str = "0") -> list[list[str]]:
+def word_lists(folder: Path, *options: object) -> list[list[str]]:
     """Return the commands of a dry run on a corpus with the endings src and tgt."""
     corpus = folder / "text"
     for split in ("train", "valid", "test"):
         for side in ("src", "tgt"):
             write_lines(corpus / f"{split}.{side}", ["1 2 3"])
-    return dry_run(RECIPE, folder, corpus, "src", "tgt", *options, SMOKE=smoke)
+    return dry_run(RECIPE, folder, corpus, "src", "tgt", *options)
 
 
 def test_dry_run_has_the_papers_design(tmp_path: Path) -> None:

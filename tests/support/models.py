@@ -208,12 +208,12 @@ def build(
     return task.build_model(cfg.model).eval(), task
 
 
-def padded(sentences: list[list[int]], *, left: bool, extra: int = 0, pad: int = 1) -> Tensor:
+def padded(sentences: list[list[int]], *, left: bool, extra: int = 0) -> Tensor:
     """``[B, S]`` with ``extra`` columns of pads on the padded side."""
     width = max(map(len, sentences)) + extra
     rows = []
     for sentence in sentences:
-        pads = [pad] * (width - len(sentence))
+        pads = [1] * (width - len(sentence))
         rows.append(pads + sentence if left else sentence + pads)
     return torch.tensor(rows)
 
@@ -227,11 +227,11 @@ def random_sentences(lengths: list[int], size: int = 30, seed: int = 3) -> list[
     ]
 
 
-def previous(target: Tensor, eos: int = 2, pad: int = 1) -> Tensor:
-    """Teacher-forcing input of right-padded targets ``[B, T]``: shifted, led by ``eos``."""
-    shifted = torch.full_like(target, eos)
+def previous(target: Tensor) -> Tensor:
+    """Teacher-forcing input of right-padded targets ``[B, T]``: shifted, led by the end symbol."""
+    shifted = torch.full_like(target, 2)
     shifted[:, 1:] = target[:, :-1]
-    return shifted.masked_fill(target.eq(pad), pad)
+    return shifted.masked_fill(target.eq(1), 1)
 
 
 def net_input(source: Tensor, target: Tensor | None = None) -> dict[str, Tensor]:

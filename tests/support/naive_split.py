@@ -1,7 +1,7 @@
 """Splitting in memory, read straight from its rules: what splitting on disk is compared with."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fairseq_ext.corpora import SPLITS
@@ -25,35 +25,21 @@ class Counts:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
 
-def cleaned(
-    pairs: Iterable[SentencePair],
-    clean: tuple[Callable[[str], str], Callable[[str], str]],
-    max_words: int | None,
-    report: Counts,
-    unique: bool = True,
-) -> list[SentencePair]:
-    """Clean both sides; drop pairs with an empty or too long side and, if ``unique``, repeats.
-
-    Args:
-        clean: what to do with a source and with a target sentence.
-        max_words: most words on either side after cleaning; ``None`` for any number.
-        report: counts what was read and dropped.
-    """
-    pairs_kept: dict[SentencePair, None] | list[SentencePair] = {} if unique else []
+def cleaned(pairs: Iterable[SentencePair], max_words: int, report: Counts) -> list[SentencePair]:
+    """Drop repeated pairs, and those with a side that is empty or has more than ``max_words``."""
+    distinct: dict[SentencePair, None] = {}
     for pair in pairs:
         report.read += 1
-        source, target = (plain(do(text)) for do, text in zip(clean, pair, strict=True))
+        source, target = map(plain, pair)
         if not source or not target:
             report.drop("empty side")
-        elif max_words and max(source.count(" "), target.count(" ")) >= max_words:
+        elif max(source.count(" "), target.count(" ")) >= max_words:
             report.drop(f"more than {max_words} words")
-        elif isinstance(pairs_kept, list):
-            pairs_kept.append((source, target))
-        elif (source, target) in pairs_kept:
+        elif (source, target) in distinct:
             report.drop("repeated pair")
         else:
-            pairs_kept[source, target] = None
-    return list(pairs_kept)
+            distinct[source, target] = None
+    return list(distinct)
 
 
 def repeating_side(pairs: list[SentencePair]) -> int:

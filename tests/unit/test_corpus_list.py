@@ -26,19 +26,17 @@ def pairs(first: int, count: int) -> list[str]:
     return [f"number {n}\tZahl {n}" for n in range(first, first + count)]
 
 
-def listed(folder: Path, *, weights: tuple[float, ...] = (2, 0.5, 2.25)) -> Path:
+def listed(folder: Path) -> Path:
     """Write a list of three corpora, of which the first two share 100 pairs."""
     write_lines(folder / "a.tsv", pairs(0, 300))
     columns = [line.split("\t") for line in pairs(200, 500)]
     write_lines(folder / "b.de", [target for _, target in columns])
     write_lines(folder / "b.en", [source for source, _ in columns])
     entries = [
-        {"name": "a", "pairs": "a.tsv", "columns": [2, 1], "licence": "CC0"},
-        {"name": "b", "source": "b.de", "target": "b.en", "licence": "CC BY 4.0"},
-        {"name": "c", "mtdata": "Some-set-1-deu-eng", "licence": "unknown"},
+        {"name": "a", "pairs": "a.tsv", "columns": [2, 1], "licence": "CC0", "weight": 2},
+        {"name": "b", "source": "b.de", "target": "b.en", "licence": "CC BY 4.0", "weight": 0.5},
+        {"name": "c", "mtdata": "Some-set-1-deu-eng", "licence": "unknown", "weight": 2.25},
     ]
-    for entry, weight in zip(entries, weights, strict=True):
-        entry["weight"] = weight
     (folder / "mtdata").mkdir(exist_ok=True)
     (folder / "mtdata" / "__init__.py").write_text("")
     (folder / "mtdata" / "__main__.py").write_text(MTDATA)

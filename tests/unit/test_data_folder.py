@@ -32,11 +32,11 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def flip(path: Path, offset: int = 100) -> None:
+def flip(path: Path) -> None:
     """Flip the lowest bit of one byte; size and time stay, as when a disk fails."""
     status = path.stat()
     content = bytearray(path.read_bytes())
-    content[offset] ^= 1
+    content[100] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
 

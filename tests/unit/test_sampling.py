@@ -108,12 +108,11 @@ def test_options_that_cannot_work(epsilon: float, options: dict, message: str) -
 # ---- the real commands ---------------------------------------------------------------------------
 
 
-def generate(data: Path, checkpoint: Path, *flags: object, ok: bool = True):
+def generate(data: Path, checkpoint: Path, *flags: object):
     return fairseq(
         *("generate", data, "--path", checkpoint, "--sampling", "--beam", 6, "--nbest", 6),
         *("--engine", "fairseq"),
         *("--batch-size", 50, "--no-progress-bar", *flags),
-        ok=ok,
     )
 
 

@@ -95,7 +95,7 @@ def test_parts_and_ranges_do_not_change_a_byte(
     tmp_path_factory, pairs, size, ranges, salt, key, strict, held
 ):
     counts = naive_split.Counts()
-    cleaned = naive_split.cleaned(pairs, (str, str), 2, counts)
+    cleaned = naive_split.cleaned(pairs, 2, counts)
     side = naive_split.repeating_side(cleaned) if key == "auto" else int(key == "target")
     if len({normalized(pair[side]) for pair in cleaned}) <= sum(held):
         return

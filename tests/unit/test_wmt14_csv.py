@@ -29,11 +29,11 @@ def flat(cell: str) -> str:
     return " ".join(cell.split())
 
 
-def write_csv(path: Path, table: list[tuple[str, ...]], heading: tuple[str, ...] = ("de", "en")):
+def write_csv(path: Path, table: list[tuple[str, ...]]):
     # Carriage returns stay outside quotes, as pandas writes them.
     quoted = [
         ",".join(f'"{c.replace(chr(34), chr(34) * 2)}"' if set(c) & set(',"\n') else c for c in row)
-        for row in (heading, *table)
+        for row in (("de", "en"), *table)
     ]
     return write_lines(path, quoted)
 
