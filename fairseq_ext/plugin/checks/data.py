@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,31 +61,16 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
         raise DataError(f"dictionary {f}: {error}") from error
 
 
-@around("fairseq.data.data_utils:load_indexed_dataset")
-def _load_indexed_dataset(
-    original: Callable,
-    path: str,
-    dictionary: Any = None,
-    dataset_impl: str | None = None,
-    combine: bool = False,
-    **options: Any,
+@around("fairseq.data.indexed_dataset:make_dataset")
+def _make_dataset(
+    original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
     """Check data: a job's first process reads all of it, the others compare sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None
-    for part in _parts(path) if combine else [path]:
-        indexed.check(part, vocabulary, contents=get_global_rank() == 0)
-    return original(path, dictionary, dataset_impl, combine, **options)
-
-
-def _parts(prefix: str) -> Iterator[str]:
-    """Yield the parts of a split that exist: `train`, `train1`, `train2` …"""
-    for number in itertools.count():
-        part = f"{prefix}{number or ''}"
-        if not any(Path(part + ending).exists() for ending in (".idx", ".bin")):
-            return
-        yield part
+    indexed.check(path, vocabulary, contents=get_global_rank() == 0)
+    return original(path, impl, fix_lua_indexing, dictionary)
 
 
 @around("fairseq.tasks.translation:TranslationTask.load_dataset")
@@ -226,7 +209,7 @@ PATCHES = (
         name="data folders",
         reason="a missing folder, split or side, a damaged index or a broken dictionary ends in a "
         "traceback, and a token outside the dictionary in a crash of the embedding",
-        layers=(_setup_task, _add_from_file, _load_indexed_dataset, _load_dataset),
+        layers=(_setup_task, _add_from_file, _make_dataset, _load_dataset),
     ),
     Patch(
         name="long sentences",
