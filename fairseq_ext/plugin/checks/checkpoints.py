@@ -62,7 +62,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
             raise ConfigError(f"`--{option.replace('_', '-')}` names {path}, which {fault}.")
     with safe_load.about(path) if Path(path).exists() else nullcontext():
         try:
-            return original(cfg, trainer, **options)
+            loaded = original(cfg, trainer, **options)
         except ValueError as error:
             if not str(error).startswith("--finetune-from-model"):
                 raise
@@ -76,16 +76,9 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
                 "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
                 "on with an epoch of this corpus."
             ) from error
-
-
-@around("fairseq.checkpoint_utils:load_checkpoint")
-def _keep_pipeline(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Copy ``text.json`` from the data to the run, once, when training starts."""
-    loaded = original(cfg, trainer, **options)
-    if trainer.is_data_parallel_master and not cfg.no_save:
-        data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
-        if data:
-            pipeline.copy(data, cfg.save_dir)
+    data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
+    if data and trainer.is_data_parallel_master and not cfg.no_save:
+        pipeline.copy(data, cfg.save_dir)  # how the text was made, which translating needs
     return loaded
 
 
@@ -216,13 +209,8 @@ PATCHES = (
     Patch(
         name="checkpoints that do not fit",
         reason="another architecture, schedule or dictionary ends in a traceback or other words, "
-        "and a missing `--restore-file` in random weights",
+        "a missing `--restore-file` in random weights, and a run does not keep its text.json",
         layers=(_load_checkpoint, _trainer_load_checkpoint),
-    ),
-    Patch(
-        name="how the text was made",
-        reason="a checkpoint does not store it, and translating needs the same tokens and subwords",
-        layers=(_keep_pipeline,),
     ),
     Patch(
         name="dictionaries of a model",
