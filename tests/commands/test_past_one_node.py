@@ -24,6 +24,7 @@ RECOMPUTED = {
     "bmt": ("--arch", "bmt_tiny"),
 }
 RECORDER = """
+import os
 import fairseq_ext
 from fairseq.tasks.fairseq_task import FairseqTask
 
