@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Folder
     from fairseq_ext.decoding.search import Translates
     from fairseq_ext.decoding.stream import TextCodec, Translation
-    from fairseq_ext.text.parts import Part
     from fairseq_ext.text.placeholders import Keeper
+    from fairseq_ext.text.reading import Part
     from fairseq_ext.text.sentences import SentenceSplitter
 
 PART_LINES = 10_000
@@ -435,7 +435,7 @@ def translate_parts(request: Request) -> None:
 
     from fairseq_ext.decoding import parts
     from fairseq_ext.decoding.loading import files_of, in_run
-    from fairseq_ext.text.parts import cut
+    from fairseq_ext.text.reading import cut
     from fairseq_ext.utils.file_versions import FileVersions
     from fairseq_ext.utils.files import require_file
     from fairseq_ext.utils.shared_folder import shard

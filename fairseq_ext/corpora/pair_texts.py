@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.text.cleaning import one_spaced, plain
-from fairseq_ext.text.parts import Part, cut
-from fairseq_ext.text.reading import COMPRESSED, cells, decoded, lines, raw_lines, table_rows
+from fairseq_ext.text.reading import (
+    COMPRESSED,
+    Part,
+    cells,
+    cut,
+    decoded,
+    lines,
+    raw_lines,
+    table_rows,
+)
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fairseq_ext.text.parts import Part
+from fairseq_ext.text.reading import Part
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, sha256

@@ -9,6 +9,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
 
 USUAL = "13a"
 BY_CHARACTERS = "char"
@@ -52,10 +54,11 @@ def has_wordspaces(text: str) -> bool:
     return text.count(WORDSPACE) > len(text.split())
 
 
-def suggest_pieces(language: str, lines: Sequence[str]) -> str:
-    """Suggest SentencePiece for text without spaces; return "" for other text."""
-    if not is_spaceless(lines):
-        return ""
+def suggest_pieces(language: str, path: Path) -> str:
+    """Suggest SentencePiece for a text without spaces; return "" for other text."""
+    with path.open(encoding="utf-8", newline="\n") as file:
+        if not is_spaceless(list(islice(file, READ))):
+            return ""
     return (
         f"{language} has no spaces between words, and Moses' rules make none: leave `--tokenize` "
         "out, and learn its pieces with `fairseq-ext subwords --kind sentencepiece-unigram`, or "

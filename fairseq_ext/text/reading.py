@@ -1,18 +1,20 @@
-"""Read sentence pairs: tables or two aligned files, plain, compressed or in a zip."""
+"""Read text and tables, plain, compressed or in a zip, whole or in parts."""
 
 from __future__ import annotations
 
 import bz2
 import csv
 import gzip
+import hashlib
 import itertools
 import lzma
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.archives import whole_archive
@@ -165,3 +167,47 @@ def cells(
                 f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_csv(fields)}"
             )
         yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a text: successive lines of one file."""
+
+    number: int  # number of the part, from 0
+    path: Path  # the file
+    offset: int  # bytes of the file before the part
+    first: int  # number of the part's first line in the file, from 1
+    before: int  # number of lines in the files before this one
+    lines: int  # number of lines in the part
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines of the part."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            yield from itertools.islice(file, self.lines)
+
+
+def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
+    """Read texts once, and cut each into parts.
+
+    Returns the parts, and the manifest's facts about each file: name, size, lines, SHA-256.
+    """
+    parts: list[Part] = []
+    texts: list[dict[str, Any]] = []
+    before = 0
+    for path in paths:
+        digest, offset, lines, offsets = hashlib.sha256(), 0, 0, list[int]()
+        with path.open("rb") as file:
+            for line in bounded(file, path):
+                if lines % part_lines == 0:
+                    offsets.append(offset)
+                digest.update(line)
+                offset, lines = offset + len(line), lines + 1
+        for first, start in zip(range(0, lines, part_lines), offsets, strict=True):
+            count = min(part_lines, lines - first)
+            parts.append(Part(len(parts), path, start, first + 1, before, count))
+        before += lines
+        texts.append(
+            {"name": path.name, "bytes": offset, "lines": lines, "sha256": digest.hexdigest()}
+        )
+    return parts, texts

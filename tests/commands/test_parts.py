@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.commands import translate
-from fairseq_ext.text.parts import Part, cut
+from fairseq_ext.text.reading import Part, cut
 from fairseq_ext.utils import locks, ray_workers
 from tests.support.harness import BIN, command, error_line, wait_for, write_lines
 from tests.support.killed import die_in_command, kill_workers, ray_cluster_of_two
