@@ -142,7 +142,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         workers: processes.
     """
     from fairseq_ext.corpora import preparation
-    from fairseq_ext.corpora.catalogue import Corpus, Limits, Source
+    from fairseq_ext.corpora.catalogue import Corpus, Source
 
     def source(name: str) -> tuple[Source]:
         return (Source(name, tuple(f"{name}.{side}" for side in SIDES)),)
@@ -153,7 +153,7 @@ def prepare(folder: Path, name: str, codes: Path, out: Path, workers: int) -> No
         valid=source("held-out"),
         test=source("held-out"),
         normalize=True,
-        limits=Limits(LONGEST, RATIO),
+        rules=(f"length=1:{LONGEST}", f"ratio={RATIO}", "token=1000"),
         merges=MERGES,
     )
     # Learning is not measured.

@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Limits, Source
+from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Source
 from fairseq_ext.corpora.contamination import find
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.preparation import Preparation
@@ -270,7 +270,7 @@ def prepare(folder: Path, out: Path, merges: int) -> str:
         **{split: sources.pop(split) for split in ("train", "valid", "test")},  # type: ignore
         more_tests=tuple(source for more in sources.values() for source in more),
         normalize=True,
-        limits=Limits(longest=100, ratio=4),
+        rules=("length=1:100", "ratio=4", "token=1000"),
         merges=merges,
         dictionary=("--joined-dictionary",),
     )

@@ -50,15 +50,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits on the pairs to keep, as in ``clean-corpus-n.perl``: both sides have 1 to ``longest``
-    tokens, and neither has more than ``ratio`` times as many as the other."""
-
-    longest: int | None = None
-    ratio: float | None = None
-
-
-@dataclass(frozen=True)
 class Corpus:
     """A corpus and the protocol by which its paper prepares it."""
 
@@ -73,8 +64,9 @@ class Corpus:
     tokenize: bool = True  # tokenize like Moses, with XML escapes
     aggressive: bool = False  # make hyphens within words tokens, written `@-@`
     lowercase: bool = False  # lower-case the tokens
-    limits: Limits = Limits()  # on words, applied before the split
-    bpe_limits: Limits | None = None  # on subwords, for train and valid
+    # Rules for words, applied before the split; see :mod:`fairseq_ext.corpora.rules`.
+    rules: tuple[str, ...] = ()
+    piece_rules: tuple[str, ...] = ()  # rules for subwords, for train and valid
     merges: int = 0  # number of joint byte-pair merges learnt from the training text; 0 keeps words
     dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess
     word_dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess where `merges` is 0
@@ -197,7 +189,7 @@ CORPORA = {
             for name in TED_TESTS
         ),
         lowercase=True,
-        limits=Limits(longest=175, ratio=1.5),
+        rules=("length=1:175", "ratio=1.5", "token=1000"),
         merges=10_000,
         exact={"train read": 174_443, "test": 6_750},
         expected={"train": 160_239, "valid": 7_283},
@@ -221,7 +213,7 @@ CORPORA = {
         train=_wmt14("de-en", "en", "de"),
         valid=(_newstest(2013, "en", "de"),),
         test=(_newstest2014("deen", "en", "de"),),
-        limits=Limits(longest=80, ratio=9),
+        rules=("length=1:80", "ratio=9", "token=1000"),
         merges=32_000,
         dictionary=(
             "--joined-dictionary",
@@ -251,7 +243,7 @@ CORPORA = {
         test=(_newstest2014("fren", "en", "fr"),),
         normalize=True,
         aggressive=True,
-        bpe_limits=Limits(longest=250, ratio=1.5),
+        piece_rules=("length=1:250", "ratio=1.5", "token=1000"),
         merges=40_000,
         dictionary=("--joined-dictionary",),
         exact={"valid": 6_003, "test": 3_003},
@@ -265,7 +257,8 @@ CORPORA = {
         ),
         valid=(_newstest(2013, "de", "en"),),
         test=(_newstest2014("deen", "de", "en"),),
-        bpe_limits=Limits(longest=255),  # with </s>: the 256 positions of the authors' code
+        # With </s>: the 256 positions of the authors' code.
+        piece_rules=("length=1:255", "token=1000"),
         merges=32_000,
         dictionary=(
             "--joined-dictionary",

@@ -172,8 +172,8 @@ class PairOptions:
     )
     rule: Sequence[str] = option(
         [],
-        "rule that leaves out more pairs: length=MIN:MAX, ratio=R, letters=SHARE, different, "
-        "language, or a rule of another package; may be repeated",
+        "rule that leaves out more pairs: length=MIN:MAX, ratio=R, letters=SHARE, token=N, "
+        "different, language, or a rule of another package; may be repeated",
         action="append",
         metavar="NAME=VALUES",
     )

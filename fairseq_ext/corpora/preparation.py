@@ -20,7 +20,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from fairseq_ext.corpora import report, streams
-from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Limits, Source
+from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
 from fairseq_ext.corpora.report import TRAINING
@@ -171,7 +171,7 @@ class Preparation:
             lowercase=corpus.lowercase,
         )
         if source in corpus.train:
-            return Encode(pipeline, corpus.limits, words=True)
+            return Encode(pipeline, corpus.rules, words=True)
         return Encode(pipeline, words=True, must_keep=source.name)
 
     def _save_pipeline(self) -> None:
@@ -275,8 +275,8 @@ class Preparation:
         with staged_folder(self.out / "bpe") as stage:
             for split in splits:
                 names = self._names([split])
-                limits = self.corpus.bpe_limits if split in TRAINING else None
-                work = Encode(pieces, limits or Limits(), version=checksum)
+                rules = self.corpus.piece_rules if split in TRAINING else ()
+                work = Encode(pieces, rules, version=checksum)
                 pairs = streams.line_pairs(*(self.out / "text" / name for name in names))
                 bar = tqdm(pairs, desc=f"subwords of {split}", unit=" pairs", disable=None)
                 fates[split] = Tally()
@@ -302,7 +302,7 @@ class Preparation:
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:
             return {"corpus": protocol, "libraries": self._libraries, "subwords": self.subwords}
-        del protocol["merges"], protocol["bpe_limits"]
+        del protocol["merges"], protocol["piece_rules"]
         return {"corpus": protocol, "libraries": self._libraries["sacremoses"]}
 
 
@@ -320,8 +320,8 @@ def run(options: OfficialOptions) -> str:
     size = 0 if options.subwords == "none" else options.bpe
     if size is not None:
         corpus = dataclasses.replace(corpus, merges=size)
-        if corpus.bpe_limits and not corpus.merges:  # without subwords, the words are cleaned
-            corpus = dataclasses.replace(corpus, limits=corpus.bpe_limits, bpe_limits=None)
+        if corpus.piece_rules and not corpus.merges:  # without subwords, the words are cleaned
+            corpus = dataclasses.replace(corpus, rules=corpus.piece_rules, piece_rules=())
     if options.subwords not in ("bpe", "none") and not corpus.merges:
         raise ConfigError(
             f"`--subwords {options.subwords}` needs `--bpe N`, the number of pieces: the papers "

@@ -72,8 +72,8 @@ def length(languages: tuple[str, str], values: str) -> Check:
 def ratio(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``ratio=R``: no side has more than R times as many words as the other."""
     max_ratio = _number(values)
-    if not 1 < max_ratio < math.inf:
-        raise _wrong("ratio", values, "a number above 1, such as 3")
+    if not 1 <= max_ratio < math.inf:
+        raise _wrong("ratio", values, "a number from 1 on, such as 3")
 
     def check(source: str, target: str) -> str | None:
         counts = count_words(source), count_words(target)
@@ -103,6 +103,18 @@ def letters(languages: tuple[str, str], values: str) -> Check:
             if has_few_letters(source) or has_few_letters(target)
             else None
         )
+
+    return check
+
+
+def token(languages: tuple[str, str], values: str) -> Check:
+    """Build the check ``token=N``: no word has more than N characters (``clean-corpus-n.perl``)."""
+    if not values.isdecimal() or not int(values):
+        raise _wrong("token", values, "a number of characters, such as 1000")
+
+    def check(source: str, target: str) -> str | None:
+        longest = max(map(len, f"{source} {target}".split(" ")))
+        return f"token of more than {values} characters" if longest > int(values) else None
 
     return check
 
@@ -154,13 +166,14 @@ RULES: dict[str, Rule] = {
     "length": length,
     "letters": letters,
     "ratio": ratio,
+    "token": token,
 }
 """The rules of this package, by name."""
 
 
 @functools.lru_cache
 def checks(
-    specifications: Sequence[str], languages: tuple[str, str], max_words: int | None
+    specifications: Sequence[str], languages: tuple[str, str], max_words: int | None = None
 ) -> tuple[Check, ...]:
     """Build the checks of a command line, in order; each process builds them once.
 

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, TypeVar
 
-from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora import rules
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import raw_lines
 from fairseq_ext.text.subwords import Step
@@ -27,7 +27,6 @@ ABOUT_THE_TALK = (b"<url>", b"<talkid>", b"<keywords>")
 SPOKEN_TOO = re.compile(rb"</?(?:title|description)>")
 SEGMENT = re.compile(rb"<seg id[^>]*>\s*(.*?)\s*(?:</seg>|$)", re.IGNORECASE | re.DOTALL)
 CHUNK = 2_000  # pairs that a process takes at a time
-LONGEST_TOKEN = 1000  # characters; the limit of clean-corpus-n.perl
 KEPT = "kept"
 Tally = dict[str, list[int]]
 """Counts of pairs, source tokens and target tokens, by ``kept`` or the reason for dropping."""
@@ -126,10 +125,9 @@ class Encode:
     """An encoder of pairs, which can be sent to another process."""
 
     pipeline: Pipeline
-    limits: Limits = field(default_factory=Limits)  # on the tokens of the pairs to keep
+    rules: tuple[str, ...] = ()  # for the tokens of the pairs to keep, as for `--rule`
     words: bool = False  # leave subwords, and words that are symbols of fairseq, to a later step
     must_keep: str = ""  # name of a text of which no pair may be dropped
-    different: bool = False  # drop pairs with equal sides
     tag: str = ""  # a word put before the source tokens; none if empty
     version: str = (
         ""  # a checksum or the like of the pipeline's files, because processes cache them
@@ -142,6 +140,7 @@ class Encode:
         """
         sources, targets, tally = list[str](), list[str](), Tally()
         languages = (self.pipeline.src, self.pipeline.tgt)
+        checks = rules.checks(self.rules, languages)
         to_source, to_target = (
             step(self.pipeline, side, self.words, self.version) for side in languages
         )
@@ -149,9 +148,7 @@ class Encode:
             left, right, fate = "", "", "not UTF-8"
             if source is not None and target is not None:
                 left, right = to_source(source), to_target(target)
-                fate = why_dropped(left, right, self.limits)
-            if self.different and fate == KEPT and left == right:
-                fate = "both sides are the same"
+                fate = rules.why_left_out(left, right, checks) or KEPT
             if fate != KEPT and self.must_keep:
                 raise DataError(
                     f"{self.must_keep}, sentence {number}: {fate}. Such a set is never shortened; "
@@ -195,21 +192,6 @@ def _add(tally: Tally, fate: str, *numbers: int) -> None:
 def count(tokens: str) -> int:
     """Count the tokens of a line."""
     return tokens.count(" ") + 1 if tokens else 0
-
-
-def why_dropped(source: str, target: str, limits: Limits) -> str:
-    """Return ``kept``, or the first reason of ``clean-corpus-n.perl`` to drop the pair."""
-    if not source or not target:
-        return "empty side"
-    counts = count(source), count(target)
-    if limits.longest is not None and max(counts) > limits.longest:
-        return f"more than {limits.longest} tokens"
-    if limits.ratio is not None and max(counts) > limits.ratio * min(counts):
-        return f"lengths differ more than {limits.ratio:g}-fold"
-    words = (word for side in (source, target) for word in side.split(" "))
-    if limits.longest is not None and any(len(word) > LONGEST_TOKEN for word in words):
-        return f"token of more than {LONGEST_TOKEN} characters"
-    return KEPT
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:

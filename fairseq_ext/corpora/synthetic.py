@@ -15,7 +15,6 @@ from pathlib import Path
 
 from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
-from fairseq_ext.corpora.catalogue import Limits
 from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
 from fairseq_ext.corpora.streams import KEPT, Encode, Tally
 from fairseq_ext.text import pipeline
@@ -33,8 +32,8 @@ def run(options: MixOptions) -> str:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
     text_pipeline = pipeline_of(options.data, options.src, options.tgt)
     text.check_parallel(options.source, options.target, empty_lines=True, max_tokens=None)
-    limits = Limits(options.longest, options.ratio)
-    work = Encode(text_pipeline, limits, different=True, tag=options.tag)
+    rules = (f"length=1:{options.longest}", f"ratio={options.ratio}", "token=1000", "different")
+    work = Encode(text_pipeline, rules, tag=options.tag)
     sides = (options.src, options.tgt)
     train = train_files(options.data, sides)
     text.check_parallel(*train, empty_lines=True, max_tokens=None)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import regex
 
-from fairseq_ext.corpora import streams
-from fairseq_ext.corpora.catalogue import Limits
+from fairseq_ext.corpora import rules, streams
 from fairseq_ext.corpora.preparation import Steps
 from fairseq_ext.corpora.streams import ordered_map, raw_pairs
 from fairseq_ext.text import cleaning
@@ -73,17 +72,19 @@ def test_sides_of_unequal_length_are_named(tmp_path: Path) -> None:
 
 def test_cleaning_is_that_of_the_moses_script() -> None:
     """Compare with the script's conditions for all small lengths and near the limits."""
-    limits = Limits(longest=6, ratio=1.5)
+    checks = rules.checks(("length=1:6", "ratio=1.5", "token=1000"), ("en", "de"))
     for first in range(9):
         for second in range(9):
             pair = " ".join("x" * first), " ".join("y" * second)
             keep = all(1 <= n <= 6 for n in (first, second)) and not (
                 first / second > 1.5 or second / first > 1.5
             )
-            assert (streams.why_dropped(*pair, limits) == streams.KEPT) == keep
-    assert streams.why_dropped("x" * 1000, "y", limits) == streams.KEPT
-    assert streams.why_dropped("x y", "a " + "y" * 1001, limits).startswith("token of more than")
-    assert streams.why_dropped("x " * 9 + "x", "y", Limits()) == streams.KEPT
+            assert (rules.why_left_out(*pair, checks) is None) == keep
+    assert rules.why_left_out("x" * 1000, "y", checks) is None
+    reason = rules.why_left_out("x y", "a " + "y" * 1001, checks)
+    assert reason == "token of more than 1000 characters"
+    no_rules = rules.checks((), ("en", "de"))
+    assert rules.why_left_out("x " * 9 + "x", "y", no_rules) is None
 
 
 def test_unprintable_characters_become_spaces() -> None:

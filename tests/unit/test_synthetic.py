@@ -100,7 +100,7 @@ def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
         "empty side": 1,
         "both sides are the same": 1,
         "lengths differ more than 3-fold": 1,
-        "more than 10 tokens": 1,
+        "more than 10 words": 1,
     }
 
 
@@ -111,7 +111,8 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
     assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
     assert lines_of(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
     (tmp_path / "mixed" / "train.en").unlink()
-    output = refusal("mix", corpus, *texts, "--ratio", 0.1)
+    longer = write_lines(tmp_path / "longer", ["4 5", "6 7 8"])
+    output = refusal("mix", corpus, "--source", text, "--target", longer, *texts[4:], "--ratio", 1)
     assert "no pair is left to train on" in output
     assert not (tmp_path / "mixed" / "train.en").exists()
 
