@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
@@ -105,41 +104,33 @@ def _write_record(record: Path, checksums: dict[str, str]) -> None:
     write_all(record.parent, {record.name: [json.dumps(checksums, indent=2, sort_keys=True)]})
 
 
-@dataclass
 class Part:
-    """A partial download: the bytes so far, and the version of the file they belong to."""
+    """A partial download: the bytes so far, in ``NAME.part``, and the version that they are of.
 
-    path: Path  # the file with the bytes; `….json` beside it keeps the other two attributes
-    # The server's name (ETag) or date of this version of the file. A download without it is not
-    # continued, because the file may have changed in the meantime.
-    version: str | None = None
-    total: int | None = None  # the file's size; None if the server does not say
+    The version, in ``NAME.part.json``, is the server's name (ETag) or date of the file. Bytes
+    without one are not continued, because the file may have changed in the meantime.
+    """
 
-    def load(self) -> None:
-        """Load the state that an earlier process left, if any."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            state = read_json(self.state)
-            self.version, self.total = state["version"], state["total"]
-        if self.version is None:
-            self.restart(None, None)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._record = path.with_name(f"{path.name}.json")
+        self.version: str | None = None
+        with suppress(OSError, ValueError):
+            self.version = json.loads(self._record.read_text(encoding="utf-8"))
+        if not isinstance(self.version, str):
+            self.restart(None)
 
-    def restart(self, version: str | None, total: int | None) -> None:
-        """Drop the bytes, and begin to collect a new version of the file."""
+    def restart(self, version: str | None) -> None:
+        """Drop the bytes, and begin to collect a version of the file."""
         self.remove()
-        self.version, self.total = version, total
+        self.version = version
         if version is not None:
-            state = json.dumps({"version": version, "total": total})
-            write_all(self.path.parent, {self.state.name: [state]})
+            write_all(self.path.parent, {self._record.name: [json.dumps(version)]})
 
     def remove(self) -> None:
-        """Remove the bytes, and the file that describes them."""
+        """Remove the bytes and their version."""
         self.path.unlink(missing_ok=True)
-        self.state.unlink(missing_ok=True)
-
-    @property
-    def state(self) -> Path:
-        """The path of the file that describes the bytes."""
-        return self.path.with_name(f"{self.path.name}.json")
+        self._record.unlink(missing_ok=True)
 
     @property
     def size(self) -> int:
@@ -149,7 +140,6 @@ class Part:
 
 def _download(url: str, path: Path) -> None:
     part, failures = Part(path.with_name(f"{path.name}.part")), 0
-    part.load()
     while True:
         before = part.size
         try:
@@ -184,25 +174,29 @@ def _give_up(url: str, part: Part, error: Exception) -> None:
 def _attempt(url: str, part: Part) -> None:
     """Send one request: for the missing bytes if the server supports ranges, else for all."""
     request = urllib.request.Request(url, headers={"User-Agent": "fairseq-ext"})
-    if part.version and part.size:
-        request.add_header("Range", f"bytes={part.size}-")
-        request.add_header("If-Range", part.version)  # a new version is sent whole
+    start, version = part.size, part.version or ""
+    if start and version:
+        request.add_header("Range", f"bytes={start}-")
+        request.add_header("If-Range", version)  # a new version is sent whole
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-        if not _continues(answer, part):
-            length = answer.headers.get("Content-Length")
-            part.restart(_version(answer), None if length is None else int(length))
+        if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
+            start = 0
+            part.restart(_version(answer))
+        elif not (sent := answer.headers.get("Content-Range", "")).startswith(f"bytes {start}-"):
+            part.remove()
+            raise Broken(f"the server answered `{sent}` when asked for bytes {start}-")
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else start + int(length)
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-        bar = tqdm(total=part.total, initial=part.size, desc=part.path.stem, disable=None, **units)
+        bar = tqdm(total=total, initial=start, desc=part.path.stem, disable=None, **units)
         with part.path.open("ab") as file, bar:
             while block := answer.read(1 << 16):
                 file.write(block)
                 bar.update(len(block))
             file.flush()
             os.fsync(file.fileno())
-    if part.total is not None and part.size != part.total:
-        if part.size > part.total:
-            part.remove()
-        raise Broken(f"broke off after {part.size:,} of {part.total:,} bytes")
+    if total is not None and part.size != total:
+        raise Broken(f"broke off after {part.size:,} of {total:,} bytes")
 
 
 def _version(answer: http.client.HTTPResponse) -> str | None:
@@ -210,18 +204,6 @@ def _version(answer: http.client.HTTPResponse) -> str | None:
     if tag and not tag.startswith("W/"):  # a weak ETag does not promise the same bytes
         return tag
     return answer.headers.get("Last-Modified")
-
-
-def _continues(answer: http.client.HTTPResponse, part: Part) -> bool:
-    if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
-        return False
-    total = "*" if part.total is None else part.total
-    expected = f"bytes {part.size}-"
-    content_range = answer.headers.get("Content-Range", "")
-    if not content_range.startswith(expected) or not content_range.endswith((f"/{total}", "/*")):
-        part.remove()
-        raise Broken(f"the server answered `{content_range}` when asked for {expected}")
-    return True
 
 
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:

@@ -144,7 +144,7 @@ def read_records(folder: Path) -> None:
     try:
         downloads._known(folder / "a.json")
     finally:
-        downloads.Part(folder / "a").load()
+        downloads.Part(folder / "a")
 
 
 def readers() -> list[Reader]:
