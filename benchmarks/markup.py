@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 import bench
 
-from fairseq_ext.evaluation.score import text_scores
+from fairseq_ext.evaluation.score import score_lines
 
 COMMAND = (sys.executable, "-m", "fairseq_ext")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
@@ -98,7 +98,7 @@ def main() -> None:
         "well-formed translations of these": sum(well_formed),
         "held-out sentences": len(test),
         "scores": {
-            name: {score.name: round(score.value, 2) for score in text_scores(lines, references)}
+            name: {score.name: round(score.value, 2) for score in score_lines(lines, references)}
             for name, lines in outputs.items()
         },
     }

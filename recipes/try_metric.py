@@ -19,7 +19,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         with neural.NeuralMetric(args.metric) as metric:
-            print(f"{metric.name}: {metric.signature}")
+            print(f"COMET: {metric.signature}")
     except FairseqExtError as error:
         sys.exit(f"try_metric: error: {error}")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import OwnTextOptions
 from fairseq_ext.text import pipeline
-from fairseq_ext.text.bleu_tokenizers import READ, suggest_pieces
+from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -93,8 +92,6 @@ def run(options: OwnTextOptions) -> str:
     sizes = check_corpus(options.data, options.src, options.tgt)
     copy_corpus(options.data, options.out, options.src, options.tgt, options.tokenize)
     counts = ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())
-    hints = []
-    for side in (options.src, options.tgt):
-        with (options.out / f"{SPLITS[0]}.{side}").open(encoding="utf-8", newline="\n") as file:
-            hints.append(suggest_pieces(side, list(islice(file, READ))))
+    train = [options.out / f"{SPLITS[0]}.{side}" for side in (options.src, options.tgt)]
+    hints = map(suggest_pieces, (options.src, options.tgt), train)
     return "\n".join([counts, *filter(None, hints)])

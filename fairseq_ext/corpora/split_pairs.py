@@ -35,7 +35,7 @@ from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
 from fairseq_ext.text import pipeline
-from fairseq_ext.text.bleu_tokenizers import READ, suggest_pieces
+from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.reading import LOOKED_AT, QUOTED, suggest_csv
 from fairseq_ext.text.writing import writers
@@ -313,7 +313,6 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
     langs = (options.src_lang, options.tgt_lang)
     splits = SPLITS if options.as_split is None else (options.as_split,)
     names = [f"{name}.{lang}" for name in splits for lang in langs]
-    hints = []
     with files.staged_folder(options.out) as stage:
         with writers([stage / name for name in names]) as opened:
             pairs = dict(zip(splits, zip(opened[::2], opened[1::2], strict=True), strict=True))
@@ -329,9 +328,7 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
         text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
         (stage / _manifest(options)).write_text(text + "\n", encoding="utf-8")
         text_pipeline(options).save(stage)
-        for lang in langs:
-            with (stage / f"{splits[0]}.{lang}").open(encoding="utf-8", newline="\n") as file:
-                hints.append(suggest_pieces(lang, list(itertools.islice(file, READ))))
+        hints = [suggest_pieces(lang, stage / f"{splits[0]}.{lang}") for lang in langs]
     listed = [
         f"{corpus['name']}: {corpus['read']} pairs read, {corpus['train']} in train, weight "
         f"{corpus['weight']:g}; licence: {corpus['licence']}"

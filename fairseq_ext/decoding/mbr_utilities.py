@@ -175,7 +175,7 @@ class NeuralUtility:
     @property
     def signature(self) -> str:
         """The metric's signature, which begins with its name."""
-        return f"{self.metric.name}|{self.metric.signature}"
+        return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
         """Compute u in the metric's own unit, ``[H, H]``."""

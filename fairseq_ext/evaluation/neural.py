@@ -48,8 +48,6 @@ class NeuralMetric:
         EnvironmentProblem: no Python has the library.
     """
 
-    name = "COMET"
-
     def __init__(
         self, specification: str, python: str | None = None, batch_size: int = BATCH
     ) -> None:
@@ -71,13 +69,9 @@ class NeuralMetric:
     def signature(self) -> str:
         """The signature: model, checksum of its weights, and version of the library."""
         about = self._started()
-        return "|".join(
-            (
-                f"nrefs:{int(about['reference'])}",
-                f"model:{about['model']}",
-                f"sha256:{about['sha256'][:12]}",
-                f"version:{about['library']}-{about['version']}",
-            )
+        return (
+            f"nrefs:{int(about['reference'])}|model:{about['model']}"
+            f"|sha256:{about['sha256'][:12]}|version:{about['library']}-{about['version']}"
         )
 
     @property
@@ -167,7 +161,7 @@ class NeuralMetric:
                 "`checkpoints/model.ckpt`), its checkpoint, or a name on the Hub, such as "
                 f"{EXAMPLE}, which needs the network once, and for some a login: `hf auth login`."
             )
-        raise DataError(f"`{self.given}`: {self.name} ends with {answer['error']}; {cure}")
+        raise DataError(f"`{self.given}`: COMET ends with {answer['error']}; {cure}")
 
     def _checked(self, scores: list[float], count: int, unit: str) -> list[float]:
         """Return the scores; refuse a wrong number of them, and scores that are not finite."""
@@ -193,11 +187,11 @@ def opened(
         metrics = {}
         for specification in specifications:
             metric = stack.enter_context(NeuralMetric(specification, python, batch_size))
-            label = metric.name
+            label = "COMET"
             if len(specifications) > 1:  # `wmt22-comet-da`, on the Hub or as a local path
                 path = Path(metric.model).absolute()
                 model = path.parent.parent.name if path.is_file() else path.name
-                label = f"{metric.name} {model}"
+                label = f"COMET {model}"
             if label in metrics:
                 fault = f"but {label} is there twice"
                 raise ConfigError(f"`--metric` must give each model a name of its own, {fault}.")
@@ -221,7 +215,7 @@ def _python(python: str | None) -> str:
         importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         raise EnvironmentProblem(
-            f"{NeuralMetric.name} needs {DISTRIBUTION}, which is not installed here. Give it an "
+            f"COMET needs {DISTRIBUTION}, which is not installed here. Give it an "
             "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
             f"{PACKAGES}`, and name that with `--metric-python comet_env/bin/python` or "
             f"{PYTHON}."

@@ -79,7 +79,7 @@ def show_names(legend: Legend) -> float:
 
 
 def room_for_legend(lines: float) -> float:
-    """Return the height in inches of a legend; it is below the panels, so as to hide no curve."""
+    """Return the height in inches of a legend below the panels, where it hides no curve."""
     return 0.17 * lines
 
 
@@ -101,28 +101,22 @@ def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
         if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
     ]
     with matplotlib.rc_context(STYLE):
-        names = 1 + len(runs) if len(runs) > CROWD else 2 * len(runs)  # training and validation
         figure = Figure(figsize=(5.2 * len(shown), 4.2), layout="constrained")
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         lines = [
             _draw_metric(axes, metric, runs) for axes, metric in zip(panels, shown, strict=True)
         ]
         title = textwrap.wrap(next(iter(runs)), LONGEST) if len(runs) == 1 else []
-        above = 0.2 * len(title[1:])  # inches
-        figure.set_figheight(4.2 + room_for_legend(max(names, *lines)) + above)
+        figure.set_figheight(4.2 + room_for_legend(max(lines)) + 0.2 * len(title[1:]))
         if title:
             figure.suptitle("\n".join(title))
-        if max(lines) > names:  # the legend is taller than expected, so place it again
-            figure.draw_without_rendering()
+        figure.draw_without_rendering()  # places the legend in the new height
         return save_picture(figure, output, {"runs": {name: _data(runs[name]) for name in runs}})
 
 
-def _data(curves: Curves) -> dict[str, dict[str, list[list[float]]]]:
+def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
     return {
-        split: {
-            metric: [[x, y] for x, y in sorted(points.items())]
-            for metric, points in metrics.items()
-        }
+        split: {metric: sorted(points.items()) for metric, points in metrics.items()}
         for split, metrics in asdict(curves).items()
     }
 
@@ -133,7 +127,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     Training is left out if there are more runs than colours, and markers if there are many
     validations. Returns the number of lines of the legend.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines
     several = looks(runs)
@@ -158,18 +152,17 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     if metric == "ppl":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(left=0)
     axes.grid(True)
     return draw_legend(axes)
 
 
-def _xy(points: Points) -> tuple[list[int], list[float]]:
-    updates = sorted(points)
-    return updates, [points[update] for update in updates]
+def _xy(points: Points) -> list[tuple[float, ...]]:
+    return list(zip(*sorted(points.items()), strict=True))
 
 
 @dataclass(frozen=True)

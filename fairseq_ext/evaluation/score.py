@@ -137,20 +137,6 @@ def build_metrics(
     return metrics
 
 
-def text_scores(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    tokenizer: str = USUAL,
-    extra_metrics: Sequence[str] = (),
-) -> list[Score]:
-    """Score detokenized text by the metrics of :func:`build_metrics`."""
-    scores = []
-    for name, metric in build_metrics(references, tokenizer, extra_metrics).items():
-        result = metric.corpus_score(list(hypotheses), None)
-        scores.append(Score(name, result.score, str(metric.get_signature()), str(result)))
-    return scores
-
-
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Compute BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``."""
     metric = build_bleu("none", smooth_method="none", force=True)
@@ -276,7 +262,10 @@ def score_lines(
     ``extra_metrics`` are keys of :data:`TEXT_METRICS`; ``sources`` are for neural metrics; with
     ``compounds``, tokens are also scored after :func:`split_compounds`.
     """
-    scores = text_scores(texts, references, tokenizer, extra_metrics)
+    scores = []
+    for name, scorer in build_metrics(references, tokenizer, extra_metrics).items():
+        result = scorer.corpus_score(list(texts), None)
+        scores.append(Score(name, result.score, str(scorer.get_signature()), str(result)))
     if tokens is not None and token_references is not None:
         scores.append(tokenized_bleu(tokens, token_references))
         if compounds:

@@ -195,7 +195,7 @@ def test_score_generated(tmp_path):
     reference = write_lines(tmp_path / "ref", REFERENCES)
     english = Undoing.by_language("en")
     scores = score.score_generated(generated, reference, undoing=english)
-    truth = score.text_scores(TRANSLATIONS, REFERENCES)
+    truth = score.score_lines(TRANSLATIONS, REFERENCES)
     assert scores[:2] == truth
     joined_sides = [[remove_bpe(line) for line in side] for side in (tokens, targets)]
     assert scores[2].value == pytest.approx(naive_bleu(*joined_sides), abs=1e-9)
