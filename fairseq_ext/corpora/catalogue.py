@@ -33,6 +33,7 @@ MULTI30K_LICENCE = (
     "none in its repository; the English side is Flickr30K's captions, for non-commercial research "
     "and education"
 )
+NEWS_2014 = ("v9", f"{STATMT}/wmt14/training-parallel-nc-v9.tgz")
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
 
 
@@ -82,52 +83,38 @@ class Corpus:
     more_tests: tuple[Source, ...] = ()
 
 
-def _sides(name: str, src: str, tgt: str) -> tuple[str, str]:
-    return f"{name}.{src}", f"{name}.{tgt}"
+def _source(
+    name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
+) -> Source:
+    """Return a source whose files' names have a {language} of ``pair``, and perhaps a {side}."""
+    src, tgt = pair.split("-")
+    files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
+    return Source(name, files, archive, form)
 
 
-def _newstest(year: int, src: str, tgt: str) -> Source:
-    """Return the source of a development set of WMT 2014."""
-    names = (f"dev/newstest{year}-src.{src}.sgm", f"dev/newstest{year}-ref.{tgt}.sgm")
-    return Source(f"newstest{year}", names, f"{STATMT}/wmt14/dev.tgz", "segments")
+def _newstest(year: int, pair: str) -> Source:
+    """Return a development set of WMT 2014."""
+    pattern = f"dev/newstest{year}-{{side}}.{{language}}.sgm"
+    return _source(f"newstest{year}", pattern, pair, f"{STATMT}/wmt14/dev.tgz", "segments")
 
 
-def _newstest2014(pair: str, src: str, tgt: str) -> Source:
-    """Return the source of the test set of WMT 2014, all 3,003 sentences."""
-    folder = f"test-full/newstest2014-{pair}"
-    names = (f"{folder}-src.{src}.sgm", f"{folder}-ref.{tgt}.sgm")
-    return Source("newstest2014", names, f"{STATMT}/wmt14/test-full.tgz", "segments")
+def _newstest2014(code: str, pair: str) -> Source:
+    """Return the test set of WMT 2014, all 3,003 sentences."""
+    pattern = f"test-full/newstest2014-{code}-{{side}}.{{language}}.sgm"
+    return _source("newstest2014", pattern, pair, f"{STATMT}/wmt14/test-full.tgz", "segments")
 
 
-def _parallel(
-    pair: str, src: str, tgt: str, *, edition: str, archive: str
-) -> tuple[Source, Source, Source]:
-    """Return the training texts that WMT's tasks share; ``pair`` is the pair in file names.
-
-    ``edition`` is the version of the news commentary, and ``archive`` the archive that holds it.
-    """
-    return (
-        Source(
-            "europarl-v7",
-            _sides(f"training/europarl-v7.{pair}", src, tgt),
-            f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz",
-        ),
-        Source(
-            "commoncrawl",
-            _sides(f"commoncrawl.{pair}", src, tgt),
-            f"{STATMT}/wmt13/training-parallel-commoncrawl.tgz",
-        ),
-        Source(
-            f"news-commentary-{edition}",
-            _sides(f"training/news-commentary-{edition}.{pair}", src, tgt),
-            archive,
-        ),
+def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
+    """Return the training texts that WMT's tasks share, with an edition of the news commentary."""
+    texts = (
+        ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),
+        ("commoncrawl", "", f"{STATMT}/wmt13/training-parallel-commoncrawl.tgz"),
+        (f"news-commentary-{edition}", "training/", archive),
     )
-
-
-def _wmt14(pair: str, src: str, tgt: str) -> tuple[Source, Source, Source]:
-    archive = f"{STATMT}/wmt14/training-parallel-nc-v9.tgz"
-    return _parallel(pair, src, tgt, edition="v9", archive=archive)
+    return tuple(
+        _source(name, f"{folder}{name}.{code}.{{language}}", pair, address)
+        for name, folder, address in texts
+    )
 
 
 # The authors' scripts work in this order: lower case, punctuation, tokens.
@@ -177,15 +164,10 @@ CORPORA = {
     "iwslt14_de_en": Corpus(
         "de",
         "en",
-        train=(Source("train", _sides("de-en/train.tags.de-en", "de", "en"), TED, "tagged"),),
+        train=(_source("train", "de-en/train.tags.de-en.{language}", "de-en", TED, "tagged"),),
         valid=23,
         test=tuple(
-            Source(
-                name,
-                (f"de-en/IWSLT14.{name}.de-en.de.xml", f"de-en/IWSLT14.{name}.de-en.en.xml"),
-                TED,
-                "segments",
-            )
+            _source(name, f"de-en/IWSLT14.{name}.de-en.{{language}}.xml", "de-en", TED, "segments")
             for name in TED_TESTS
         ),
         lowercase=True,
@@ -198,9 +180,9 @@ CORPORA = {
     "iwslt15_en_vi": Corpus(
         "en",
         "vi",
-        train=(Source("train", _sides(f"{STANFORD}/train", "en", "vi")),),
-        valid=(Source("tst2012", _sides(f"{STANFORD}/tst2012", "en", "vi")),),
-        test=(Source("tst2013", _sides(f"{STANFORD}/tst2013", "en", "vi")),),
+        train=(_source("train", f"{STANFORD}/train.{{language}}", "en-vi"),),
+        valid=(_source("tst2012", f"{STANFORD}/tst2012.{{language}}", "en-vi"),),
+        test=(_source("tst2013", f"{STANFORD}/tst2013.{{language}}", "en-vi"),),
         tokenize=False,  # the files already consist of Moses tokens
         made={"tokenize": True, "escape": True},
         word_dictionary=("--thresholdsrc", "5", "--thresholdtgt", "5"),
@@ -210,15 +192,12 @@ CORPORA = {
     "wmt14_en_de": Corpus(
         "en",
         "de",
-        train=_wmt14("de-en", "en", "de"),
-        valid=(_newstest(2013, "en", "de"),),
-        test=(_newstest2014("deen", "en", "de"),),
+        train=_wmt("de-en", "en-de", *NEWS_2014),
+        valid=(_newstest(2013, "en-de"),),
+        test=(_newstest2014("deen", "en-de"),),
         rules=("length=1:80", "ratio=9", "token=1000"),
         merges=32_000,
-        dictionary=(
-            "--joined-dictionary",
-            *("--nwordssrc", "32768", "--nwordstgt", "32768"),
-        ),
+        dictionary=(*("--joined-dictionary", "--nwordssrc", "32768", "--nwordstgt", "32768"),),
         exact={"valid": 3_000, "test": 3_003},
         licence=WMT_LICENCE,
     ),
@@ -226,21 +205,23 @@ CORPORA = {
         "en",
         "fr",
         train=(
-            *_wmt14("fr-en", "en", "fr")[:2],
-            Source(
+            *_wmt("fr-en", "en-fr", *NEWS_2014)[:2],
+            _source(
                 "undoc",
-                _sides("un/undoc.2000.fr-en", "en", "fr"),
+                "un/undoc.2000.fr-en.{language}",
+                "en-fr",
                 f"{STATMT}/wmt13/training-parallel-un.tgz",
             ),
-            _wmt14("fr-en", "en", "fr")[2],
-            Source(
+            _wmt("fr-en", "en-fr", *NEWS_2014)[2],
+            _source(
                 "giga",
-                ("giga-fren.release2.fixed.en.gz", "giga-fren.release2.fixed.fr.gz"),
+                "giga-fren.release2.fixed.{language}.gz",
+                "en-fr",
                 f"{STATMT}/wmt10/training-giga-fren.tar",
             ),
         ),
-        valid=(_newstest(2012, "en", "fr"), _newstest(2013, "en", "fr")),
-        test=(_newstest2014("fren", "en", "fr"),),
+        valid=(_newstest(2012, "en-fr"), _newstest(2013, "en-fr")),
+        test=(_newstest2014("fren", "en-fr"),),
         normalize=True,
         aggressive=True,
         piece_rules=("length=1:250", "ratio=1.5", "token=1000"),
@@ -252,18 +233,13 @@ CORPORA = {
     "wmt17_de_en": Corpus(
         "de",
         "en",
-        train=_parallel(
-            *("de-en", "de", "en"), edition="v12", archive=f"{WMT17}/training-parallel-nc-v12.tgz"
-        ),
-        valid=(_newstest(2013, "de", "en"),),
-        test=(_newstest2014("deen", "de", "en"),),
+        train=_wmt("de-en", "de-en", "v12", f"{WMT17}/training-parallel-nc-v12.tgz"),
+        valid=(_newstest(2013, "de-en"),),
+        test=(_newstest2014("deen", "de-en"),),
         # With </s>: the 256 positions of the authors' code.
         piece_rules=("length=1:255", "token=1000"),
         merges=32_000,
-        dictionary=(
-            "--joined-dictionary",
-            *("--nwordssrc", "32000", "--nwordstgt", "32000"),
-        ),
+        dictionary=(*("--joined-dictionary", "--nwordssrc", "32000", "--nwordstgt", "32000"),),
         exact={"valid": 3_000, "test": 3_003},
         licence=WMT_LICENCE,
     ),
