@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_ext.corpora.command_lines import TranslationOptions
@@ -15,26 +14,18 @@ from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import sha256
 
-
-@dataclass(frozen=True)
-class Format:
-    """A format of translations."""
-
-    read: Reader  # the reader
-    endings: tuple[str, ...]  # endings of the files' names
-    sides: int = 1  # 1 if a file has both languages, 2 if each language has a file or folder
-
-
-FORMATS = {
-    "po": Format(catalogues.po, (".po",)),
-    "mo": Format(catalogues.mo, (".mo",)),
-    "tmx": Format(xml_files.tmx, (".tmx",)),
-    "xliff": Format(xml_files.xliff, (".xlf", ".xliff")),
-    "wmt": Format(xml_files.wmt_xml, (".xml",)),
-    "sgm": Format(two_files.sgm, (".sgm",), 2),
-    "help": Format(two_files.help_pages, (), 2),
-    "lines": Format(two_files.lines, (), 2),
+# The reader of each format, and the endings of its files' names.
+FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {
+    "po": (catalogues.po, (".po",)),
+    "mo": (catalogues.mo, (".mo",)),
+    "tmx": (xml_files.tmx, (".tmx",)),
+    "xliff": (xml_files.xliff, (".xlf", ".xliff")),
+    "wmt": (xml_files.wmt_xml, (".xml",)),
+    "sgm": (two_files.sgm, (".sgm",)),
+    "help": (two_files.help_pages, ()),
+    "lines": (two_files.lines, ()),
 }
+TWO_SIDED = ("sgm", "help", "lines")  # formats with a file or folder for each language
 
 
 def accepted(
@@ -59,40 +50,38 @@ def accepted(
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
     """Yield each file's format, given by ``name`` or its ending, and its path; search folders."""
-    endings = {ending: key for key, form in FORMATS.items() for ending in form.endings}
+    endings = {ending: key for key, (_, names) in FORMATS.items() for ending in names}
     for path in paths:
-        members = sorted(path.rglob("*")) if path.is_dir() else [path]
-        matches = [
-            (name or endings[member.suffix], member)
-            for member in members
-            if member.suffix in (FORMATS[name].endings if name and path.is_dir() else endings)
-            or (name and not path.is_dir())
-        ]
+        if path.is_dir():
+            suffixes = FORMATS[name][1] if name else endings
+            matches = [member for member in sorted(path.rglob("*")) if member.suffix in suffixes]
+        else:
+            matches = [path] if name or path.suffix in endings else []
         if not matches:
             listed = ", ".join(endings)
             raise ConfigError(f"`{path}` has no file ending in {listed}; `--format` names another.")
-        yield from matches
+        for member in matches:
+            yield name or endings[member.suffix], member
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
     """Yield all segments of the files that the options name."""
-    two_sided = [name for name, form in FORMATS.items() if form.sides == 2]
     if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
         args.target
     ):
         raise ConfigError("give FILE…, or `--source` and `--target`, not both and not none.")
     if args.source is None or args.target is None:
         for name, path in files(args.files, args.format):
-            if FORMATS[name].sides == 2:
+            if name in TWO_SIDED:
                 raise ConfigError(
                     f"`{path}`: {name} has a file of each language; use `--source` and `--target`."
                 )
-            yield from FORMATS[name].read((path,), args.src, args.tgt)
+            yield from FORMATS[name][0]((path,), args.src, args.tgt)
         return
     name = args.format or _two_sided_format(args.source)
-    if name not in two_sided:
+    if name not in TWO_SIDED:
         raise ConfigError(f"`--format {name}` has both languages in one file; give FILE instead.")
-    yield from FORMATS[name].read((args.source, args.target), args.src, args.tgt)
+    yield from FORMATS[name][0]((args.source, args.target), args.src, args.tgt)
 
 
 def _two_sided_format(source: Path) -> str:
