@@ -66,31 +66,20 @@ def numbered(number: int) -> Look:
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    First the names in :data:`FIXED` get their looks. Then names that extend one of these
-    (``muse@2``, ``linformer-8-0.002``) get its colour with other dashes and markers. All others
-    follow the order of the palette.
+    Names in :data:`FIXED` get their looks, all others follow the order of the palette.
     """
     names = list(names)
-    by_name: dict[str, Look] = {}
-    unknown = [numbered(place) for place in range(len(PALETTE) * len(MARKERS))]
-    for candidates in (_fixed, _related, lambda name: unknown):
-        for name in names:
-            if name not in by_name:
-                for look in candidates(name.lower()):
-                    if not any(map(look.like, by_name.values())):
-                        by_name[name] = look
-                        break
-    return {name: by_name.get(name, numbered(place)) for place, name in enumerate(names)}
-
-
-def _fixed(name: str) -> list[Look]:
-    return [FIXED[name]] if name in FIXED else []
-
-
-def _related(name: str) -> list[Look]:
-    """Return looks in the colour of the longest known name that this one extends."""
-    prefixes = [k for k in FIXED if name.startswith(k) and not name[len(k) :][:1].isalnum()]
-    if not prefixes:
-        return []
-    colour = FIXED[max(prefixes, key=len)].colour
-    return [Look(colour, dash, marker) for dash in DASHES for marker in MARKERS]
+    styles: dict[str, Look] = {}
+    for name in names:
+        look = FIXED.get(name.lower())
+        if look is not None and not any(map(look.like, styles.values())):
+            styles[name] = look
+    for place, name in enumerate(names):
+        if name not in styles:
+            unlike = (
+                look
+                for look in map(numbered, range(len(PALETTE) * len(MARKERS)))
+                if not any(map(look.like, styles.values()))
+            )
+            styles[name] = next(unlike, numbered(place))
+    return {name: styles[name] for name in names}
