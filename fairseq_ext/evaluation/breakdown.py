@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,18 +128,17 @@ def _names(sentence: str) -> set[str]:
 
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
     """Group sentence numbers by value, into ranges that end at the bounds."""
-    kinds, first = {}, 0
-    for last in (*bounds, None):
-        if last is None:
-            label = f"{first} or more"
-        else:
-            label = f"{first} to {last}" if first < last else f"{last}"
-        kinds[form.format(label)] = [
-            i
-            for i, value in enumerate(values)
-            if value >= first and (last is None or value <= last)
-        ]
-        first = 0 if last is None else last + 1
+    firsts = [0, *(bound + 1 for bound in bounds)]
+    labels = [
+        f"{first} to {last}" if first < last else f"{last}"
+        for first, last in zip(firsts, bounds, strict=False)
+    ]
+    kinds: dict[str, list[int]] = {
+        form.format(label): [] for label in (*labels, f"{firsts[-1]} or more")
+    }
+    groups = list(kinds.values())
+    for number, value in enumerate(values):
+        groups[bisect_left(bounds, value)].append(number)
     return kinds
 
 

@@ -6,6 +6,7 @@ A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in J
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import sys
@@ -16,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fairseq_ext.evaluation.outputs import Sentence
 from fairseq_ext.evaluation.plot_styles import PALETTE, looks, numbered
@@ -211,19 +214,16 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
 
 
 def _merged(pieces: Alignment) -> Alignment:
-    columns, rows = _groups(pieces.source), _groups(pieces.target)
-    by_word = [[sum(row[i] for i in group) for group in columns] for row in pieces.weights]
-    weights = tuple(
-        tuple(sum(by_word[i][j] for i in group) / len(group) for j in range(len(columns)))
-        for group in rows
-    )
-    return Alignment(
-        pieces.index, _joined(pieces.source, columns), _joined(pieces.target, rows), weights
-    )
+    columns, rows = _first_pieces(pieces.source), _first_pieces(pieces.target)
+    by_word = np.add.reduceat(np.array(pieces.weights), columns, axis=1)
+    sizes = np.diff([*rows, len(pieces.target)])
+    weights = np.add.reduceat(by_word, rows, axis=0) / sizes[:, None]
+    source, target = _joined(pieces.source, columns), _joined(pieces.target, rows)
+    return Alignment(pieces.index, source, target, tuple(map(tuple, weights.tolist())))
 
 
-def _groups(tokens: Sequence[str]) -> list[list[int]]:
-    """Group the positions of pieces by word; start and end symbols stand alone.
+def _first_pieces(tokens: Sequence[str]) -> list[int]:
+    """Find the first piece of each word; start and end symbols stand alone.
 
     In a text without spaces, each piece stands alone, but for a space before the first one. The
     last piece of a translation may lack its continuation (``ss@@``).
@@ -232,17 +232,16 @@ def _groups(tokens: Sequence[str]) -> list[list[int]]:
     words = tokens[first:-1]  # END is the last
     spaceless = is_spaceless(["".join(words).replace(METASPACE, " ")])
     marked = any(word.startswith(METASPACE) for word in words)
-    groups: list[list[int]] = []
+    places = [0] * first
     for i, word in enumerate(words):
         begins = word.startswith(METASPACE) if marked else not words[i - 1].endswith("@@")
         if i == 0 or begins or (spaceless and words[i - 1] != METASPACE):
-            groups.append([])
-        groups[-1].append(first + i)
-    return [*([[0]] * first), *groups, [len(tokens) - 1]]
+            places.append(first + i)
+    return [*places, len(tokens) - 1]
 
 
-def _joined(tokens: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    return tuple(_word([tokens[i] for i in group]) for group in groups)
+def _joined(tokens: Sequence[str], places: Sequence[int]) -> tuple[str, ...]:
+    return tuple(_word(tokens[i:j]) for i, j in itertools.pairwise([*places, len(tokens)]))
 
 
 def _word(pieces: Sequence[str]) -> str:

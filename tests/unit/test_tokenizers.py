@@ -124,15 +124,10 @@ def test_lengths_are_in_characters(tmp_path: Path) -> None:
 
 
 def test_pieces_of_a_sentence_without_spaces_stay_apart() -> None:
-    assert plots._groups(("▁彼女は", "毎朝", "コーヒーを", "飲みます", "</s>")) == [
-        [0],
-        [1],
-        [2],
-        [3],
-        [4],
-    ]
-    assert plots._groups(("▁", "彼女は", "毎朝飲みます", "</s>")) == [[0, 1], [2], [3]]
-    assert plots._groups(("▁He", "▁re", "ads", "</s>")) == [[0], [1, 2], [3]]
+    pieces = ("▁彼女は", "毎朝", "コーヒーを", "飲みます", "</s>")
+    assert plots._first_pieces(pieces) == [0, 1, 2, 3, 4]
+    assert plots._first_pieces(("▁", "彼女は", "毎朝飲みます", "</s>")) == [0, 2, 3]
+    assert plots._first_pieces(("▁He", "▁re", "ads", "</s>")) == [0, 1, 3]
 
 
 def test_validation_scores_by_the_target_language() -> None:
