@@ -366,19 +366,15 @@ class CommandLine(NamedTuple):
     """A command that makes a corpus."""
 
     options: type  # the dataclass of its options
-    module: str  # a module of this package
+    place: str  # module and function: takes the options and returns the text to print
     summary: str  # the line for `--help`
-    function: str = "run"  # of the module: takes the options and returns the text to print
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the command and print the text that it returns; return the exit status.
-
-        Args:
-            args: the options, perhaps among others of a command that includes this one.
-        """
+        """Run the command, whose options are among ``args``; return the exit status."""
+        module, _, function = self.place.partition(".")
         try:
-            module = importlib.import_module(f"fairseq_ext.corpora.{self.module}")
-            table = getattr(module, self.function)(from_args(self.options, args))
+            work = getattr(importlib.import_module(f"fairseq_ext.corpora.{module}"), function)
+            table = work(from_args(self.options, args))
         except OSError as error:
             raise EnvironmentProblem(files.explain(error)) from error
         print(table)
@@ -387,43 +383,40 @@ class CommandLine(NamedTuple):
 
 OFFICIAL = CommandLine(
     OfficialOptions,
-    "preparation",
+    "preparation.run",
     "corpora of the literature, made from official archives as in their papers",
 )
 PREPARE = CommandLine(
-    OwnTextOptions, "own_text", "check your own text and copy it, tokenized if wanted"
+    OwnTextOptions, "own_text.run", "check your own text and copy it, tokenized if wanted"
 )
 OTHERS = {
     "tatoeba": CommandLine(
-        TatoebaOptions, "tatoeba", "Spanish-English sentences that come with this package"
+        TatoebaOptions, "tatoeba.run", "Spanish-English sentences that come with this package"
     ),
     "pairs": CommandLine(
         PairOptions,
-        "split_pairs",
+        "split_pairs.run",
         "sentence pairs, split into train, valid and test without leaks",
     ),
     "translations": CommandLine(
         TranslationOptions,
-        "translation_files",
+        "translation_files.run",
         "sentence pairs from gettext, TMX, XLIFF, help pages and test sets of WMT",
     ),
     "contamination": CommandLine(
         ContaminationOptions,
-        "contamination",
+        "contamination.run",
         "test sentences that occur, exactly or nearly, in the training text",
     ),
     "noise": CommandLine(
-        NoiseOptions, "noise", "a test set with typing errors, another case or no punctuation"
+        NoiseOptions, "noise.run", "a test set with typing errors, another case or no punctuation"
     ),
     "monolingual": CommandLine(
-        MonolingualOptions,
-        "synthetic",
-        "one side of a prepared corpus as plain text",
-        "write_side",
+        MonolingualOptions, "synthetic.write_side", "one side of a prepared corpus as plain text"
     ),
     "mix": CommandLine(
         MixOptions,
-        "synthetic",
+        "synthetic.run",
         "a prepared corpus with added pairs of which a model wrote one side",
     ),
 }
