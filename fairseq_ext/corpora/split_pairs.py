@@ -234,7 +234,7 @@ def _keep_others(options: PairOptions, record: dict[str, Any]) -> None:
         former_record = {name: former.get(name) for name in record}
     except (OSError, ValueError, AttributeError):
         former_record = {}
-    if former_record != json.loads(json.dumps(record, default=str)):
+    if former_record != record:
         raise DataError(
             f"{options.out} has a corpus already, made of other text or with other options; choose "
             "another --output, or give --overwrite."
@@ -253,14 +253,18 @@ def work_on_ray(args: argparse.Namespace) -> int:
 
 
 def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
-    """Return the manifest's record of the options and the inputs."""
-    recorded = {name: value for name, value in vars(options).items() if name not in ELSEWHERE}
-    inputs = [(text.name, path) for text in texts for path in text.files]
-    names = [f"{text}/{path.name}".lstrip("/") for text, path in inputs]
-    if len({*names}) < len(names):  # such as `en/corpus.txt` and `de/corpus.txt`
-        names = [f"{text}/{path}".removeprefix("/") if text else str(path) for text, path in inputs]
-    sums = [sha256(path) for _, path in inputs]
-    return {"options": recorded, "inputs": dict(zip(names, sums, strict=True))}
+    """Return the manifest's record of options and inputs, without folders: machines differ."""
+    recorded = {
+        name: value
+        for name, value in vars(options).items()
+        if name not in ELSEWHERE and not isinstance(value, Path)
+    }
+    inputs = [
+        {"name": f"{text.name}/{path.name}".lstrip("/"), "sha256": sha256(path)}
+        for text in texts
+        for path in text.files
+    ]
+    return json.loads(json.dumps({"options": recorded, "inputs": inputs}))
 
 
 @contextlib.contextmanager
@@ -286,17 +290,10 @@ def _work(
 ) -> tuple[SplitJob, list[str]]:
     """Do this worker's share; return the job, and the parts that other shards have not done."""
     part_lines = options.part_lines or splitting.PART_LINES
-    # Without folders, because folders differ between machines.
-    recorded = {
-        name: value for name, value in record["options"].items() if not isinstance(value, Path)
-    }
-    inputs = [
-        {"name": Path(name).name, "sha256": checksum} for name, checksum in record["inputs"].items()
-    ]
-    job_record = {"inputs": inputs, "options": recorded, "part_lines": part_lines}
+    job_record = {**record, "part_lines": part_lines}
     if options.corpora is not None:
         job_record["corpora"] = [_described(text) for text in texts]
-    splitting.shared(folder).begin(json.loads(json.dumps(job_record)))
+    splitting.shared(folder).begin(job_record)
     job = splitting.prepare(options, texts, folder, part_lines)
     return job, splitting.work(job, options.workers, shared_folder.shard(options.shard))
 
@@ -325,7 +322,7 @@ def _write(job: SplitJob, record: dict[str, Any]) -> str:
             record = {**record, "corpora": [{**entry, **counts} for entry, counts in described]}
         sums = {name: sha256(stage / name) for name in names}
         record = {**record, "report": report, "sha256": sums}
-        text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True, default=str)
+        text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True)
         (stage / _manifest(options)).write_text(text + "\n", encoding="utf-8")
         text_pipeline(options).save(stage)
         hints = [suggest_pieces(lang, stage / f"{splits[0]}.{lang}") for lang in langs]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.utils import locks
+from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
 from tests.support.harness import BIN, command, error_line, run, wait_for, write_lines
 from tests.support.killed import die_in_command, kill_workers, ray_cluster_of_two
@@ -153,8 +154,9 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         (tmp_path / side).mkdir()
         write_lines(tmp_path / side / "corpus", [f"{side} {number}" for number in range(9)])
     run("fairseq-ext", *aligned(tmp_path, "out"))
-    names = [str(tmp_path / side / "corpus") for side in ("es", "en")]
-    assert [*read_json(tmp_path / "out" / "manifest.json")["inputs"]] == sorted(names)
+    inputs = read_json(tmp_path / "out" / "manifest.json")["inputs"]
+    sums = [sha256(tmp_path / side / "corpus") for side in ("es", "en")]
+    assert [entry["sha256"] for entry in inputs] == sums
     exchanged = aligned(tmp_path, "other")
     exchanged[3], exchanged[5] = exchanged[5], exchanged[3]
     assert "has parts of another job: inputs 1 sha256" in error_line(*exchanged)
