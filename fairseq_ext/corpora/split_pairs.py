@@ -208,14 +208,8 @@ def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
         path for lang in (options.src_lang, options.tgt_lang) for path in _files(options, lang)
     ]
     files.keep_inputs([path for text in texts for path in text.files], written)
-    former = pipeline.load(options.out) if options.as_split is not None else None
-    steps = text_pipeline(options)
-    if former is not None and not pipeline.same(former, steps):
-        raise DataError(
-            f"{options.out / pipeline.FILE} says that its text was made otherwise "
-            f"({former.describe()}) than this split would be ({steps.describe()}). Choose another "
-            "folder."
-        )
+    if options.as_split is not None:
+        pipeline.require_same(options.out, text_pipeline(options))
 
 
 def _files(options: PairOptions, language: str) -> list[Path]:

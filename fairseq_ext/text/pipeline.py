@@ -252,13 +252,18 @@ def copy(folder: str | Path, target: str | Path) -> None:
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return
-    former = load(target)
+    require_same(target, pipeline)
+    pipeline.save(Path(target))
+
+
+def require_same(folder: str | Path, pipeline: Pipeline) -> None:
+    """Refuse a folder whose text was made by another pipeline."""
+    former = load(folder)
     if former is not None and not same(former, pipeline):
         raise DataError(
-            f"{Path(target, FILE)} says that its text was made otherwise ({former.describe()}) "
-            f"than that of {folder} ({pipeline.describe()}). Choose another folder."
+            f"{Path(folder, FILE)} says that its text was made otherwise ({former.describe()}) "
+            f"than this text ({pipeline.describe()}). Choose another folder."
         )
-    pipeline.save(Path(target))
 
 
 def same(first: Pipeline, second: Pipeline) -> bool:

@@ -201,12 +201,7 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
     pipe = pipeline.load(Path(prefix).parent) if prefix else None
     if pipe is None:
         return
-    former = pipeline.load(args.destdir)
-    if former is not None and not pipeline.same(former, pipe):
-        raise DataError(
-            f"{Path(args.destdir, pipeline.FILE)} says that the data there was made otherwise "
-            f"({former.describe()}) than {prefix} ({pipe.describe()}). Choose another `--destdir`."
-        )
+    pipeline.require_same(args.destdir, pipe)
     pipe.save(stage)
 
 
