@@ -11,6 +11,7 @@ from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import OwnTextOptions
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
+from fairseq_ext.text.corpus import encode_file
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -67,19 +68,9 @@ def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> 
     if tokenize:
         words = {side: Pipeline(src, tgt, tokenize=True).words(side) for side in (src, tgt)}
     with files.staged_folder(out, last=pipeline.FILE) as stage:
-        for split in SPLITS:
-            for side in (src, tgt):
-                # Only "\n" ends a line; the check has refused other carriage returns.
-                with (folder / f"{split}.{side}").open(encoding="utf-8", newline="\n") as file:
-                    lines = (line.rstrip("\r\n") for line in file)
-                    with (stage / f"{split}.{side}").open("w", encoding="utf-8") as copy:
-                        for number, line in enumerate(lines, start=1):
-                            if not (tokens := words[side](line)):
-                                raise DataError(
-                                    f"{file.name}, line {number}: nothing is left of it as tokens. "
-                                    "Delete the same line from both files of the pair."
-                                )
-                            copy.write(f"{tokens}\n")
+        for name in names:
+            encode = words[name.rpartition(".")[2]]
+            encode_file(folder / name, stage / name, encode, refuse_empty=True)
         text_pipeline.save(stage)
 
 

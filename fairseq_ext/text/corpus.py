@@ -39,7 +39,10 @@ def split_into_subwords(
             encode = subwords.load(name, paths).encode
             learnt = dataclasses.replace(text_pipeline, subwords=name, files=tuple(paths))
         learnt.save(stage)
-        return {path.name: _write(path, stage / path.name, encode) for path in texts}
+        return {
+            path.name: encode_file(path, stage / path.name, lambda line: encode(one_spaced(line)))
+            for path in texts
+        }
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
@@ -56,7 +59,9 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
             raise DataError(f"{text} has no files that end in .{steps.src} or .{steps.tgt}.")
         encoders = {f".{side}": steps.encoder(side) for side in (steps.src, steps.tgt)}
         steps.save(stage)
-        return {path.name: _write(path, stage / path.name, encoders[path.suffix]) for path in texts}
+        return {
+            path.name: encode_file(path, stage / path.name, encoders[path.suffix]) for path in texts
+        }
 
 
 @contextmanager
@@ -78,13 +83,20 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
         yield stage, texts
 
 
-def _write(path: Path, out: Path, encode: subwords.Step) -> int:
-    lines = 0
+def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
+    """Write the tokens of each line of a checked text; return the number of lines."""
+    number = 0
     with (
-        path.open(encoding="utf-8", newline="\n") as read,
-        out.open("w", encoding="utf-8", newline="\n") as written,
+        path.open(encoding="utf-8", newline="\n") as text,
+        out.open("w", encoding="utf-8", newline="\n") as tokens,
     ):
-        for line in read:
-            written.write(encode(one_spaced(line)) + "\n")
-            lines += 1
-    return lines
+        # Only "\n" ends a line; the check has refused other carriage returns.
+        for number, line in enumerate(text, start=1):
+            encoded = encode(line.rstrip("\r\n"))
+            if refuse_empty and not encoded:
+                raise DataError(
+                    f"{path}, line {number}: nothing is left of it as tokens. Delete the same line "
+                    "from both files of the pair."
+                )
+            tokens.write(f"{encoded}\n")
+    return number
