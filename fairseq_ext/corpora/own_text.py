@@ -19,21 +19,6 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
     """Check the six files of a corpus and count the pairs of each split."""
-    if not folder.is_dir():
-        raise DataError(
-            f"`--data {folder}` is not a folder; give one with train.{src}, train.{tgt} …"
-        )
-    absent = [
-        f"{split}.{side}"
-        for split in SPLITS
-        for side in (src, tgt)
-        if not (folder / f"{split}.{side}").exists()
-    ]
-    if absent:
-        raise DataError(
-            f"`{folder}` lacks {', '.join(absent)}; it needs train, valid and test, each with the "
-            f"endings .{src} and .{tgt} (`--src`, `--tgt`)."
-        )
     return {
         split: text.check_parallel(folder / f"{split}.{src}", folder / f"{split}.{tgt}")
         for split in SPLITS
