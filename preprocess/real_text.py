@@ -32,7 +32,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Source
@@ -199,15 +199,13 @@ def without_held_out(train: Sequence[Part], held_out: Sequence[Part]) -> list[Pa
     """Leave out training pairs with a side that is in a held-out pair."""
     texts = [{plain(pair[side]) for part in held_out for pair in part.pairs} for side in (0, 1)]
     return [
-        Part(
-            part.name,
-            [
+        replace(
+            part,
+            pairs=[
                 pair
                 for pair in part.pairs
                 if not any(plain(text) in side for text, side in zip(pair, texts, strict=True))
             ],
-            part.domain,
-            part.licence,
         )
         for part in train
     ]
@@ -221,7 +219,7 @@ def without_trained(part: Part, train: Sequence[Part]) -> Part:
         matches = find([pair[side] for pair in part.pairs], training)
         overlap |= {match.sentence for match in matches}
     pairs = [pair for number, pair in enumerate(part.pairs) if number not in overlap]
-    return Part(part.name, pairs, part.domain, part.licence)
+    return replace(part, pairs=pairs)
 
 
 def prepare(folder: Path, out: Path, merges: int) -> str:

@@ -49,8 +49,7 @@ def read_log(path: str | Path) -> Curves:
     ``--log-interval`` updates; if a log lacks these, they are the epochs' averages. Validation
     values are those of the subset called ``valid``.
     """
-    steps, epochs, valid = Curves(), Curves(), Curves()
-    kinds = {"step": steps.train, "train": epochs.train, "valid": valid.valid}
+    kinds: dict[str, dict[str, Points]] = {"step": {}, "train": {}, "valid": {}}
     for line in whole_lines(read_text(path)):
         kind, stats = line_stats(line)
         target = kinds.get(kind)
@@ -59,7 +58,7 @@ def read_log(path: str | Path) -> Curves:
         for metric in _METRICS:
             if metric in stats:
                 target.setdefault(metric, {})[int(stats["num_updates"])] = stats[metric]
-    curves = Curves(steps.train or epochs.train, valid.valid)
+    curves = Curves(kinds["step"] or kinds["train"], kinds["valid"])
     if "loss" not in curves.train and "loss" not in curves.valid:
         raise DataError(
             f"`{path}` holds no loss; give it the `--log-file` of fairseq-train, or its output, "
@@ -98,10 +97,7 @@ def _json_stats(text: str) -> tuple[str, dict[str, float]]:
         stats = parse_json(text, "the log")
     except DataError:
         return "", {}
-    if "num_updates" in stats:
-        return "step", _numbers(stats.items())
-    for kind in ("train", "valid"):
-        prefix = f"{kind}_"
+    for kind, prefix in (("step", ""), ("train", "train_"), ("valid", "valid_")):
         if f"{prefix}num_updates" in stats:
             return kind, _numbers((key.removeprefix(prefix), stats[key]) for key in stats)
     return "", {}
