@@ -23,7 +23,6 @@ not change have known checksums, and others are refused.
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import json
 import shutil
@@ -102,12 +101,7 @@ def lines(folder: Path, name: str, language: str) -> list[str] | None:
     for ending in (f".{language}", f".raw.{language}"):
         for path in sorted(folder.rglob(f"{name}{ending}*")):
             if path.name.removesuffix(".gz") == f"{name}{ending}":
-                content = path.read_bytes()
-                try:
-                    text = gzip.decompress(content) if path.suffix == ".gz" else content
-                    return text.decode("utf-8").removesuffix("\n").split("\n")
-                except (OSError, EOFError, UnicodeDecodeError) as error:
-                    raise DataError(f"`{path}` is damaged or not UTF-8 ({error}).") from None
+                return [line for _, line in reading.lines(path)]
     return None
 
 

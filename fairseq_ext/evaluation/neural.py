@@ -97,10 +97,8 @@ class NeuralMetric:
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with suppress(BrokenPipeError):  # the worker may have stopped reading
-                    pipe.close()
+            with suppress(BrokenPipeError), process:  # the worker may have stopped reading
+                pass
 
     def __enter__(self) -> NeuralMetric:
         return self
