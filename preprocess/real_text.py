@@ -43,8 +43,8 @@ from fairseq_ext.corpora.report import summary
 from fairseq_ext.corpora.translation_files import accepted
 from fairseq_ext.text import reading
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import write_all
 
 LANGUAGES = ("en", "de")
 HELD_OUT_PAGES = 20  # one in so many pages of help is held out

@@ -29,10 +29,9 @@ from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import table_rows
-from fairseq_ext.text.writing import write_all, writers
 from fairseq_ext.utils.archives import whole_archive
 from fairseq_ext.utils.errors import ConfigError, DataError, FairseqExtError
-from fairseq_ext.utils.files import sha256, staged_folder
+from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
 
 CSV_NAMES = {
     "train": "wmt14_translate_de-en_train.csv",

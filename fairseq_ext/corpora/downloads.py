@@ -15,11 +15,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.files import sha256, write_all
 from fairseq_ext.utils.json_files import read_json
 
 TIMEOUT = 60  # seconds without a byte

@@ -28,10 +28,9 @@ from fairseq_ext.corpora.streams import Encode, Tally, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
-from fairseq_ext.text.writing import write_all, writers
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import sha256, staged_folder
+from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
 from fairseq_ext.utils.json_files import read_json
 
 Report = dict[str, Any]

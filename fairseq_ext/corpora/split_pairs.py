@@ -38,10 +38,9 @@ from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.reading import LOOKED_AT, QUOTED, suggest_csv
-from fairseq_ext.text.writing import writers
 from fairseq_ext.utils import files, locks, ray_workers, shared_folder
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
-from fairseq_ext.utils.files import require_file, sha256
+from fairseq_ext.utils.files import require_file, sha256, writers
 
 # Options without influence on the result.
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}

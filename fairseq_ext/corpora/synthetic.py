@@ -19,9 +19,9 @@ from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
 from fairseq_ext.corpora.streams import KEPT, Encode, Tally
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.writing import writers
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import writers
 
 REPORT = "synthetic.json"
 

@@ -17,8 +17,8 @@ from random import Random
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import TatoebaOptions
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import write_all
 
 PAIRS = Path(__file__).with_name("data") / "tatoeba_es_en.tsv.xz"
 ATTRIBUTION = PAIRS.with_name("README.md")

@@ -10,9 +10,8 @@ from pathlib import Path
 from fairseq_ext.corpora.command_lines import TranslationOptions
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.readers import Reader, Segment, catalogues, two_files, xml_files
-from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import sha256
+from fairseq_ext.utils.files import sha256, write_all
 
 # The reader of each format, and the endings of its files' names.
 FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {

@@ -17,9 +17,8 @@ from pathlib import Path
 from fairseq_ext.base.wings import USER_DIR
 from fairseq_ext.corpora import streams
 from fairseq_ext.text import check_parallel, pipeline
-from fairseq_ext.text.writing import writers
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.files import atomic_write, require_file, sha256
+from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}

@@ -11,8 +11,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -279,6 +279,29 @@ def _to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
+    """Open files for UTF-8 lines, which are on disk when the block ends without an error."""
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths
+        ]
+        yield opened
+        for file in opened:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
+    """Write ``{name: lines}`` into ``folder``, all files completely or none at all."""
+    with (
+        staged_folder(folder) as stage,
+        writers([stage / name for name in texts]) as opened,
+    ):
+        for file, lines in zip(opened, texts.values(), strict=True):
+            file.writelines(f"{line}\n" for line in lines)
 
 
 def cache_folder() -> Path:

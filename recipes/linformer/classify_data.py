@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 from fairseq_ext.text import check_text
-from fairseq_ext.text.writing import write_all
 from fairseq_ext.utils.errors import DataError, FairseqExtError
+from fairseq_ext.utils.files import write_all
 
 SPLITS = ("train", "valid", "test")
 SPECIAL = {"<s>", "<pad>", "</s>", "<unk>"}

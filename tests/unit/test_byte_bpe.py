@@ -10,8 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 
 from fairseq_ext.text.byte_level import FILES, ByteBPE, train
-from fairseq_ext.text.writing import writers
-from fairseq_ext.utils.files import staged_folder
+from fairseq_ext.utils.files import staged_folder, writers
 from tests.support.harness import run, write_lines
 from tests.support.troubled_server import serving
 from tests.unit.test_wmt14_csv import COMMAND, flat, write_files
