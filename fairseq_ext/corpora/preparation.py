@@ -19,12 +19,11 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from fairseq_ext.corpora import report, streams
+from fairseq_ext.corpora import streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
-from fairseq_ext.corpora.report import TRAINING
-from fairseq_ext.corpora.streams import Encode, Tally, raw_pairs
+from fairseq_ext.corpora.streams import KEPT, Encode, Tally, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
@@ -33,6 +32,8 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
 from fairseq_ext.utils.json_files import read_json
 
+TOLERANCE = 1 / 1000  # for numbers that depend on the tokenizer's release
+TRAINING = ("train", "valid")  # splits; all others are test sets
 Report = dict[str, Any]
 
 
@@ -117,7 +118,7 @@ class Preparation:
                 text[kind] |= entries
         bpe = self._pieces(test_names) if self.corpus.merges else None
         self._save_pipeline()
-        manifest = report.manifest(
+        manifest = describe(
             self.name, self.corpus, self._libraries, text, bpe, self._checksums(test_names)
         )
         if self.corpus.merges and self.subwords != "bpe":
@@ -313,6 +314,120 @@ def _nonempty(splits: Sequence[str], counts: list[list[int]]) -> Report:
     return dict(zip(splits, counts, strict=True))
 
 
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def describe(
+    name: str,
+    corpus: Corpus,
+    libraries: dict[str, str],
+    text: Report,
+    bpe: Report | None,
+    checksums: dict[str, str],
+) -> Report:
+    """Build the manifest, which is equal for equal runs: it has no paths or times.
+
+    ``text`` has reports of the parts and counts of the splits, ``bpe`` the report of the subwords,
+    or None without them.
+    """
+    parts, splits = text["parts"], {}
+    for split, counts in text["splits"].items():
+        splits[split] = {"words": counts, "subwords": bpe["fates"][split][KEPT] if bpe else None}
+    fates = {part: report["fates"] for part, report in parts.items()}
+    if bpe:
+        fates |= {
+            f"subwords of {split}": tally for split, tally in bpe["fates"].items() if len(tally) > 1
+        }
+    flags = corpus.dictionary if corpus.merges else corpus.word_dictionary
+    flags = flags or (corpus.dictionary if "--joined-dictionary" in corpus.dictionary else ())
+    pair_counts = {split: (size["subwords"] or size["words"])[0] for split, size in splits.items()}
+    pair_counts["train read"] = sum(
+        sum(counts[0] for counts in fates[source.name].values()) for source in corpus.train
+    )
+    return {
+        "corpus": name,
+        "protocol": dataclasses.asdict(corpus),
+        "libraries": libraries,
+        "archives": {k: v for part in parts.values() for k, v in part["origin"].items()},
+        "fates": fates,
+        "splits": splits,
+        "known counts": {
+            label: {"known": expected, "found": pair_counts[label], "exact": exact}
+            for exact, kind in ((True, corpus.exact), (False, corpus.expected))
+            for label, expected in kind.items()
+            if label in pair_counts  # further tests may be missing
+        },
+        "fairseq-preprocess": [
+            *("--source-lang", corpus.src, "--target-lang", corpus.tgt),
+            *flags,
+        ],
+        "sha256": checksums,
+    }
+
+
+def wrong_counts(manifest: Report) -> list[str]:
+    """Describe each count that differs too much from the known one."""
+    return [
+        f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
+        for label, count in manifest["known counts"].items()
+        if abs(count["found"] - count["known"])
+        > (0 if count["exact"] else TOLERANCE * count["known"])
+    ]
+
+
+def summary(manifest: Report, ready: Path) -> str:
+    """Return tables of kept and dropped pairs, of splits, and of known counts."""
+    protocol = manifest["protocol"]
+    src, tgt = protocol["src"], protocol["tgt"]
+    fates = [("text", "", "pairs", f"{src} tokens", f"{tgt} tokens")]
+    for name, counts in manifest["fates"].items():
+        order = sorted(counts.items(), key=lambda item: (item[0] != KEPT, item[0]))
+        for fate, numbers in order:
+            fate = fate if fate == KEPT else f"dropped, {fate}"
+            fates.append((name, fate, *(f"{number:,}" for number in numbers)))
+            name = ""
+    splits = [("split", "in", "pairs", f"{src} tokens", f"{tgt} tokens")]
+    for name, kinds in manifest["splits"].items():
+        for kind, numbers in kinds.items():
+            if numbers:
+                splits.append((name, kind, *(f"{number:,}" for number in numbers)))
+                name = ""
+    flags = " ".join(manifest["fairseq-preprocess"])
+    tests = ",".join(str(ready / name) for name in manifest["splits"] if name not in TRAINING)
+    return "\n".join(
+        [
+            *_aligned(fates),
+            "",
+            *_aligned(splits),
+            "",
+            *(_known(label, count) for label, count in manifest["known counts"].items()),
+            f"ready: fairseq-preprocess {flags} --trainpref {ready / 'train'} "
+            f"--validpref {ready / 'valid'} --testpref {tests} --destdir …",
+        ]
+    )
+
+
+def _known(label: str, count: dict[str, Any]) -> str:
+    if count["found"] == count["known"]:
+        return f"{label}: {count['found']:,} pairs, as known"
+    reason = "" if count["exact"] else " (may differ a little with the tokenizer's release)"
+    return f"{label}: {count['found']:,} pairs, but {count['known']:,} are known{reason}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
 def run(options: OfficialOptions) -> str:
     """Prepare the corpus as the options say; return the summary."""
     corpus = CORPORA[options.corpus]
@@ -335,12 +450,11 @@ def run(options: OfficialOptions) -> str:
             *(options.corpus, corpus, options.out, download, options.mirror, workers, subwords)
         )
         manifest = work.run()
-    summary = report.summary(manifest, work.ready)
-    wrong = report.wrong_counts(manifest)
+    text, wrong = summary(manifest, work.ready), wrong_counts(manifest)
     if wrong and not options.any_counts:
-        print(summary)
+        print(text)
         raise DataError(
             f"{'; '.join(wrong)}. The archives are of another edition, or damaged. Everything "
             "has been written all the same; `--any-counts` accepts it."
         )
-    return summary
+    return text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import regex
 
-from fairseq_ext.corpora import report
+from fairseq_ext.corpora import preparation
 from tests.support.harness import BIN, run, wait_for, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 from tests.support.troubled_server import Server, member, names, serving, sha256, tgz
@@ -200,9 +200,9 @@ def test_known_numbers(counts: tuple[int, ...], wrong: int) -> None:
             for name, size in zip(("train", "valid", "test"), counts[:3], strict=True)
         },
     }
-    manifest = report.manifest("iwslt14_de_en", corpus, {}, text, None, {})
-    assert len(report.wrong_counts(manifest)) == wrong
-    assert "known" in report.summary(manifest, Path("text"))
+    manifest = preparation.describe("iwslt14_de_en", corpus, {}, text, None, {})
+    assert len(preparation.wrong_counts(manifest)) == wrong
+    assert "known" in preparation.summary(manifest, Path("text"))
 
 
 def test_the_papers_numbers_add_up() -> None:
