@@ -425,7 +425,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite", ok=False
     )
     assert "fairseq-ext: error:" in done.stderr
-    assert "line 1: 3 tab-separated" in done.stderr
+    assert "line 1: 3 column(s)" in done.stderr
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
