@@ -5,8 +5,6 @@ Importing this package registers nothing. :func:`register` makes the architectur
 call it. :func:`load` returns a trained model as a Python object that translates.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.plugin import register

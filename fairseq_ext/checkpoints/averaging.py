@@ -5,8 +5,6 @@ The mean of the last checkpoints usually translates better than each of them (Va
 count or index something, are taken from the last checkpoint.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -19,8 +19,6 @@ folder may be packed into an archive (:func:`archive`), which is accepted wherev
 Nothing in a bundle is unpickled or evaluated.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """Read the size and history of a checkpoint or bundle; a bundle needs no torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

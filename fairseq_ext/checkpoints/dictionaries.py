@@ -7,8 +7,6 @@ both dictionaries in their order (0.3 MB of 250); two equal dictionaries are sto
 Nothing here needs fairseq or torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path

@@ -11,8 +11,6 @@ Three tasks of fairseq tell a model its languages in three ways. Each becomes op
 ==================================  ================================================================
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence

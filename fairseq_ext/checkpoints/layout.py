@@ -12,8 +12,6 @@ A checkpoint is a dictionary:
 Nothing here needs fairseq or torch.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from argparse import Namespace

@@ -5,8 +5,6 @@ of the kind that the command needs before fairseq builds anything from it. Only 
 ask fairseq's registries import it.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ version of a file once, :func:`peek` keeps the weights for the next :func:`load`
 keep everything else for the next :func:`peek`. Nothing here imports fairseq.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path

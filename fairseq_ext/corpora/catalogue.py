@@ -16,8 +16,6 @@ Addresses and protocols come from the scripts that the papers used:
 No checksums of these files are known, so the checksum of the first download is recorded.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 STATMT = "https://www.statmt.org"

@@ -3,8 +3,6 @@
 A module is imported only when its command runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib

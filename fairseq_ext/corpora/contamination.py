@@ -6,8 +6,6 @@ words or more), as in :mod:`fairseq_ext.corpora.near_duplicates`. They then shar
 is what this module compares. Training text is read once, in chunks, so it may have any size.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

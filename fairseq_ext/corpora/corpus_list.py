@@ -12,8 +12,6 @@
     ]
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Download files, resuming if interrupted; record and compare checksums; unpack archives."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

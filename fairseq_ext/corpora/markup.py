@@ -4,8 +4,6 @@ A placeholder stands for a value (``%s``, ``{name}``, ``$FILE``), a mnemonic mar
 keyboard shortcut (``&File``, ``_Open``), and mark-up consists of tags (``<emph>``).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass

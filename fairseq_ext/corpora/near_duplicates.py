@@ -29,8 +29,6 @@ which depends neither on the order of the links nor on the process that found th
     test = draw_groups(groups, 1500, salt="test")     # True where a pair is held out
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Add noise to a test set: typing errors, changed case, or no punctuation."""
 
-from __future__ import annotations
-
 import random
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Check a user's own text, and write it as words into the folder of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts of sentence pairs, which can be cut into parts that are read independently."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

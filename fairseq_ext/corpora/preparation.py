@@ -4,8 +4,6 @@ The steps are download, verify, unpack, normalize, tokenize, clean, split and by
 Each is done once, and a run that was stopped can continue.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -12,8 +12,6 @@ A package adds rules under the entry point ``fairseq_ext.rules``::
     def no_digits(languages: tuple[str, str], values: str) -> Check: ...
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -15,8 +15,6 @@ and others into test. Here a hash of the sentence, not of the pair, decides:
 This module handles the options and output; :mod:`fairseq_ext.corpora.splitting` does the work.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -13,8 +13,6 @@ A fingerprint is the first half of a SHA-256 hash. Only fingerprints are compare
 time. So memory holds one part or one range, and the result does not depend on how many there are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Process streams of pairs: read, encode in several processes, clean, count, deal out to files."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

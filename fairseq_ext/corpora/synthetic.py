@@ -5,8 +5,6 @@ plain text, so the model may have any pipeline; the ``text.json`` of the corpus 
 into tokens. Pairs are streamed, so memory does not grow with the text.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

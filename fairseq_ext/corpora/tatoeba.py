@@ -4,8 +4,6 @@
 CC BY 2.0 FR. If you pass the text on, keep the attribution; see ``data/README.md``.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Turn files of translations in any format into pairs; count left-out pairs by reason."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -9,8 +9,6 @@ beside the data or, if that cannot be written, in the user's cache folder. If ne
 written, every start reads the file again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -9,8 +9,6 @@ Later calls for the same folder (another split, one side only) extend it. Unlist
 folders without a manifest, are loaded without checksums.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict, dataclass

@@ -6,8 +6,6 @@ into a shard, so that each shard has its share of all texts. Validation and test
 first shard, where fairseq looks for them.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -6,8 +6,6 @@ Samples are drawn from the test set with replacement, the same ones for all syst
 these samples.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 :class:`Overlap` has the scores without the sentences whose reference is in the training text.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from bisect import bisect_left

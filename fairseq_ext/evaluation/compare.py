@@ -4,8 +4,6 @@ A system is the output of ``fairseq-generate``, optionally with the checkpoint t
 log of the training. Figures that need a missing file stay empty.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ and end of sentence does not count, so that systems with different pieces have t
 Each bucket is scored as a corpus of its own.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -11,8 +11,6 @@ decimals, separated by commas. Both sides include end of sentence, which S and H
 A hard alignment is a list of ``source-target`` positions without that symbol.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import zlib

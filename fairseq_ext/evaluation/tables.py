@@ -1,7 +1,5 @@
 """Format rows of text as a table for the terminal, Markdown, HTML or LaTeX, or as CSV."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -4,8 +4,6 @@ sacrebleu downloads a set once, verifies its checksum, and keeps it in ``~/.sacr
 folder in the environment variable ``SACREBLEU``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fairseq_ext.utils.errors import ConfigError, DataError

@@ -7,8 +7,6 @@ line is ``epoch 001:  2 / 4 loss=4.03, …``, ``epoch 001 | valid on 'valid' sub
 Incomplete lines, which a killed run may leave, and numbers out of range are skipped.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

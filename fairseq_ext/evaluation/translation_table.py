@@ -6,8 +6,6 @@ with ``:tokens`` after it means that the cells are words as the model wrote them
 pieces joined; otherwise they are text.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -12,8 +12,6 @@ hypothesis, ``</s>`` among them. fairseq's ``--lenpen`` divides by ``|Y|^lenpen`
 Shapes: ``B`` sentences, ``K`` hypotheses of each (``--beam``), ``V`` symbols.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

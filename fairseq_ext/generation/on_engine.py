@@ -4,8 +4,6 @@ The class has fairseq's interface. For bundles, which need neither torch nor fai
 :mod:`fairseq_ext.decoding.engine_translator`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any

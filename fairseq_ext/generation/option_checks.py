@@ -1,7 +1,5 @@
 """Refuse options of translation that cannot work: fairseq's, and those of this package."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError

@@ -4,8 +4,6 @@ It is called by ``--user-dir user_dir`` in a clone, by ``--user-dir "$(fairseq-e
 installed, by our own commands, and in their processes. Importing the package registers nothing.
 """
 
-from __future__ import annotations
-
 import functools
 
 

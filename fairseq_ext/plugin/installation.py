@@ -1,7 +1,5 @@
 """Find the distributions that provide the package ``fairseq``; say how to install the right one."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Sequence
 

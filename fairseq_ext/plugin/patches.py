@@ -9,8 +9,6 @@ Rows are applied in order. If two rows wrap the same function, the later row is 
 ``fairseq-ext doctor --patches`` prints the rows of each function.
 """
 
-from __future__ import annotations
-
 import importlib
 
 from fairseq_ext.base import wings

@@ -1,7 +1,5 @@
 """Define the rows of the table of patches, apply them, and show them for ``doctor``."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -4,8 +4,6 @@ The usual ``13a`` takes a sentence without spaces for one word, so BLEU would be
 sentences are equal.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from importlib.util import find_spec

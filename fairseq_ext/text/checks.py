@@ -6,8 +6,6 @@ and the line and paragraph separators (U+2028, U+2029) only separate words, like
 accepted. A lone ``\\r`` is refused: it shifts every later sentence against its translation.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clean a line of text: Unicode form, invisible characters, controls, spaces."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Split a corpus of words into subwords, learnt from its training text or taken from a model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager

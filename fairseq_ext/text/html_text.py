@@ -1,7 +1,5 @@
 """Split HTML into the paragraphs to translate and the markup between them."""
 
-from __future__ import annotations
-
 import re
 from html.entities import html5
 from html.parser import HTMLParser

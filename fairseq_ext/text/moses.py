@@ -18,8 +18,6 @@ The rules are some seventy regular expressions. Most of them need a character th
 is tried only on lines with its character.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

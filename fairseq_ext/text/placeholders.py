@@ -5,8 +5,6 @@ missing from a translation or repeated, the caller translates the text between t
 part by part, so that every translation has each span exactly once.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator, Sequence

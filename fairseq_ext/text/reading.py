@@ -1,7 +1,5 @@
 """Read text and tables, plain, compressed or in a zip, whole or in parts."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

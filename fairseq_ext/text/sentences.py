@@ -4,8 +4,6 @@ Models are trained on single sentences, so they translate several at once badly.
 sentence-splitter applies Moses' rules, with the abbreviations of each language.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A kind has two functions for one line: from words to pieces, separated by spaces
 A library is imported only by the kind that needs it.
 """
 
-from __future__ import annotations
-
 import heapq
 import inspect
 import re

@@ -9,8 +9,6 @@ tensors. torch's fused kernel needs one pass. The two differ in where ε stands:
 so ``ε' = ε / √(1 - β₂^t)`` makes them equal. Weight decay is decoupled in both.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from typing import Any

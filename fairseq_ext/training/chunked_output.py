@@ -4,8 +4,6 @@ Inside :func:`deferred`, a model returns the features that its output layer woul
 :func:`output_layer` gives the loss the weights of that layer.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -7,8 +7,6 @@ half the time. Sums are rounded in another order, as with any other library.
 Letters: ``A [M, K]``, ``B [K, N]``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -5,8 +5,6 @@ This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02
 parameters and sends them to the others. No parameter is divided, so results equal one optimizer's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -1,7 +1,5 @@
 """The network address of `demo` and `serve`, and its host names."""
 
-from __future__ import annotations
-
 import socket
 from urllib.parse import urlsplit
 

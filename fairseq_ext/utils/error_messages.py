@@ -4,8 +4,6 @@
 ``sys.excepthook``, by every other command of fairseq that has this plugin.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,8 +4,6 @@ Each message names the file, line or option and says what to do. Commands print 
 without a traceback, and exit with status 1 (:mod:`fairseq_ext.utils.error_messages`).
 """
 
-from __future__ import annotations
-
 import re
 
 # Control characters, Unicode's line ends, marks that change the direction of text, lone surrogates.

@@ -1,7 +1,5 @@
 """Refuse work for which an optional library is missing, and name the extra that installs it."""
 
-from __future__ import annotations
-
 import importlib.util
 
 from fairseq_ext.utils.errors import EnvironmentProblem

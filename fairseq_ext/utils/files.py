@@ -3,8 +3,6 @@
 Nothing here needs fairseq or torch.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -4,8 +4,6 @@ Python's reader accepts too much (``NaN``, ``1e999`` as infinity, halves of surr
 twice) and raises four kinds of errors for the rest. Nothing here needs fairseq or torch.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -5,8 +5,6 @@ lists, tuples and dictionaries, a sign, and ``+`` and ``*`` of these for wav2vec
 ``[(512, 10, 5)] + [(512, 3, 2)] * 4``. It is a pure function without imports of fairseq.
 """
 
-from __future__ import annotations
-
 import ast
 import warnings
 from collections.abc import Sequence

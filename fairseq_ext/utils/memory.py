@@ -4,8 +4,6 @@ glibc maps every block above a threshold (at most 32 MiB) anew, and returns free
 the end of its heap. Other C libraries have no such settings, and are left alone.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Declare a command's options as fields of a dataclass: name, type, default and help together."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import types

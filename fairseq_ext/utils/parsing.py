@@ -1,7 +1,5 @@
 """Report errors in a command line in one line, with the nearest right name."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ Ray places the workers and restarts killed ones. The workers agree among themsel
 part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ kernel (:mod:`fairseq_ext.utils.locks`). A killed worker loses its lock, and ano
 file.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -5,8 +5,6 @@ the two languages. It yields a :class:`Segment` for each translated text, in ord
 DataError for a file that cannot be read, is malformed or has other languages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read gettext's catalogues: ``.po`` files, and the ``.mo`` files of installed programs."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ These are WMT's SGM files, aligned lines, and folders of HTML pages whose paragr
 ids, such as LibreOffice's help.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator

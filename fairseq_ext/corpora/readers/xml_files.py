@@ -1,7 +1,5 @@
 """Read XML: translation memories (TMX 1.4, XLIFF 1.2 and 2), and test sets of WMT since 2021."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, iterparse

@@ -13,8 +13,6 @@ In the matrix, row i and column j have candidate i with candidate j as its refer
 imported. Output of libraries goes to standard error. The program ends when its parent ends.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

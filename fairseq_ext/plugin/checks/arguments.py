@@ -7,8 +7,6 @@ fairseq-preprocess `--fp16`. Other options are read only beside another one, or 
 with and without it.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

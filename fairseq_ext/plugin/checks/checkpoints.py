@@ -3,8 +3,6 @@
 :mod:`fairseq_ext.checkpoints.dictionaries` says how a checkpoint records its dictionaries.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable

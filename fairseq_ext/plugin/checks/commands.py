@@ -1,7 +1,5 @@
 """Make commands check their input, write all results or none, and give one message per error."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import logging

@@ -1,7 +1,5 @@
 """Check data folders, dictionaries, datasets and lengths when tasks read them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ gradients, the loss on validation sets, or weights that an update has made infin
 save such weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -10,8 +10,6 @@ first, so none of the architecture's are left to apply: every named architecture
 sizes of its model.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from argparse import Namespace

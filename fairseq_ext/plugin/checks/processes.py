@@ -5,8 +5,6 @@ commands that read are not affected. A killed process cannot print anything: the
 closed connection, or a missing message after the time limit of torch's process group.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

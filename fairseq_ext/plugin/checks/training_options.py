@@ -1,7 +1,5 @@
 """Refuse options of fairseq-train that cannot work, by name, before anything is loaded."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Callable, Iterator

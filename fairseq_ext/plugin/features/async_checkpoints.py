@@ -6,8 +6,6 @@ written under another name, so a killed training keeps the checkpoint before it.
 complete before the next one begins.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import sys

@@ -1,7 +1,5 @@
 """``--engine`` and ``--shortlist``: translate with the engine instead of fairseq's generator."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Optional

@@ -1,7 +1,5 @@
 """Start an epoch over millions of sentence pairs sooner and in less memory, with equal batches."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

@@ -5,8 +5,6 @@ each tensor once; dropout draws fewer random numbers; the faster library compute
 is kept for the next update.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable

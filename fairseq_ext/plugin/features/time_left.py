@@ -1,7 +1,5 @@
 """Add ``left`` to the bar and the log of fairseq-train: the time that the training still takes."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

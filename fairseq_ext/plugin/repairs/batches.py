@@ -1,7 +1,5 @@
 """Make batches complete, read old binarized data, and end the loading thread in time."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

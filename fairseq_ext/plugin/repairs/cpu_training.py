@@ -3,8 +3,6 @@
 fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

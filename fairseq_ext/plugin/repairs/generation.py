@@ -4,8 +4,6 @@
 every N-th of them, so each sentence is in one shard, with exactly the same scores.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import traceback

@@ -3,8 +3,6 @@
 Each warning is filtered by its exact text, so that all others are still shown.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

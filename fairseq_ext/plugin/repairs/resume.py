@@ -11,8 +11,6 @@ These must survive a kill at any moment:
 5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.repairs.weights`.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import math

@@ -11,8 +11,6 @@ does not store how many updates have passed since the average was last brought u
 (``--ema-update-freq``).
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Iterator

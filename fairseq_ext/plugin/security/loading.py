@@ -14,8 +14,6 @@ commands gets :func:`fairseq_ext.utils.literals.literal` under this name: at onc
 or else before its first line runs. Other packages and user directories keep Python's ``eval``.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
