@@ -83,7 +83,8 @@ def _prefix(data: Path, src: str | None, tgt: str | None) -> tuple[Path, tuple[s
     for path in data.glob("train.*-*.*.idx"):
         pair, source = path.name.split(".")[1:3]
         target = pair.removeprefix(f"{source}-")  # either may have a hyphen: pt-BR
-        if target != pair and (src or source, tgt or target) == (source, target):
+        is_pair = (data / f"train.{pair}.{target}.idx").is_file()
+        if is_pair and (src or source, tgt or target) == (source, target):
             pairs[data / f"train.{pair}"] = (source, target)
     if len(pairs) != 1:
         number = "several pairs" if pairs else "no pair"
