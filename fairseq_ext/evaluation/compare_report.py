@@ -498,8 +498,9 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
             for place, row in enumerate(compared):
                 _draw_difference(axes, place, row.scores[metric], styles[row.name].point)
             title = f"{metric} (less is better)" if metric == LESS_IS_BETTER else metric
-            axes.set(title=title, xlabel=f"difference to {result.baseline}, 95% interval")
+            axes.set_title(title)
             axes.grid(True, axis="x")
+        figure.supxlabel(f"difference to {result.baseline}, 95% interval", fontsize="medium")
         panels[0].set_yticks(range(len(compared)), [row.name for row in compared])
         panels[0].set_ylim(len(compared) - 0.5, -0.5)
         plots.write_figure(figure, path)
