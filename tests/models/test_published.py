@@ -88,7 +88,7 @@ def test_each_layout(kind: str, steps: str, old: bool, tmp_path: Path, caplog):
     folder = publish(tmp_path / "model", kind=kind, legacy=old, cfg=not old)
     before = sorted(path.name for path in folder.iterdir())
     model = fairseq_ext.load(folder)
-    assert f"by its files: {steps}. Options" in caplog.text
+    assert f"by its files: {steps}; options" in caplog.text
     assert (model.src, model.tgt) == ("en", "de")
     assert model.translate(TEXT).text
     assert (
