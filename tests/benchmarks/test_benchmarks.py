@@ -273,7 +273,7 @@ def test_preparing_a_corpus_is_timed_against_the_command_lines(tmp_path: Path) -
         assert row["peak_mib"] > 20
     # Of 400 pairs 4 have an empty side and 4 are too long.
     fates = {fate: pairs for fate, (pairs, *_) in answer["pairs and tokens"].items()}
-    assert fates == {"kept": 392, "empty side": 4, "more than 80 tokens": 4}
+    assert fates == {"kept": 392, "empty side": 4, "more than 80 words": 4}
 
 
 def test_servers_are_timed_under_load(tmp_path: Path) -> None:
