@@ -36,9 +36,9 @@ limit() {
     local left=$((budget - (SECONDS - began))) box
     case "$1" in
     laws | processes) box=110 ;;
-    updates) box=165 ;;
+    updates) box=230 ;;
     layers) box=70 ;;
-    generation) box=90 ;;
+    generation) box=110 ;;
     *) box=$left ;;
     esac
     echo $((box < left ? box : left))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.utils import apply_to_sample
 
 from fairseq_ext import register
 from fairseq_ext.engine import TORCH
@@ -48,8 +49,7 @@ def generate(
         )
 
     sample = sample_of(random_sentences([SOURCE] * batch, size=len(words)))
-    rows = {name: part.to(options.device) for name, part in sample["net_input"].items()}
-    sample["net_input"] = rows
+    sample = apply_to_sample(lambda tensor: tensor.to(options.device), sample)
     ours = with_engine(generator(), [device_model], words, TORCH)
     if not isinstance(ours, NativeGenerator):
         raise RuntimeError("the engine does not run this model")
@@ -67,7 +67,7 @@ def generate(
 
     runs = {"engine": run_of("engine", ours), "fairseq": run_of("fairseq", theirs)}
     with torch.no_grad():
-        seconds = time_in_turn(runs, 0.1 if options.tiny else 0.9, warmup=4)
+        seconds = time_in_turn(runs, 0.1 if options.tiny else 0.9, warmup=2)
     pairs = list(zip(hypotheses["engine"], hypotheses["fairseq"], strict=True))
     return {
         "ms": {name: 1e3 * value for name, value in seconds.items()},

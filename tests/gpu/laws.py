@@ -59,7 +59,7 @@ def main() -> None:
     if options.tiny:
         words = [FILES[0], "-q", "-k", "transformer or gru-dot", "-p", "no:cacheprovider"]
     else:
-        words += ["-n", "8", "--dist", "worksteal"]
+        words += ["-n", "14", "--dist", "worksteal"]
     status = pytest.main(words, plugins=[Recorder(results)])
     outcomes = [cell["outcome"] for cell in results.content["cells"].values()]
     counts = {name: outcomes.count(name) for name in sorted(set(outcomes))}

@@ -39,19 +39,6 @@ def rows(content: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: " + ", ".join(f"{key} {short(entry)}" for key, entry in parts.items())
 
 
-def speedups(cells: dict[str, Any]) -> Iterator[str]:
-    """Tokens per second of the plugin over the other side's."""
-    for name, cell in cells.items():
-        model, precision, side = name.rsplit(" ", 2)
-        if side != "plugin" or "tokens_per_second" not in cell:
-            continue
-        for peer in ("stock", "without-speed"):
-            other = cells.get(f"{model} {precision} {peer}", {})
-            if "tokens_per_second" in other:
-                ratio = cell["tokens_per_second"] / other["tokens_per_second"]
-                yield f"{model} {precision}: plugin over {peer} {ratio:.2f}"
-
-
 def draw_encoders(cells: dict[str, Any], path: Path) -> None:
     """Draw milliseconds over the length of the text, on logarithmic axes."""
     import matplotlib
@@ -101,9 +88,6 @@ def main() -> None:
         print(f"\n== {step}: {done} {content.get('counts', '')} {content['machine']['gpu']}")
         for row in rows(content):
             print(row)
-        if step == "updates":
-            for row in speedups(content["cells"]):
-                print(row)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def train(cfg: Any, answers: IO[str]) -> None:
     model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
     trainer = Trainer(cfg, task, model, criterion)
     iterator = trainer.get_train_iterator(epoch=1).next_epoch_itr(shuffle=False)
-    samples = list(itertools.islice(iterator, 64))
+    samples = list(itertools.islice(iterator, 24))
     generator = torch.Generator().manual_seed(1)
     order = torch.randperm(len(samples), generator=generator).tolist()
     train_step, losses = task.train_step, []

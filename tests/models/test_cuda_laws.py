@@ -12,6 +12,7 @@ import pytest
 import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
+from fairseq.utils import apply_to_sample
 from torch import Tensor
 
 from fairseq_ext.engine import TORCH
@@ -146,7 +147,7 @@ def search(model: BaseFairseqModel, task: object, device: str, *, on_engine: boo
         generator = engine.with_engine(generator, [model], task.target_dictionary, TORCH)
         assert isinstance(generator, engine.NativeGenerator)
     sample = sample_of(random_sentences([9, 2, 6, 1, 4], seed=7))
-    sample["net_input"] = {name: part.to(device) for name, part in sample["net_input"].items()}
+    sample = apply_to_sample(lambda tensor: tensor.to(device), sample)
     for _ in range(3 if on_engine else 1):
         hypotheses = generator.generate([model], sample)
     return hypotheses
