@@ -296,9 +296,7 @@ def test_servers_are_timed_under_load(tmp_path: Path) -> None:
     assert where.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_engine_is_timed_beside_fairseq(
-    tmp_path: Path, copy_data: Path, copy_model: Path
-) -> None:
+def test_the_engine_is_timed_beside_fairseq(tmp_path, copy_data, copy_model):
     where, lists = tmp_path / "engine.json", tmp_path / "lists"
     lists.write_text(f"fairseq-ext shortlist 1\t0\n{' '.join('0123456789')} <unk> <s>\n")
     words = ("--data", copy_data, "--model", f"small={copy_model}", "--shortlist", lists)
@@ -397,9 +395,7 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
 
 @pytest.mark.slow
 @pytest.mark.system
-def test_translation_in_parts_loses_nothing(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-) -> None:
+def test_translation_in_parts_loses_nothing(copy_data, copy_model, tmp_path):
     model = tmp_path / "model"
     run("fairseq-ext", "bundle", copy_model, "--data", copy_data, "-o", model)
     text = write_lines(tmp_path / "text", ["1 2 3", "", "9 8"])

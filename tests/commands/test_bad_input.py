@@ -301,9 +301,7 @@ def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
 
 
 @pytest.mark.system
-def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(
-    tmp_path: Path, copy_data: Path
-):
+def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(tmp_path, copy_data):
     """The manifest comes first and dictionaries come last, of which one is missing."""
     folder = copy_data.parent / "text"
     complete = contents(copy_data)
@@ -431,9 +429,7 @@ def test_train_refuses_a_checkpoint_of_another_architecture(copy_data: Path, tra
 
 
 @pytest.mark.system
-def test_train_refuses_a_missing_or_damaged_checkpoint(
-    copy_data: Path, trained: Path, tmp_path: Path
-):
+def test_train_refuses_a_missing_or_damaged_checkpoint(copy_data, trained, tmp_path):
     save = tmp_path / "save"
     options = (copy_data, *TINY, "--save-dir", save)
     done = fairseq("train", *options, "--restore-file", tmp_path / "none.pt", ok=False)
@@ -463,9 +459,7 @@ def _update(part: Callable[[dict], dict], **entries: object) -> Callable[[dict],
     ],
     ids=["moment", "step", "betas", "updates", "time", "early stopping"],
 )
-def test_train_goes_on_from_no_other_state(
-    copy_data: Path, trained: Path, tmp_path: Path, damage: Callable[[dict], None], output: str
-):
+def test_train_goes_on_from_no_other_state(copy_data, trained, tmp_path, damage, output):
     """Parts that torch loads without a question, and that training would stumble over."""
     state = torch.load(trained, weights_only=True)
     damage(state)
@@ -499,9 +493,7 @@ def malicious(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.system
 @pytest.mark.parametrize("command", ["generate", "interactive", "validate", "train"])
-def test_malicious_checkpoint_in_every_command(
-    copy_data: Path, malicious: Path, command: str, tmp_path: Path
-):
+def test_malicious_checkpoint_in_every_command(copy_data, malicious, command, tmp_path):
     """Refused, named, and its code not run."""
     options = {
         "generate": ("--path", malicious),
@@ -546,9 +538,7 @@ def test_generate_without_a_checkpoint_or_with_other_dictionaries(data: Path, tr
 
 
 @pytest.mark.system
-def test_interactive_refuses_input_that_is_missing_or_not_utf_8(
-    copy_data: Path, trained: Path, tmp_path: Path
-):
+def test_interactive_refuses_input_that_is_missing_or_not_utf_8(copy_data, trained, tmp_path):
     options = (copy_data, "--path", trained, "--cpu", "--input", tmp_path / "none.txt")
     refused(fairseq("interactive", *options, ok=False), "none.txt does not exist")
     words = ("fairseq-interactive", copy_data, "--path", trained, "--cpu", "--user-dir", USER_DIR)

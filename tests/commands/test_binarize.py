@@ -60,9 +60,7 @@ def test_together_they_are_the_whole(shards: tuple[Path, str], text: Path, tmp_p
     assert not [*folders[1].glob("valid*")]
 
 
-def test_each_epoch_opens_the_next_shard(
-    shards: tuple[Path, str], text: Path, tmp_path: Path
-) -> None:
+def test_each_epoch_opens_the_next_shard(shards, text, tmp_path):
     """Epochs of 34, 33, 33 and again 34 pairs, also where a training goes on."""
     _, argument = shards
     words = (argument, *ARCHITECTURES["gru_tiny"], *TRAINING, "--batch-size", 1)

@@ -37,9 +37,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-):
+def test_a_bundle_of_a_bundle_is_the_same_unless_told_otherwise(copy_data, copy_model, tmp_path):
     """Its card too, where its licence is."""
     flags = ("--numbers", "bf16", "--licence", "MIT", "--beam", 3, "--data", copy_data)
     run("fairseq-ext", "bundle", copy_model, *flags, "-o", tmp_path / "one")
@@ -101,9 +99,7 @@ def test_cards_that_were_edited_or_deleted(bundled: Path, tmp_path: Path):
 
 
 @pytest.mark.system
-def test_fairseqs_commands_take_it(
-    copy_data: Path, copy_model: Path, bundled: Path, archive: Path, tmp_path: Path
-):
+def test_fairseqs_commands_take_it(copy_data, copy_model, bundled, archive, tmp_path):
     """As DATA too, since the dictionaries are in it."""
     generated = []
     for number, path in enumerate((copy_model, bundled, archive)):
@@ -120,9 +116,7 @@ def test_fairseqs_commands_take_it(
 
 
 @pytest.mark.system
-def test_fairseq_validates_it_without_label_smoothing(
-    copy_data: Path, copy_model: Path, bundled: Path
-):
+def test_fairseq_validates_it_without_label_smoothing(copy_data, copy_model, bundled):
     """It does not know its training, nor what was minimized there."""
     losses = []
     for path in (copy_model, bundled):

@@ -305,9 +305,7 @@ def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
     assert "Do not use this file" not in complaint
 
 
-def test_a_file_to_start_from_must_be_there_at_the_first_start(
-    copy_data: Path, model: Path, tmp_path: Path
-):
+def test_a_file_to_start_from_must_be_there_at_the_first_start(copy_data, model, tmp_path):
     """Later the run goes on from its own last checkpoint."""
     folder = tmp_path / "run"
     for option in ("--continue-once", "--finetune-from-model"):
@@ -333,9 +331,7 @@ def test_an_option_that_does_not_go_with_finetuning(copy_data: Path, model: Path
 
 
 @pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "inverse_sqrt"])
-def test_resuming_with_another_schedule(
-    copy_data: Path, model: Path, tmp_path: Path, scheduler: str
-):
+def test_resuming_with_another_schedule(copy_data, model, tmp_path, scheduler):
     """fairseq would stumble over the state of the first one."""
     folder = tmp_path / "run"
     folder.mkdir()

@@ -117,9 +117,7 @@ def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> No
     assert second.tokenized_bleu is second.generation_speed is None
 
 
-def test_the_table_of_translations_makes_the_comparison_again(
-    outputs_of_three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, tmp_path, capsys):
     """Tokens stay tokens and text stays text, several runs included, whatever the cells hold."""
     runs = ",".join(str(outputs_of_three / name) for name in ("good", "fair"))
     odd = [f'"{line}\t;' for line in outputs.read_lines(outputs_of_three / "bad.txt")]
@@ -297,9 +295,7 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
 
 
 @pytest.mark.parametrize("name", ["_x", "a long name " * 6])
-def test_any_name_is_in_the_picture(
-    name: str, outputs_of_three: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_any_name_is_in_the_picture(name, outputs_of_three, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
     systems = [
@@ -357,9 +353,7 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=good", "--tokenized-ref", "short"], "`a` has 60 lines, but `short` has 2"),
     ],
 )
-def test_errors_are_one_line(
-    outputs_of_three: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_one_line(outputs_of_three, words, message, monkeypatch):
     write_lines(outputs_of_three / "short", ["a", "b"])
     monkeypatch.chdir(outputs_of_three)
     before = sorted(outputs_of_three.iterdir())
@@ -370,9 +364,7 @@ def test_errors_are_one_line(
 
 @pytest.mark.parametrize("seed", ["abc", "-1", "", "1.5"])
 @pytest.mark.parametrize("runs", ["good", "good,bad"])
-def test_seeds_that_are_no_numbers(
-    outputs_of_three: Path, runs: str, seed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_that_are_no_numbers(outputs_of_three, runs, seed, monkeypatch):
     monkeypatch.chdir(outputs_of_three)
     monkeypatch.setenv("SACREBLEU_SEED", seed)
     systems = [compare.parse_system(f"one={runs}")]

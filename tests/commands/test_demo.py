@@ -128,9 +128,7 @@ def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_gradio
 @needs_chromium
-def test_two_systems_translate_a_sentence_in_a_browser(
-    trained: Path, address: str, tmp_path: Path, expect: Callable
-) -> None:
+def test_two_systems_translate_a_sentence_in_a_browser(trained, address, tmp_path, expect):
     requests: list[str] = []
     with browser.opened(address, requests) as page:
         shown = [page.locator(f"#system-{place} textarea") for place in range(3)]
@@ -396,9 +394,7 @@ def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -
     assert system.checkpoint == tmp_path / "checkpoint_best.pt"
 
 
-def test_answers_have_the_text_of_translate_and_attention_between_words(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_answers_have_the_text_of_translate_and_attention_between_words(trained, tmp_path):
 
     gru, linformer = answer("1 2  nine\n", loaded(trained, "gru", "linformer"), MOST)
     assert gru.text == translated(trained, "gru", "1 2 nine", tmp_path)

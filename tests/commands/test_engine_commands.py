@@ -54,9 +54,7 @@ def test_generate(copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
     assert {bool(hypothesis.soft) for hypothesis in hypotheses} == {bool(options)}
 
 
-def test_what_the_engine_lacks_is_left_to_fairseq(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-):
+def test_what_the_engine_lacks_is_left_to_fairseq(copy_data, copy_model, tmp_path):
     options = ("--diversity-rate", 0.5)
     theirs, _ = generated(copy_data, copy_model, tmp_path / "fairseq", *options)
     ours, log = generated(copy_data, copy_model, tmp_path / "ours", *options, "--engine", "native")
@@ -85,9 +83,7 @@ def test_samples(copy_data: Path, copy_model: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("options", ["--fp16", "--retain-dropout"])
-def test_models_that_the_engine_would_change(
-    copy_data: Path, copy_model: Path, tmp_path: Path, options: str
-):
+def test_models_that_the_engine_would_change(copy_data, copy_model, tmp_path, options):
     _, log = generated(copy_data, copy_model, tmp_path / "out", options, "--engine", "native")
     assert "fairseq's generator translates instead of the engine: the " in log
 

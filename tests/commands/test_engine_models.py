@@ -55,9 +55,7 @@ def without_torch(*words: object, stdin: str = LINES) -> str:
         ("--gnmt-lenpen", 0.6, "--max-len-b", 6, "--buffer-size", 1),
     ],
 )
-def test_it_translates_as_its_checkpoint(
-    copy_data: Path, copy_model: Path, packed: Path, tmp_path: Path, options: tuple
-):
+def test_it_translates_as_its_checkpoint(copy_data, copy_model, packed, tmp_path, options):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     text = without_torch("translate", "--path", packed, *options, "--json", ours)
     done = run(
@@ -125,9 +123,7 @@ def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: P
     assert ensemble.stdout == alone.stdout
 
 
-def test_a_checkpoint_finds_the_data_of_its_training(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-):
+def test_a_checkpoint_finds_the_data_of_its_training(copy_data, copy_model, tmp_path):
     with_data, without_data = (
         run("fairseq-ext", "translate", *data, "--path", copy_model, stdin=LINES).stdout
         for data in ((copy_data,), ())
@@ -177,9 +173,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("order", ["ordered", "unordered"])
-def test_translations_have_the_constraints(
-    folder: Path, order: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_translations_have_the_constraints(folder, order, tmp_path, caplog):
     """As fairseq-interactive translates, also from a bundle without torch."""
     text = "\n".join(CONSTRAINED) + "\n"
     flags = ("--constraints", order, *HOW)

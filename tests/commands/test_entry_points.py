@@ -89,9 +89,7 @@ def test_hydra_trains_and_resumes_as_fairseq_train(trained: Path, copy_data: Pat
 
 
 @pytest.mark.long
-def test_torchrun_starts_hydra_as_it_starts_fairseq_train(
-    conf: Path, copy_data: Path, tmp_path: Path
-):
+def test_torchrun_starts_hydra_as_it_starts_fairseq_train(conf, copy_data, tmp_path):
     """Two processes on the CPU, as docs/hydra.md has it."""
     torchrun = ("torchrun", "--standalone", "--nproc-per-node", 2, "-m")
     options = (f"task.data={copy_data}", "dataset.max_tokens=400", "optimization.max_update=4")
@@ -173,9 +171,7 @@ def test_python_m(copy_data: Path, tmp_path: Path):
     ("number", "command"),
     [(signal.SIGINT, "torchrun"), (signal.SIGTERM, "hydra")],
 )
-def test_interruption(
-    copy_data: Path, conf: Path, tmp_path: Path, number: signal.Signals, command: str
-):
+def test_interruption(copy_data, conf, tmp_path, number, command):
     """One line of ours; ``torchrun`` adds a traceback of its own process, whatever it runs."""
     train = (BIN / "fairseq-train", copy_data, *OPTIONS, "--save-dir", "run")
     faulty = ("--criterion", "faulty", "--user-dir", FAULTY)

@@ -208,9 +208,7 @@ def test_train_warns_with_both_numbers(data: Path, training: tuple[Path, str]) -
 
 @pytest.mark.system
 @pytest.mark.parametrize("command", ["generate", "validate", "train"])
-def test_commands_name_the_sentence_and_the_smaller_limit(
-    data: Path, training: tuple[Path, str], command: str, tmp_path: Path
-) -> None:
+def test_commands_name_the_sentence_and_the_smaller_limit(data, training, command, tmp_path):
     if command == "train":
         options = (*TRAINING, "--save-dir", tmp_path / "save")
     else:
@@ -244,9 +242,7 @@ def test_interactive_names_the_line(data: Path, training: tuple[Path, str]) -> N
 
 
 @pytest.mark.system
-def test_no_alignment_of_a_linformer(
-    data: Path, training: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_no_alignment_of_a_linformer(data, training, tmp_path):
     options = ("--path", training[0], "--cpu", SKIP, "--print-alignment", "hard")
     done = fairseq("generate", data, *options, "--results-path", tmp_path / "results", ok=False)
     refused(done, "`--print-alignment`", "mixtures of source tokens")

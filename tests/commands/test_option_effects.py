@@ -274,9 +274,7 @@ def plain_runs() -> dict[object, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("command", "name"), [(command, name) for command in PARSERS for name in effective(command)]
 )
-def test_an_option_changes_something(
-    command: str, name: str, folder: Path, tmp_path: Path, plain_runs: dict[object, dict[str, Any]]
-) -> None:
+def test_an_option_changes_something(command, name, folder, tmp_path, plain_runs):
     beside = BESIDE.get(f"{command} {name}", BESIDE.get(name, ()))
     if (command, beside) not in plain_runs:
         plain_runs[command, beside] = observe(folder, tmp_path / "plain", command, *beside)

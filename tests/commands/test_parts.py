@@ -55,9 +55,7 @@ def names(folder: Path) -> list[str]:
         ("--mbr", 3),
     ],
 )
-def test_the_parts_are_the_plain_commands_lines(
-    model: Path, tmp_path: Path, options: tuple[object, ...]
-) -> None:
+def test_the_parts_are_the_plain_commands_lines(model, tmp_path, options):
     inputs = (text(tmp_path / "a", 50), text(tmp_path / "b", 21, 2), text(tmp_path / "c", 3, 3))
     words = ("translate", "--path", model, "--input", *inputs, *LENGTH, *options)
     command(*words, "-o", tmp_path / "plain", "--json", tmp_path / "plain.json")
@@ -73,9 +71,7 @@ def test_the_parts_are_the_plain_commands_lines(
 
 
 @pytest.mark.parametrize("engine", ["fairseq", "native"])
-def test_samples_and_votes_of_checkpoints(
-    copy_data: Path, copy_model: Path, tmp_path: Path, engine: str
-) -> None:
+def test_samples_and_votes_of_checkpoints(copy_data, copy_model, tmp_path, engine):
     source = text(tmp_path / "source", 40)
     options = {"sampling": ("--sampling", "--seed", 3), "beam": ("--beam", 2)}
     paths = {"sampling": (copy_model,), "beam": (copy_model, copy_model)}
@@ -94,9 +90,7 @@ def test_samples_and_votes_of_checkpoints(
     texts=st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=3),
     size=st.integers(1, 5),
 )
-def test_parts_have_every_line_once(
-    texts: list[list[bytes]], size: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_parts_have_every_line_once(texts, size, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cut")
     paths = [folder / str(number) for number in range(len(texts))]
     for path, lines in zip(paths, texts, strict=True):
@@ -296,9 +290,7 @@ def test_a_part_that_was_changed_is_refused(model: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("changes", ["source", "model.safetensors", "bundle.json"])
-def test_a_file_that_changes_at_work_ends_the_work(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str
-) -> None:
+def test_a_file_that_changes_at_work_ends_the_work(model, tmp_path, monkeypatch, changes):
     source = text(tmp_path / "source", 20)
     shutil.copytree(model, tmp_path / "m")
     changing = source if changes == "source" else tmp_path / "m" / changes
@@ -359,13 +351,7 @@ def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path
         (("--parts", "p", "--input", "in", "--ray", "x", "--shard", "0/2"), "does not go with"),
     ],
 )
-def test_options_that_cannot_be(
-    model: Path,
-    tmp_path: Path,
-    options: tuple[object, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_options_that_cannot_be(model, tmp_path, options, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text(tmp_path / "in", 4)
     (tmp_path / "bad").write_bytes(b"1\n\xff\n")

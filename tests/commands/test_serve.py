@@ -181,9 +181,7 @@ def test_what_takes_longer_than_the_grace_is_refused(model: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_right_after_the_address_ends_with_0(
-    how: signal.Signals, model: Path, tmp_path: Path
-):
+def test_a_signal_right_after_the_address_ends_with_0(how, model, tmp_path):
     with serving(tmp_path, model) as server:
         assert not server.end(how)
 
@@ -261,9 +259,7 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
         (("other",), "other"),
     ],
 )
-def test_what_cannot_be_served(
-    model: Path, tmp_path: Path, words: tuple, message: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_cannot_be_served(model, tmp_path, words, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").write_text("")
     shutil.copytree(model, tmp_path / "twin")

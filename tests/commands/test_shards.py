@@ -30,9 +30,7 @@ def complete(command: tuple[object, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [2, 9])
-def test_the_shards_are_the_whole_set(
-    command: tuple[object, ...], complete: list[str], tmp_path: Path, count: int
-) -> None:
+def test_the_shards_are_the_whole_set(command, complete, tmp_path, count):
     """With the same scores to the last digit; two of nine shards have no batch."""
     shards = []
     for shard in range(count):
@@ -56,9 +54,7 @@ def test_the_shards_are_the_whole_set(
     assert len(texts[0].splitlines()) == 50
 
 
-def test_shards_share_a_results_folder(
-    command: tuple[object, ...], complete: list[str], copy_data: Path, tmp_path: Path
-) -> None:
+def test_shards_share_a_results_folder(command, complete, copy_data, tmp_path):
     out = tmp_path / "out"
     for shard in range(2):
         fairseq(*command, "--num-shards", 2, "--shard-id", shard, "--results-path", out)

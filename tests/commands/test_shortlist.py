@@ -38,9 +38,7 @@ def test_a_copying_corpus_lists_copies(lists: Path) -> None:
     assert set(rows) == {f"{digit}\t{digit}" for digit in DIGITS}
 
 
-def test_every_command_translates_with_it_alike(
-    copy_data: Path, copy_model: Path, lists: Path, tmp_path: Path
-) -> None:
+def test_every_command_translates_with_it_alike(copy_data, copy_model, lists, tmp_path):
     lines = ["1 2 3", "4 5", "9 9 9 9", "0 8"]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     options = ("--shortlist", lists)
@@ -79,9 +77,7 @@ def test_every_command_translates_with_it_alike(
         (("--beam", 3), "the shortlist has 6 frequent tokens, but this search needs 8"),
     ],
 )
-def test_generate_refuses_it_where_it_has_no_effect(
-    copy_data: Path, copy_model: Path, lists: Path, options: tuple, message: str
-) -> None:
+def test_generate_refuses_it_where_it_has_no_effect(copy_data, copy_model, lists, options, message):
     done = fairseq(
         *("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *options),
         ok=False,
@@ -107,9 +103,7 @@ def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) ->
     assert "`--frequent` must be at least 1, but is 0 instead." in line
 
 
-def test_files_with_numbers_of_other_tokens_are_refused(
-    copy_data: Path, copy_model: Path, lists: Path, tmp_path: Path
-) -> None:
+def test_files_with_numbers_of_other_tokens_are_refused(copy_data, copy_model, lists, tmp_path):
     """The machine checks nothing: lists in a file are proven to be in range."""
     path = tmp_path / "bundle"
     command("bundle", copy_model, "--data", copy_data, "--shortlist", lists, "-o", path)

@@ -122,9 +122,7 @@ def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
 
 
 @pytest.mark.system
-def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
-    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path, capsys):
     search = ("--path", words / "model.pt", "--beam", "4", "--nbest", "3", "--lenpen", "0.6")
     length = ("--max-len-a", "1.5", "--max-len-b", "5", "--print-alignment", "soft")
     done = fairseq("generate", words / "bin", *search, *length)
@@ -163,9 +161,7 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(
 
 
 @pytest.mark.system
-def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
-    words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_path, capsys):
     """The samples are fairseq-interactive's of the same seed, in the same batches."""
     source = write_lines(tmp_path / "source", read_lines(words / "bpe" / "test.src")[:12])
     length = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "60", "--seed", "3")
@@ -186,9 +182,7 @@ def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(
 
 
 @pytest.mark.system
-def test_the_task_of_the_training_is_taken_from_the_checkpoint(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path, capsys):
     lines = read_lines(digits / "text" / "test.src")[:15]
     source = write_lines(tmp_path / "source", lines)
     length = ("--max-len-b", "12")
@@ -207,9 +201,7 @@ def test_the_task_of_the_training_is_taken_from_the_checkpoint(
 
 
 @pytest.mark.parametrize(("escape", "aggressive"), [(False, False), (True, True)])
-def test_words_are_split_and_joined_as_by_fairseqs_encoders(
-    words: Path, escape: bool, aggressive: bool
-) -> None:
+def test_words_are_split_and_joined_as_by_fairseqs_encoders(words, escape, aggressive):
     moses = MosesTokenizer(
         MosesTokenizerConfig(
             source_lang="en",
@@ -256,9 +248,7 @@ def test_lower_case_and_kept_tokens(words: Path) -> None:
 # ---- lines ---------------------------------------------------------------------------------------
 
 
-def test_a_long_line_is_named_after_all_before_it_were_written(
-    digits: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_line_is_named_after_all_before_it_were_written(digits, capsys):
     lines = ["1 2", "", "3", " ".join("4" * 11), "5"]  # <s> and </s> make it 13
     text = "\n".join(lines).encode()
     command = (digits / "bin", "--path", digits / "model.pt", "--buffer-size", "2")
@@ -276,9 +266,7 @@ def test_a_long_line_is_named_after_all_before_it_were_written(
     assert [bool(line) for line in skipped] == [True, False, True, False, True]
 
 
-def test_an_empty_line_has_one_row_among_the_nbest(
-    digits: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_line_has_one_row_among_the_nbest(digits, capsys):
     command = (digits / "bin", "--path", digits / "model.pt", "--nbest", "2", "--max-len-b", "9")
     rows = translate(*command, capsys=capsys, stdin=b"1 2\r\n\n3")
     columns = [row.split("\t") for row in rows]
@@ -340,14 +328,7 @@ def test_a_line_without_a_visible_character_stays_empty() -> None:
         (["--src", "src"], b"1", "`--src` and `--tgt` go together; give both, or neither."),
     ],
 )
-def test_errors_are_one_line(
-    digits: Path,
-    options: list[str],
-    stdin: bytes,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_errors_are_one_line(digits, options, stdin, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     write_lines(tmp_path / "bad", ["#version: 0.2", "one two three"])

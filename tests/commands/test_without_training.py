@@ -124,9 +124,7 @@ def test_the_demo(hidden: dict[str, str], tmp_path: Path):
     ],
     ids=lambda words: "-".join(words[:1] + words[3:4]),
 )
-def test_what_needs_torch_says_what_to_install(
-    hidden: dict[str, str], tmp_path: Path, words: tuple[str, ...]
-):
+def test_what_needs_torch_says_what_to_install(hidden, tmp_path, words):
     for name in ("a.pt", "b.pt"):
         (tmp_path / name).write_bytes(b"PK\3\4")
     (tmp_path / "text").write_text("No.\n")

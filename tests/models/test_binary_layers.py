@@ -210,9 +210,7 @@ class TestBinaryLinear:
         [{}, {"mask": "paper"}, {"bound": 0.2}, {"kind": "xnor"}, {"kind": TERNARY}],
         ids=str,
     )
-    def test_gradients_are_those_of_the_binarized_operands(
-        self, options: dict, granularity: str, inputs: bool
-    ) -> None:
+    def test_gradients_are_those_of_the_binarized_operands(self, options, granularity, inputs):
         """All kinds, with dropped inputs, against torch's own product of both operands."""
         form = Binarizer(**options)
         how = {"granularity": granularity, "weight_binarizer": form, "input_binarizer": form}
@@ -268,9 +266,7 @@ class TestBinaryLinear:
 
     @pytest.mark.parametrize("inputs", [False, True])
     @pytest.mark.parametrize("kind", ["bmt", TERNARY])
-    def test_a_fast_layer_keeps_its_function_until_others_are_loaded(
-        self, kind: str, inputs: bool
-    ) -> None:
+    def test_a_fast_layer_keeps_its_function_until_others_are_loaded(self, kind, inputs):
         layer, other = (
             BinaryLinear(16, 8, inputs=inputs, weight_binarizer=Binarizer(kind)) for _ in range(2)
         )

@@ -56,9 +56,7 @@ def test_stages_are_entered_on_time_and_saved(trained: tuple[Path, str]) -> None
 
 
 @pytest.mark.parametrize("update", [8, 16])
-def test_a_checkpoint_on_a_boundary_validates_as_it_was_trained(
-    trained: tuple[Path, str], copy_data: Path, update: int
-) -> None:
+def test_a_checkpoint_on_a_boundary_validates_as_it_was_trained(trained, copy_data, update):
     folder, log = trained
     in_training = {int(u): loss for loss, u in LOSS.findall(log)}
     path = checkpoint(folder, update)
@@ -68,9 +66,7 @@ def test_a_checkpoint_on_a_boundary_validates_as_it_was_trained(
 
 
 @pytest.mark.parametrize("update", [8, 12])
-def test_resumes_exactly(
-    trained: tuple[Path, str], copy_data: Path, tmp_path: Path, update: int
-) -> None:
+def test_resumes_exactly(trained, copy_data, tmp_path, update):
     folder, _ = trained
     (tmp_path / "killed").mkdir()
     shutil.copy(checkpoint(folder, update), tmp_path / "killed" / "checkpoint_last.pt")
@@ -91,9 +87,7 @@ def test_moments_of_the_optimizer_are_carried_over(trained: tuple[Path, str]) ->
     assert similarity > 0.3
 
 
-def test_fine_tuning_stays_binary(
-    trained: tuple[Path, str], copy_data: Path, tmp_path: Path
-) -> None:
+def test_fine_tuning_stays_binary(trained, copy_data, tmp_path):
     folder, _ = trained
     options = (*TRAINING, *TINY, "--max-update", 2, "--save-dir", tmp_path / "tuned")
     source = checkpoint(folder, 24)
@@ -141,9 +135,7 @@ def test_distillation(trained: tuple[Path, str], copy_data: Path, tmp_path: Path
     assert "BLEU4" in output
 
 
-def test_distillation_needs_a_teacher_of_the_same_words(
-    trained: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_distillation_needs_a_teacher_of_the_same_words(trained, tmp_path):
     words = dictionary(40)
     task = TranslationTask(configuration(["--arch", "bmt_tiny"]).task, words, words)
     path = checkpoint(trained[0], 24)

@@ -328,9 +328,7 @@ def test_killed_at_any_file_operation(run: Path, tmp_path: Path, name: str):
 
 
 @pytest.fixture(params=ARCHIVES)
-def archive(
-    request: pytest.FixtureRequest, bundled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+def archive(request, bundled, tmp_path, monkeypatch):
     if request.param.endswith("zst"):
         pytest.importorskip("zstandard")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -414,9 +412,7 @@ def test_an_archive_replaced_while_it_is_read_fills_no_cache(
     assert (bundle.home(archive) / "README.md").read_text() != "another model's"
 
 
-def test_a_bundle_replaced_while_it_is_read_is_refused(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_bundle_replaced_while_it_is_read_is_refused(copy, tmp_path, monkeypatch):
     check = bundle.Bundle.check
 
     def check_and_replace(manifest: bundle.Bundle) -> None:
@@ -478,9 +474,7 @@ def test_an_archive_with_a_changed_file(archive: Path, tmp_path: Path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_an_archive_that_is_far_larger_than_it_looks(
-    archive: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_archive_that_is_far_larger_than_it_looks(archive, monkeypatch):
     monkeypatch.setattr(archives, "MOST_TIMES", 0)
     monkeypatch.setattr(archives, "SPARE", 1000)
     with pytest.raises(CheckpointError, match="unpacks to more than"):

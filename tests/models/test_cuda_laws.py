@@ -6,7 +6,6 @@
 import copy
 import logging
 import os
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -82,9 +81,7 @@ def gradients(model: BaseFairseqModel, device: str) -> list[Tensor]:
 
 @in_all_types
 @torch.no_grad()
-def test_forward_equals_the_cpus(
-    name: str, dtype: torch.dtype, record_property: Callable[[str, object], None]
-) -> None:
+def test_forward_equals_the_cpus(name, dtype, record_property):
     model, _ = sharpened(name)
     exact = logits(model, "cpu")
     computed = logits(copy.deepcopy(model).to(DEVICE, dtype), DEVICE)
@@ -97,9 +94,7 @@ def test_forward_equals_the_cpus(
 
 
 @in_all_types
-def test_backward_equals_the_cpus(
-    name: str, dtype: torch.dtype, record_property: Callable[[str, object], None]
-) -> None:
+def test_backward_equals_the_cpus(name, dtype, record_property):
     model, _ = sharpened(name)
     device_model = copy.deepcopy(model).to(DEVICE, dtype).train()
     computed, exact = gradients(device_model, DEVICE), gradients(model.train(), "cpu")
@@ -170,9 +165,7 @@ def test_beam_search_equals_the_cpus(name: str) -> None:
 
 
 @torch.no_grad()
-def test_engine_in_graphs_equals_the_cpus_search(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_engine_in_graphs_equals_the_cpus_search(name, caplog):
     caplog.set_level(logging.WARNING)
     model, task = sharpened(name)
     exact = search(model, task, "cpu")

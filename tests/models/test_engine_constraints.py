@@ -193,9 +193,7 @@ def test_constraints_after_a_forced_token(beam: int):
         ([[5, 0]], Sampling(), ConfigError, "does not go with `--sampling`"),
     ],
 )
-def test_what_is_refused(
-    constraints: list, sampling: Sampling | None, error: type[Exception], message: str
-):
+def test_what_is_refused(constraints, sampling, error, message):
     model, task = sharpened("transformer")
     worker = worker_of(model, task)
     rules = Rules(beam=2, max_len_b=3, sampling=sampling)

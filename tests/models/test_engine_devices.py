@@ -232,9 +232,7 @@ def test_what_is_left_to_fairseqs_generator(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
-def test_a_model_on_a_gpu_is_fairseqs_unless_asked_for(
-    numbers: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_a_model_on_a_gpu_is_fairseqs_unless_asked_for(numbers, monkeypatch, caplog):
     """Here the CPU passes for a GPU."""
     monkeypatch.setattr(engine, "on_a_device", lambda model: True)
     caplog.set_level("INFO")

@@ -72,9 +72,7 @@ def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
 @pytest.mark.parametrize("path", available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("how", OPTIONS)
-def test_neither_batches_nor_threads_change_a_bit(
-    how: str, numbers: str, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_batches_nor_threads_change_a_bit(how, numbers, path, monkeypatch):
     program = program_of(*sharpened("transformer"))
     machine = Machine(program, numbers, path, shortlist=some_lists())
     together = bits(machine.worker().translate(SENTENCES, OPTIONS[how]))

@@ -66,9 +66,7 @@ def gradients(loss: Tensor, tensors: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize(("length", "source"), [(1, 1), (2, 3), (9, 7)])
 @pytest.mark.parametrize(("kind", "order", "feeding"), VARIANTS)
-def test_decoder_equals_the_reference(
-    kind: str, order: str, feeding: bool, length: int, source: int
-) -> None:
+def test_decoder_equals_the_reference(kind, order, feeding, length, source):
     model = build(kind, order, feeding)
     words, state, annotations, mask = inputs(model, length, source)
     variables = [words, state, annotations, *model.parameters()]
@@ -163,9 +161,7 @@ def test_masked_softmax_is_exactly_zero_on_pads() -> None:
 
 
 @pytest.mark.parametrize("method", ["_held", "_packed"])
-def test_encoder_equals_a_loop_over_each_sentence(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encoder_equals_a_loop_over_each_sentence(method, monkeypatch):
     """Both ways to run it: a loop that holds the state on pads (CPU), packed cuDNN (GPU)."""
     torch.manual_seed(0)
     encoder = BidirectionalGRU(5, 6).double()

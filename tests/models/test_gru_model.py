@@ -58,9 +58,7 @@ def test_parameters_by_option(flags: list[str], count_of_tiny: int | None) -> No
 @pytest.mark.parametrize(
     ("order", "attends_before_it_reads"), [("bahdanau", True), ("luong", False)]
 )
-def test_order_decides_what_the_attention_has_read(
-    order: str, attends_before_it_reads: bool
-) -> None:
+def test_order_decides_what_the_attention_has_read(order, attends_before_it_reads):
     """In Bahdanau's order word t-1 cannot move the attention of step t; in Luong's it does."""
     model, _ = build(["--arch", "gru_tiny", "--decoder-order", order])
     source = padded(random_sentences([6, 4]), left=True)

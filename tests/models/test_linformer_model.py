@@ -224,9 +224,7 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_training_goes_on_with_a_larger_max_len(
-    copy_data: Path, trained: Path, tmp_path: Path
-) -> None:
+def test_training_goes_on_with_a_larger_max_len(copy_data, trained, tmp_path):
     flags = ("--finetune-from-model", trained, "--linformer-max-len", 40, "--max-update", 3)
     fairseq(
         *("train", copy_data, "--save-dir", tmp_path, *LINFORMER, *flags, "--cpu"),

@@ -169,9 +169,7 @@ def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_translations_score_is_its_log_probability_over_length(
-    loaded: dict[str, Model], kind: str
-):
+def test_a_translations_score_is_its_log_probability_over_length(loaded, kind):
     (translations,) = loaded[kind].translate(["w1 w2"], max_len_b=8)
     (best,) = translations.candidates
     (score,) = loaded[kind].score(["w1 w2"], [translations.text])

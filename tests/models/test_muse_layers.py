@@ -67,9 +67,7 @@ def dynamic(sizes: tuple[int, ...], causal: bool) -> DynamicConvolution:
 @pytest.mark.parametrize("longest_band", [0, 64])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", KERNELS, ids=str)
-def test_convolution_equals_the_reference(
-    sizes: tuple[int, ...], causal: bool, longest_band: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_convolution_equals_the_reference(sizes, causal, longest_band, monkeypatch):
     """Both paths; lengths below and above the kernels' sizes."""
     monkeypatch.setattr(convolution, "longest_band", lambda kernel_size: longest_band)
     monkeypatch.setattr(attention, "longest_band", lambda kernel_size: longest_band)
@@ -206,9 +204,7 @@ def run(block: ParallelBlock, x: Tensor, source: Tensor | None) -> Tensor:
 @pytest.mark.parametrize("length", [1, 2, 7])
 @pytest.mark.parametrize("decoder", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_block_equals_the_reference(
-    variant: str, decoder: bool, length: int, longest_band: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_equals_the_reference(variant, decoder, length, longest_band, monkeypatch):
     monkeypatch.setattr(convolution, "longest_band", lambda kernel_size: longest_band)
     monkeypatch.setattr(attention, "longest_band", lambda kernel_size: longest_band)
     block = build(variant, decoder)

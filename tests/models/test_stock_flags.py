@@ -325,9 +325,7 @@ NEEDED = ("--optimizer", "adam", "--max-tokens", 500)
         ),
     ],
 )
-def test_what_fairseq_cannot_do_is_refused_by_name(
-    trained: Trained, tmp_path: Path, command: str, flags: list[object], message: str
-) -> None:
+def test_what_fairseq_cannot_do_is_refused_by_name(trained, tmp_path, command, flags, message):
     if command == "train":
         done = train(trained.data, tmp_path / "model", *flags, ok=False)
     else:

@@ -4,7 +4,6 @@ import copy
 import logging
 import math
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -74,9 +73,7 @@ CRITERIONS: tuple[tuple[type, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_architecture_has_the_loss_and_gradients_of_fairseq(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_architecture_has_the_loss_and_gradients_of_fairseq(name, monkeypatch):
     model = models.build(EVERY[name])[0].double().train()
     judges = [criterion(kind, **options) for kind, options in CRITERIONS]
     assert [speed.obstacle(judge, model) for judge in judges] == [None] * len(judges)
@@ -112,9 +109,7 @@ SIZES = st.integers(1, 40)
     st.floats(0, 0.9),
     st.booleans(),
 )
-def test_chunks_of_any_size(
-    words: int, size: int, chunk: int, block: int, epsilon: float, bias: bool
-) -> None:
+def test_chunks_of_any_size(words, size, chunk, block, epsilon, bias):
     """Against fairseq's function, in float64: values and all gradients."""
     draw = torch.Generator().manual_seed(words * size)
     features = torch.randn(words, 3, generator=draw, dtype=torch.float64).requires_grad_()
@@ -136,9 +131,7 @@ def test_chunks_of_any_size(
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("block", [1, 40, 60])
-def test_distillation_in_chunks(
-    temperature: float, weight: float, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distillation_in_chunks(temperature, weight, block, monkeypatch):
     monkeypatch.setattr(loss, "BLOCK", block)
     draw = torch.Generator().manual_seed(1)
     student, teacher = (
@@ -165,9 +158,7 @@ def test_distillation_in_chunks(
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_validation_computes_no_gradient(
-    mode: type[torch.no_grad], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_computes_no_gradient(mode, monkeypatch):
     """Although the weight of the output layer is a parameter, which asks for one everywhere."""
     draw = torch.Generator().manual_seed(1)
     output = OutputLayer(
@@ -375,9 +366,7 @@ NO_DROPOUT = {
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", NO_DROPOUT)
-def test_a_training_has_the_losses_that_it_has_without(
-    name: str, copy_data: Path, tmp_path: Path
-) -> None:
+def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path):
     plain = plugin_without(tmp_path, *(patch.name for patch in speed.PATCHES))
     flags = [*ARCHITECTURES[name], *TRAINING, *NO_DROPOUT[name], "--clip-norm", 0.5]
     flags += ["--lr", 0.002, "--max-update", 40, "--no-save", "--log-format", "json"]

@@ -122,9 +122,7 @@ def read(folder: Path, split: str, sides: tuple[str, str]) -> list[tuple[str, st
     return list(zip(*texts, strict=True))
 
 
-def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(
-    tmp_path: Path, server: Server, talks
-) -> None:
+def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(tmp_path, server, talks):
     server.files["de-en.tgz"] = iwslt14(*talks)
     server.troubles = ["truncate", "truncate"]
     out = tmp_path / "out"

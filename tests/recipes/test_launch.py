@@ -178,9 +178,7 @@ def job(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
 
 
 @pytest.mark.system
-def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(
-    job: tuple[list[str], dict[str, str]], tmp_path: Path
-) -> None:
+def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(job, tmp_path):
     words, environment = job
     run = tmp_path / "run"
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
@@ -199,9 +197,7 @@ def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(
 
 
 @pytest.mark.system
-def test_the_recipes_status_is_the_jobs(
-    job: tuple[list[str], dict[str, str]], tmp_path: Path
-) -> None:
+def test_the_recipes_status_is_the_jobs(job, tmp_path):
     words, environment = job
     (tmp_path / "status").write_text("7")
     (tmp_path / "run" / "made").mkdir(parents=True)

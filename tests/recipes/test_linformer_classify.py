@@ -40,9 +40,7 @@ def corpus(folder: Path, **other: list[str]) -> Path:
         ({"train_text": ["a", "b\rb", "c"]}, r"train\.text, line 2: carriage return"),
     ],
 )
-def test_a_corpus_that_cannot_work_is_refused(
-    tmp_path: Path, wrong: dict[str, list[str]], message: str
-) -> None:
+def test_a_corpus_that_cannot_work_is_refused(tmp_path, wrong, message):
     with pytest.raises(DataError, match=message):
         classify_data.read_corpus(corpus(tmp_path, **wrong))
 
@@ -86,9 +84,7 @@ def test_marks_are_the_classes_of_a_translation_corpus(tmp_path: Path) -> None:
         (None, r"test\.es` must be a file with sentences of `es`, but is none"),
     ],
 )
-def test_marks_that_cannot_work_are_refused(
-    tmp_path: Path, test: list[str] | None, message: str
-) -> None:
+def test_marks_that_cannot_work_are_refused(tmp_path, test, message):
     for split, lines in {"train": ["Ve.", "¿Sí?"], "valid": ["Va."], "test": test}.items():
         if lines is not None:
             write_lines(tmp_path / f"{split}.es", lines)

@@ -281,9 +281,7 @@ def test_text_in_other_languages_is_refused_before_anything_is_done(
     assert len(output.splitlines()) == 1
 
 
-def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(
-    tmp_path: Path,
-) -> None:
+def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(tmp_path):
     output = bash(QUICKSTART, "--out", tmp_path, DRY_RUN="1").stderr
     pasted = "\n".join(line[2:] for line in output.splitlines() if line.startswith("+ awk "))
     (tmp_path / "text").mkdir()
@@ -327,9 +325,7 @@ def corpus(folder: Path, **wrong: list[str]) -> Path:
         ({"test_de": ["a", "", "c"]}, r"test\.de, line 2: empty"),
     ],
 )
-def test_bad_text_is_refused_before_anything_is_written(
-    tmp_path: Path, wrong: dict[str, list[str]], message: str
-) -> None:
+def test_bad_text_is_refused_before_anything_is_written(tmp_path, wrong, message):
     folder = corpus(tmp_path / "data", **wrong)
     with pytest.raises(ValueError, match=message):
         own_text.check_corpus(folder, "en", "de")
@@ -443,9 +439,7 @@ def test_the_papers_protocol_runs_from_text_to_both_scores(tmp_path: Path) -> No
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(
-    tmp_path: Path,
-) -> None:
+def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_path):
     lines = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
     data = corpus(tmp_path / "data", train_en=lines, train_de=lines)
     command = (RECIPES / "compare.sh", data, "en", "de", "--updates", "3", "--bpe", "0")

@@ -94,9 +94,7 @@ def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lines", "sample_lines"), [(10, 4), (7, 7), (3, 5), (100, 7)])
-def test_sample_is_spread_over_the_training_text(
-    lines: int, sample_lines: int, tmp_path: Path
-) -> None:
+def test_sample_is_spread_over_the_training_text(lines, sample_lines, tmp_path):
     script = next(words[3] for words in word_lists(tmp_path / "corpus") if words[0] == "awk")
     text = write_lines(tmp_path / "text", [str(i) for i in range(lines)])
     drawn = run("awk", "-v", f"wanted={sample_lines}", script, text, text).stdout.split()

@@ -63,9 +63,7 @@ def test_the_rate_ends_at_zero_with_the_last_update(name: str, options, tmp_path
         (("--warmup", "15000"), "`--warmup` must be less than the 12 updates"),
     ],
 )
-def test_mistakes_are_named_before_anything_is_made(
-    options: tuple[str, ...], message: str, tmp_path: Path
-):
+def test_mistakes_are_named_before_anything_is_made(options, message, tmp_path):
     output = bash(RECIPE, "--out", tmp_path / "run", *options, ok=False, SMOKE="1").stderr
     assert message in output
     assert list(tmp_path.iterdir()) == []

@@ -133,9 +133,7 @@ def message(copy_data: Path, other_data: Path) -> str:
 
 
 @pytest.mark.system
-def test_commands_that_translate_refuse_another_order(
-    other_data: Path, copy_model: Path, message: str, tmp_path: Path
-) -> None:
+def test_commands_that_translate_refuse_another_order(other_data, copy_model, message, tmp_path):
     for name in ("generate", "interactive", "validate"):
         options = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
         command = (name, other_data, "--path", copy_model, "--cpu", *options)
@@ -154,9 +152,7 @@ def test_the_demo_refuses_another_order(other_data: Path, copy_model: Path, mess
 
 
 @pytest.mark.system
-def test_trainings_refuse_another_order(
-    other_data: Path, copy_data: Path, copy_model: Path, message: str, tmp_path: Path
-) -> None:
+def test_trainings_refuse_another_order(other_data, copy_data, copy_model, message, tmp_path):
     """Resuming, fine-tuning and a teacher are refused; with their own data they go on."""
     save = tmp_path / "save"
     distill = ("--criterion", "distillation", "--teacher", copy_model)
@@ -176,9 +172,7 @@ def test_trainings_refuse_another_order(
 
 
 @pytest.mark.system
-def test_a_dictionary_of_another_size_is_named_before_the_weights(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-) -> None:
+def test_a_dictionary_of_another_size_is_named_before_the_weights(copy_data, copy_model, tmp_path):
     """Resuming builds the model first, so torch would report sizes of tensors."""
     text = copy_data.parent / "text"
     lines = (copy_data / "dict.src.txt").read_text().splitlines()
@@ -200,9 +194,7 @@ def test_a_dictionary_of_another_size_is_named_before_the_weights(
 
 
 @pytest.mark.system
-def test_a_checkpoint_without_a_record_loads_with_one_warning(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_a_record_loads_with_one_warning(copy_data, copy_model, tmp_path):
     state = load(copy_model)
     del state["extra_state"][KEY]
     (tmp_path / "save").mkdir()
@@ -238,9 +230,7 @@ def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_
 
 
 @pytest.mark.system
-def test_bundling_and_exporting_keep_the_record(
-    copy_data: Path, other_data: Path, tmp_path: Path
-) -> None:
+def test_bundling_and_exporting_keep_the_record(copy_data, other_data, tmp_path):
     small = ("--encoder-layers", 1, "--decoder-layers", 1, "--encoder-embed-dim", 32)
     fairseq(
         *("train", copy_data, "--arch", "bmt", *small, "--decoder-embed-dim", 32),

@@ -75,18 +75,14 @@ def test_bytes_of_unknown_origin_are_not_continued(tmp_path: Path, server: Serve
     assert server.requests == [("/a.bin", None)]
 
 
-def test_an_answer_with_other_bytes_than_asked_for_is_refused(
-    tmp_path: Path, server: Server
-) -> None:
+def test_an_answer_with_other_bytes_than_asked_for_is_refused(tmp_path, server):
     server.troubles = ["truncate", "wrong range"]
     fetch(f"{server.address}/a.bin", tmp_path)
     check_whole(tmp_path)
     assert [byte_range for _, byte_range in server.requests] == [None, "bytes=100000-", None]
 
 
-def test_a_stalling_server_is_left(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stalling_server_is_left(tmp_path, server, monkeypatch):
     monkeypatch.setattr(downloads, "TIMEOUT", 0.3)
     server.troubles = ["stall"]
     fetch(f"{server.address}/a.bin", tmp_path)
@@ -94,9 +90,7 @@ def test_a_stalling_server_is_left(
 
 
 @pytest.mark.parametrize(("trouble", "requests"), [("404", 1), ("403", 1), ("503", 4)])
-def test_hopeless_downloads_end(
-    tmp_path: Path, server: Server, trouble: str, requests: int
-) -> None:
+def test_hopeless_downloads_end(tmp_path, server, trouble, requests):
     server.troubles = [trouble] * 9
     with pytest.raises(ValueError, match=f"a.bin` cannot be downloaded .*{trouble}") as caught:
         fetch(f"{server.address}/a.bin", tmp_path)
@@ -105,9 +99,7 @@ def test_hopeless_downloads_end(
     assert names(tmp_path) == []
 
 
-def test_a_file_that_has_changed_is_refused_with_both_checksums(
-    tmp_path: Path, server: Server
-) -> None:
+def test_a_file_that_has_changed_is_refused_with_both_checksums(tmp_path, server):
     fetch(f"{server.address}/a.bin", tmp_path)
     (tmp_path / "a.bin").write_bytes(b"other")
     with pytest.raises(ValueError, match=f"{sha256(b'other')}, but had {sha256(DATA)}"):
@@ -192,9 +184,7 @@ GOOD = tgz((member("a/b.txt"), DATA))
     ],
     ids=["truncated", "damaged", "checksum", "web page", "empty", "noise"],
 )
-def test_a_damaged_archive_is_set_aside_and_downloaded_again(
-    tmp_path: Path, server: Server, data: bytes
-) -> None:
+def test_a_damaged_archive_is_set_aside_and_downloaded_again(tmp_path, server, data):
     server.files["x.tgz"] = data
     path = fetch(f"{server.address}/x.tgz", tmp_path / "d")
     with pytest.raises(ValueError, match=r"is now `x\.tgz\.refused`; run the same command again"):

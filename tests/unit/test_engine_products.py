@@ -93,9 +93,7 @@ def signed(
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product_with_signs(
-    path: str, numbers: str, values: str, rows: int, inputs: int, outputs: int
-):
+def test_product_with_signs(path, numbers, values, rows, inputs, outputs):
     draw = np.random.default_rng(rows)
     x = draw.standard_normal((rows, inputs)).astype(np.float32)
     weight = signed(draw, outputs, inputs, values)
@@ -113,9 +111,7 @@ def test_product_with_signs(
 @pytest.mark.parametrize("values", SIGNS)
 @pytest.mark.parametrize("how", READINGS[1:])
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), SIZES)
-def test_product_of_signs(
-    path: str, numbers: str, values: str, how: str, rows: int, inputs: int, outputs: int
-):
+def test_product_of_signs(path, numbers, values, how, rows, inputs, outputs):
     """To the last bit what a binary layer computes, but for a mean, which torch sums otherwise."""
     draw = np.random.default_rng(rows)
     x = draw.standard_normal((rows, inputs)).astype(np.float32)

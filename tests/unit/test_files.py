@@ -610,9 +610,7 @@ def contents_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[Pat
 
 
 @pytest.mark.parametrize("case", OVERWRITING)
-def test_no_command_writes_over_what_it_reads(
-    case: str, contents_before: dict[Path, bytes], tmp_path: Path
-):
+def test_no_command_writes_over_what_it_reads(case, contents_before, tmp_path):
     message = "would be overwritten by the output; write it elsewhere."
     assert message in error_line(*OVERWRITING[case].split())
     contents = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}

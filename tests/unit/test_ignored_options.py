@@ -90,13 +90,7 @@ def test_what_is_named_is_an_option() -> None:
         ("pytest", ["--seed", "3"], []),
     ],
 )
-def test_an_option_without_effect_is_named(
-    command: str,
-    words: list[str],
-    lines: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_option_without_effect_is_named(command, words, lines, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"/bin/fairseq-{command}", *words])
     full = parser(command if command in PARSERS else "train")
     name_ignored(full, full.parse_known_args(["bin", *words])[0])
@@ -109,9 +103,7 @@ def test_an_option_without_effect_is_named(
 @pytest.mark.parametrize(
     ("command", "name"), [(command, name) for command in REFUSED for name in REFUSED[command]]
 )
-def test_an_option_that_fails_is_refused(
-    command: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_that_fails_is_refused(command, name, monkeypatch):
     words = [f"/bin/fairseq-{command}", "bin", f"--{name.replace('_', '-')}"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(ConfigError, match=f"`{words[2]}` cannot be used here; leave it out"):

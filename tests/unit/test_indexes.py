@@ -39,9 +39,7 @@ def copy_zeros(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 @pytest.mark.parametrize("first_size", [0, 7, LARGE])
-def test_pointers_above_2_gib_are_the_sums_of_sizes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_size: int
-) -> None:
+def test_pointers_above_2_gib_are_the_sums_of_sizes(tmp_path, monkeypatch, first_size):
     """Sizes of the first worker are Python's integers, those of merged parts numpy's int32."""
     monkeypatch.setattr(shutil, "copyfileobj", copy_zeros)
     builder = MMapIndexedDatasetBuilder(str(tmp_path / "all.bin"), dtype=np.uint16)
@@ -104,9 +102,7 @@ POINTERS: dict[str, tuple[Callable[[np.ndarray], None], str]] = {
 
 
 @pytest.mark.parametrize("case", POINTERS)
-def test_pointers_that_do_not_follow_from_the_sizes_are_refused(
-    copy_data: Path, tmp_path: Path, case: str
-) -> None:
+def test_pointers_that_do_not_follow_from_the_sizes_are_refused(copy_data, tmp_path, case):
     prefix = indexed_copy(copy_data, tmp_path)
     indexed.check(prefix, 14)
     change, output = POINTERS[case]
@@ -117,9 +113,7 @@ def test_pointers_that_do_not_follow_from_the_sizes_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_every_block_of_a_long_index_is_checked(
-    copy_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_block_of_a_long_index_is_checked(copy_data, tmp_path, monkeypatch):
     monkeypatch.setattr(indexed, "BLOCK", 64)
     prefix = indexed_copy(copy_data, tmp_path)
     indexed.check(prefix, 14)
@@ -145,9 +139,7 @@ def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) 
 
 
 @pytest.mark.system
-def test_generate_refuses_swapped_pointers(
-    copy_data: Path, copy_model: Path, tmp_path: Path
-) -> None:
+def test_generate_refuses_swapped_pointers(copy_data, copy_model, tmp_path):
     """fairseq alone translates the wrong sentences, with exit status 0."""
     data = Path(shutil.copytree(copy_data, tmp_path / "data"))
     (data / "data-manifest.json").unlink()

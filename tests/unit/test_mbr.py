@@ -222,9 +222,7 @@ def test_metrics_of_mbrs_see_candidates_and_source() -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_metrics_of_mbrs_read_the_source_as_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_of_mbrs_read_the_source_as_text(tmp_path, capsys):
     """Unknown ones may read it, so that what is no text is refused; ``bleurt`` does not."""
     pieces = write_lines(tmp_path / "pieces", ["S-0\tHu@@ nd", "H-0\t-1\tx", "H-0\t-1\tHund"])
     unknown = write_lines(tmp_path / "unknown", ["S-0\t<unk>", "H-0\t-1\tx", "H-0\t-1\tHund"])

@@ -25,9 +25,7 @@ print(sum(faults() for _ in range(5)))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 @pytest.mark.parametrize("environment", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}])
-def test_blocks_are_cleared_by_the_system_once(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_cleared_by_the_system_once(environment, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     program = FAULTS.format(kept=not environment)

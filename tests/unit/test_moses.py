@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import unicodedata
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -86,9 +85,7 @@ BY_THE_SCRIPTS = [
 
 
 @pytest.mark.parametrize(("language", "step", "line", "expected"), BY_THE_SCRIPTS)
-def test_where_the_library_differs_the_scripts_are_followed(
-    language: str, step: str, line: str, expected: str
-) -> None:
+def test_where_the_library_differs_the_scripts_are_followed(language, step, line, expected):
     if step == "normalize":
         assert moses.normalizer(language).normalize(line) == expected
     else:
@@ -176,9 +173,7 @@ def test_text_comes_back(name: str, learnt: dict[str, Pipeline]) -> None:
             assert tokenized.joiner()(tokenized.encoder()(text)) == tokens, row.language
 
 
-def test_a_reference_scores_100_against_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_scores_100_against_itself(tmp_path, capsys):
     for language in LANGUAGES:
         reference = write_lines(tmp_path / f"ref.{language}", texts(language))
         words = ["score", "--ref", str(reference), "--hyp", str(reference)]

@@ -61,9 +61,7 @@ def grouped(*sentences: str) -> list[int]:
         (f"{LONG} {LONG} a b", f"{LONG} {LONG} c d", True),
     ],
 )
-def test_sentences_are_near_within_the_reach_of_their_length(
-    first: str, second: str, near: bool
-) -> None:
+def test_sentences_are_near_within_the_reach_of_their_length(first, second, near):
     assert (grouped(first, second) == [0, 0]) == near
 
 

@@ -147,9 +147,7 @@ def test_a_name_on_the_hub(python: str, folder: Path, monkeypatch: pytest.Monkey
         assert not metric.sees_references
 
 
-def test_another_python_is_not_told_of_this_ones_paths(
-    bare: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_python_is_not_told_of_this_ones_paths(bare, python, folder, monkeypatch):
     """And an environment's Python is not followed to the one that it links to."""
     monkeypatch.setenv("PYTHONPATH", os.fspath(folder))
     (folder / "comet.py").write_text("raise SystemExit('imported')")
@@ -161,9 +159,7 @@ def test_another_python_is_not_told_of_this_ones_paths(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_no_process_is_left_when_the_command_is_ended(
-    how: signal.Signals, python: str, folder: Path
-) -> None:
+def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
     """Not even one that computes, and that alone would go on for ten minutes."""
     command = [BIN / "fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"]
     with subprocess.Popen(
@@ -208,9 +204,7 @@ def test_no_process_is_left_when_the_command_is_ended(
         ("bleurt:x", "must be comet:MODEL, but is `bleurt:x` instead"),
     ],
 )
-def test_errors_are_one_line_and_nothing_is_written(
-    arguments: str, message: str, python: str, folder: Path
-) -> None:
+def test_errors_are_one_line_and_nothing_is_written(arguments, message, python, folder):
     before = sorted(folder.rglob("*"))
     options = ("--metric", arguments, "--metric-python", python, "--source", "src", "--json", "new")
     line = error_line("score", "--ref", "ref", "--hyp", "hyp", *options)
@@ -239,9 +233,7 @@ def test_errors_are_one_line_and_nothing_is_written(
         ),
     ],
 )
-def test_options_that_do_not_go_together(
-    options: list[str], message: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_that_do_not_go_together(options, message, python, folder, monkeypatch):
     monkeypatch.setenv(PYTHON, python)
     write_lines(folder / "one", ["x"])
     assert message in error_line("score", "--ref", "ref", "--hyp", "hyp", *options)
@@ -278,9 +270,7 @@ TOKENS = ["The dog .", "One c@@ at , asleep .", "Ja"]
 
 
 @pytest.mark.parametrize("how", ["text.json", "--source"])
-def test_sources_become_text_as_translations_do(
-    how: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_become_text_as_translations_do(how, python, folder, monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing printed could get lost
     generated(folder / "out", PIECES, TOKENS)
     steps = {"format": 1, "src": "de", "tgt": "en", "tokenize": True, "subwords": "joined"}
@@ -315,9 +305,7 @@ def test_sources_become_text_as_translations_do(
         (None, [], "lacks the source of sentence 0"),
     ],
 )
-def test_sources_that_cannot_become_text(
-    sources: list[str] | None, options: list[str], message: str, python: str, folder: Path
-) -> None:
+def test_sources_that_cannot_become_text(sources, options, message, python, folder):
     path = generated(folder / "out", sources or SOURCES, TRANSLATIONS)
     if sources is None:
         path.write_text("".join(f"H-{i}\t-1\tx\n" for i in range(3)))
@@ -429,9 +417,7 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
         ("damaged", "COMET ends with OSError: cannot read it"),
     ],
 )
-def test_a_recipe_tries_a_metric_first(
-    model: str, message: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_tries_a_metric_first(model, message, python, folder, monkeypatch):
     monkeypatch.setenv(PYTHON, python)
     command = (sys.executable, REPO / "recipes" / "try_metric.py")
     error_line = run(*command, f"comet:{model}", cwd=folder, ok=False).stderr.splitlines()[-1]

@@ -143,9 +143,7 @@ def test_nothing_is_reviewed_that_is_not_there(result: dict[tuple[str, str], lis
     assert set(REVIEWED) <= set(result)
 
 
-def test_evaluations_are_those_that_a_reader_of_literals_can_replace(
-    result: dict[tuple[str, str], list[ast.AST]],
-):
+def test_evaluations_are_those_that_a_reader_of_literals_can_replace(result):
     """`eval` by its bare name and of one argument, in dozens of places."""
     count = Counter()
     for (path, called), nodes in result.items():

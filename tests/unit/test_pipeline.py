@@ -426,9 +426,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, st
 
 
 @pytest.mark.system
-def test_scoring_needs_no_flag(
-    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_scoring_needs_no_flag(trained, generated, tmp_path, capsys):
     decode = pipeline.load(trained / "run").decoder()
     texts = [decode(sentence.best.text) for sentence in outputs.read_generated(generated)]
     assert any("." in text.rstrip(".") for text in texts)  # there is something to detokenize
@@ -459,9 +457,7 @@ def test_scoring_needs_no_flag(
 
 
 @pytest.mark.system
-def test_flags_override_and_say_so(
-    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_flags_override_and_say_so(trained, generated, tmp_path, capsys):
     best = [sentence.best.text for sentence in outputs.read_generated(generated)]
     hyp = tmp_path / "hyp"
     read = ("hypotheses", generated, "-o", hyp)
@@ -524,9 +520,7 @@ def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.Capt
     assert output.startswith(f"{tmp_path}/out: /x\\x1b[31m/{FILE} is gone")
 
 
-def test_pieces_of_sentencepiece_are_never_scored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_pieces_of_sentencepiece_are_never_scored(tmp_path, capsys):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
     corpus.split_into_subwords(

@@ -65,9 +65,7 @@ def test_any_strides(of_a: str, of_b: str, calls: list) -> None:
     ("shape", "dtype"),
     [((3, 4, 5), torch.float32), (LARGE, torch.float64), (LARGE, torch.bfloat16)],
 )
-def test_small_ones_and_other_types_are_torchs_own(
-    shape: tuple, dtype: torch.dtype, calls: list
-) -> None:
+def test_small_ones_and_other_types_are_torchs_own(shape, dtype, calls):
     a, b = torch.randn(*shape[:2], dtype=dtype), torch.randn(*shape[1:], dtype=dtype)
     bias = torch.randn(shape[2], dtype=dtype)
     sums = torch.randn(shape[0], shape[2], dtype=dtype)
@@ -134,9 +132,7 @@ def test_torchs_own_come_back(calls: list) -> None:
         ("AuthenticAMD", "AVX2", False),
     ],
 )
-def test_where_they_are_used(
-    vendor: str, capability: str, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_they_are_used(vendor, capability, slow, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")

@@ -202,9 +202,7 @@ def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) 
         average()
 
 
-def test_a_checkpoint_is_copied_whole_or_not_at_all(
-    without: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_is_copied_whole_or_not_at_all(without, tmp_path, monkeypatch):
     new, last = tmp_path / "new.pt", tmp_path / "checkpoint_last.pt"
 
     def fill_disk(source: str, target: str) -> None:

@@ -48,9 +48,7 @@ def naive(sources: list[list[int]], targets: list[list[int]], iterations: int) -
 
 @pytest.mark.parametrize("iterations", [1, 2, 5])
 @pytest.mark.parametrize("block", [1, 50, 1 << 22])
-def test_model_1_is_that_of_dictionaries(
-    iterations: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_1_is_that_of_dictionaries(iterations, block, monkeypatch):
     monkeypatch.setattr(lexicon, "BLOCK", block)
     sources, targets = random_text(40, 1), random_text(40, 2)
     table = lexicon.ibm1(side(sources, 13), side(targets, 14), iterations)

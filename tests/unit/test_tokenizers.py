@@ -30,9 +30,7 @@ ENGLISH = ["He read in the library yesterday.", "Let us walk tomorrow."]
         *(("en", "13a"), ("de", "13a"), (None, "13a"), ("", "13a")),
     ],
 )
-def test_each_language_has_a_tokenizer(
-    language: str | None, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_language_has_a_tokenizer(language, tokenizer, monkeypatch):
     monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: None)
     assert bleu_tokenizers.tokenizer_for(language) == tokenizer
     monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda name: True)
@@ -87,9 +85,7 @@ def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
 
 @pytest.mark.parametrize("command", ["score", "compare"])
 @pytest.mark.parametrize("words", [["-l", "en-zh"], ["--tokenize", "zh"], []])
-def test_commands_score_as_sacrebleu_does(
-    command: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_score_as_sacrebleu_does(command, words, tmp_path, capsys):
     """Without an option, the ending of the reference's name says the language."""
     ref = write_lines(tmp_path / "ref.zh", CHINESE)
     hyp = write_lines(tmp_path / "hyp.zh", SLIGHTLY_OTHER)
@@ -191,9 +187,7 @@ def test_what_is_neither_is_named(name: str, pair: str | None, error: type, mess
         test_sets.reference(Path(name), pair)
 
 
-def test_a_set_that_cannot_be_had_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
     from sacrebleu import utils
 
     def leave(*_: object) -> None:

@@ -290,9 +290,7 @@ def test_resumes_exactly(data: Path, trained: Path, moment: str, tmp_path: Path)
 
 @pytest.mark.system
 @pytest.mark.parametrize("architecture", ["gru_tiny", "linformer_tiny"])
-def test_interactive_translates_as_generate_does(
-    data: Path, trained: Path, architecture: str, tmp_path: Path
-) -> None:
+def test_interactive_translates_as_generate_does(data, trained, architecture, tmp_path):
     """With cut sources, and with ``<s>``; without these the scores would be others."""
     if architecture != "gru_tiny":
         trained = train(data, tmp_path / "run", "--arch", architecture)

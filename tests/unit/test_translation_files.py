@@ -286,9 +286,7 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.sgm", b"", "use `--source` and `--target`"),
     ],
 )  # fmt: skip
-def test_bad_files_are_named_and_nothing_is_written(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
+def test_bad_files_are_named_and_nothing_is_written(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     command = command_lines.OTHERS["translations"]
     parser = argparse.ArgumentParser()

@@ -115,9 +115,7 @@ def test_files_are_found_in_folders_and_archives(tmp_path: Path, files: Path, pl
         (b"de,en\na,b\nc,\xff\n", r"line 3: not UTF-8, byte 0xff at offset 2"),
     ],
 )
-def test_malformed_files_are_named_with_row_and_line(
-    tmp_path: Path, text: bytes, message: str
-) -> None:
+def test_malformed_files_are_named_with_row_and_line(tmp_path, text, message):
     path = tmp_path / "table.csv"
     path.write_bytes(text)
     with pytest.raises(ValueError, match=message) as caught:
@@ -153,9 +151,7 @@ def test_too_few_rows_are_an_error() -> None:
         cut(3, Fraction(1, 2), Fraction(1, 100))
 
 
-def test_every_row_is_in_its_split_and_every_line_in_both_forms(
-    tmp_path: Path, files: Path
-) -> None:
+def test_every_row_is_in_its_split_and_every_line_in_both_forms(tmp_path, files):
     done = convert(files, tmp_path / "out")
     bpe = get_encoder(str(files / FILES[0]), str(files / FILES[1]))
     ranges = {"train": range(100), "valid": range(100, 101), "test": range(1000, 1000 + TEST)}
@@ -184,9 +180,7 @@ def test_the_csv_validation_file_and_a_zip(tmp_path: Path, files: Path) -> None:
     assert len(read(tmp_path / "out" / "text" / "train.en")) == TRAIN
 
 
-def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(
-    tmp_path: Path, files: Path
-) -> None:
+def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(tmp_path, files):
     table = [cells(n) for n in range(20)]
     table[3] = ("\n ", "x")
     write_csv(tmp_path / CSV_NAMES["train"], table)
@@ -214,9 +208,7 @@ def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
     assert done.stdout.splitlines()[2].split()[-1] == "1"
 
 
-def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(
-    tmp_path: Path, files: Path
-) -> None:
+def test_a_bad_row_in_the_unused_half_leaves_a_former_result_alone(tmp_path, files):
     for name in ("train", "test"):
         write_csv(tmp_path / CSV_NAMES[name], [cells(n) for n in range(20)])
     convert(tmp_path, tmp_path / "out", files=files)
