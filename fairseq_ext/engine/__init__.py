@@ -1,10 +1,10 @@
-"""Translate without torch: compile models to programs, and run them on a native machine.
+"""Translate without torch: compile models to programs for the machine, an interpreter in C.
 
-:mod:`~fairseq_ext.engine.compilers` makes a :mod:`~fairseq_ext.engine.program` from a model,
-:mod:`~fairseq_ext.engine.verify` proves that the machine can run it, and
-:mod:`~fairseq_ext.engine.library` does, with the C code in ``native/``. In a bundle
-(:mod:`fairseq_ext.model.program_file`), :mod:`~fairseq_ext.engine.recipes` say how its arrays are
-computed from the named weights that :mod:`~fairseq_ext.engine.tensors` reads.
+:mod:`~fairseq_ext.engine.compilers` turns a model into a :mod:`~fairseq_ext.engine.program`,
+:mod:`~fairseq_ext.engine.verify` proves that the machine can run the program, and
+:mod:`~fairseq_ext.engine.library` runs it with the C code in ``native/``. In a bundle
+(:mod:`fairseq_ext.model.program_file`), :mod:`~fairseq_ext.engine.recipes` say how to compute the
+program's arrays from the named weights, which :mod:`~fairseq_ext.engine.tensors` reads.
 """
 
 BEGIN, PAD, END, UNKNOWN = SPECIAL = range(4)
@@ -15,8 +15,8 @@ NUMBERS = tuple(NATIVE.values())
 
 TORCH = "torch"
 ENGINES = {**NATIVE, TORCH: TORCH}
-"""Choices of ``--engine`` besides :data:`FAIRSEQ`, with the number format of the weights;
-:data:`TORCH` keeps the weights' format and device."""
+"""Choices of ``--engine`` other than :data:`FAIRSEQ`, each with the number format of its weights.
+:data:`TORCH` leaves the weights in their format and on their device."""
 
 FAIRSEQ, DEFAULT = "fairseq", "native"
 

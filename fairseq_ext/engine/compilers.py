@@ -1,7 +1,7 @@
-"""Write the engine's programs for trained models: fairseq's own, and models built like them.
+"""Compile trained models to programs for the engine: fairseq's models and those of this package.
 
-A wing whose models the engine can run has an ``engine.py``, which adds the compilers of its models
-and layers to the tables below.
+A paper's folder (such as ``gru/``) whose models the engine can run has an ``engine.py``. It adds
+the compilers of the paper's models and layers to the tables below.
 """
 
 import importlib
@@ -41,9 +41,9 @@ from fairseq_ext.engine.program import NOTHING, Columns, Matrix, Phase, Program,
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
-# Compilers of layers. A Product takes x, an addend, an activation and the place to write to. An
-# Attention takes the query, the source (NOTHING: its own sentence), an addend, and whether its
-# weights are the alignment.
+# Compilers of layers. A Product takes its input x, a term to add, an activation and the columns to
+# write to. An Attention takes the query, the source (NOTHING for self-attention), a term to add,
+# and whether its weights are the alignment.
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
 Compiler = Callable[[Any, Writer], None]
@@ -51,7 +51,7 @@ MODELS: dict[type, Compiler] = {}
 PRODUCTS: dict[type, Product] = {}
 ATTENTIONS: dict[type, Attention] = {}
 TABLES: dict[type, Callable[[Any, Writer], np.ndarray]] = {}
-"""Functions that return the weight of an embedding or an output layer, by its class."""
+"""For each class of embedding and output layer, a function that returns the layer's weight."""
 
 OF_MODEL = ("get_normalized_probs", "get_normalized_probs_scriptable")
 METHODS = (
@@ -59,23 +59,23 @@ METHODS = (
     *("extract_features", "extract_features_scriptable", "output_layer", "residual_connection"),
     *OF_MODEL,
 )
-"""Methods in which an encoder, a decoder or a layer computes."""
+"""Methods that compute something in an encoder, a decoder or a layer."""
 
 OURS = "fairseq_ext"
 LIBRARIES = ("torch", "fairseq", "apex", OURS)
-"""Packages whose methods an entry of the compilers' tables may stand for."""
+"""Packages whose methods the compilers in the tables reproduce."""
 
 QUANT_NOISE = "fairseq.modules.quant_noise"  # its hook does nothing outside training
 
 
 def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None = None) -> Program:
-    """Compile the program of a trained model, which is not changed.
+    """Compile a trained model to a program; leave the model unchanged.
 
     ``end`` is the symbol that begins and ends translations; None for ``</s>``.
 
     Raises:
-        CheckpointError: weights that are not finite.
-        ConfigError: the engine has no such model, or not with these options.
+        CheckpointError: some weights are not finite.
+        ConfigError: the engine does not support the model, or one of its options.
     """
     for wing in wings.names("engine"):
         importlib.import_module(f"fairseq_ext.{wing}.engine")
@@ -86,7 +86,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
     longest = (int(model.max_positions()[0]), int(model.max_decoder_positions()))
     program = Writer(symbols, *longest, state=model.state_dict())
     training = model.training
-    model.eval()  # in training, LayerDrop skips layers even in a plain loop over them
+    model.eval()  # in training mode, a loop over layers with LayerDrop skips some of them
     try:
         compiler(model, program)
     finally:
@@ -98,7 +98,7 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Look up a module's nearest class in a table; refuse a module that overrides its methods."""
+    """Look up a module's class or nearest base class in a table; refuse overridden methods."""
     for kind in type(module).__mro__:
         if kind in table:
             require_methods(module, kind, methods)
@@ -106,7 +106,7 @@ def found(
     raise ConfigError(f"the engine has no {type(module).__name__}.")
 
 
-# ---- what is refused: code of their own, hooks, weights that are not finite ----------------------
+# ---- refused models: with other code, hooks, or weights that are not finite ----------------------
 #
 # A program is made only from weights and options. Anything else that changes results, such as an
 # adapter in a subclass of nn.Linear, would be left out silently.
@@ -152,7 +152,7 @@ def _package(method: Any) -> str | None:
 
 
 def require_finite(matrices: Iterable[Matrix | Signs], model: nn.Module) -> None:
-    """Refuse weights that are NaN or infinite, because translations could look plausible."""
+    """Refuse weights that are NaN or infinite: translations could look plausible all the same."""
     arrays = (matrix.levels if isinstance(matrix, Signs) else matrix.values for matrix in matrices)
     if all(np.isfinite(array).all() for array in arrays):
         return
@@ -180,7 +180,7 @@ def plain_linear(layer: nn.Linear, x: Columns, program: Writer, **how: Any) -> C
 
 
 def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns]:
-    """Compile linear layers with the same input, as one product if all of them are torch's."""
+    """Compile linear layers that read the same input; join them if all are ``nn.Linear``."""
     if any(found(PRODUCTS, layer) is not plain_linear for layer in layers):
         return [linear(layer, x, program) for layer in layers]
     weights = program.derive("rows", *(program.array(layer.weight) for layer in layers))
@@ -254,7 +254,7 @@ def require_fairseqs(layer: nn.Module, base: type) -> None:
 
 
 def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Writer) -> Columns:
-    """Compile self-attention and feed-forward network, each in a residual with its norm."""
+    """Compile self-attention and feed-forward network, each with its residual and norm."""
     require_fairseqs(layer, TransformerEncoderLayerBase)
     x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
     return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
@@ -263,7 +263,7 @@ def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Write
 def decoder_layer(
     layer: TransformerDecoderLayerBase, y: Columns, source: Columns, last: bool, program: Writer
 ) -> Columns:
-    """Compile self-attention, source attention and feed-forward network, each in a residual."""
+    """Compile self-attention, source attention and feed-forward network, with their residuals."""
     require_fairseqs(layer, TransformerDecoderLayerBase)
     require(not layer.cross_self_attention, "cross-self-attention")
     require(layer.encoder_attn is not None, "decoder without a source")
@@ -308,7 +308,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + softmax(Q K^T / √D) V W_O + b``, over ``source`` or else over ``x``."""
+    """Compile ``added + softmax(Q K^T / √D) V W_O + b`` over ``source`` or, if NOTHING, ``x``."""
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
         q, k, v = joined([layer.q_proj, layer.k_proj, layer.v_proj], x, program)
@@ -360,7 +360,7 @@ def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) ->
 
 
 def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -> Columns:
-    """Compile a convolution with a kernel for each head, equation (3) of the paper."""
+    """Compile a convolution with one kernel per head, equation (3) of Wu et al."""
     require_methods(layer, LightweightConv1dTBC)
     require(layer.bias is None, "bias of a convolution")
     kernels = program.array(layer.weight)
@@ -370,7 +370,7 @@ def lightweight(layer: LightweightConv1dTBC, values: Columns, program: Writer) -
 
 
 def dynamic(layer: DynamicConv_scripatable, values: Columns, program: Writer) -> Columns:
-    """Compile a convolution whose kernels are computed from each row, equation (4)."""
+    """Compile a convolution whose kernels are computed from each token, equation (4)."""
     require_methods(layer, DynamicConv_scripatable)
     require(layer.weight_softmax, "dynamic convolution without `--weight-softmax`")
     require(not layer.has_conv_bias, "bias of a convolution")
@@ -394,7 +394,7 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 def lstm_encoder(
     encoder: LSTMEncoder, program: Writer
 ) -> tuple[Columns, list[Columns], list[Columns]]:
-    """Compile the encoder; return the last layer's states, and final states and cells of all."""
+    """Compile the encoder; return the last layer's states, and all final states and cells."""
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]
@@ -426,7 +426,7 @@ def lstm_decoder(
     cells: list[Columns],
     program: Writer,
 ) -> None:
-    """Compile a decoder step: layers, attention with the last layer's state, output layer."""
+    """Compile a decoder step: all layers, attention from the last layer's state, output layer."""
     require(not decoder.residuals, "residual connection of an LSTM")
     require(decoder.adaptive_softmax is None, "adaptive softmax")
     if decoder.encoder_hidden_proj is not None:

@@ -1,4 +1,4 @@
-"""A model for the engine: a program with its weights laid out, vocabularies and defaults."""
+"""A model for the engine: its program, packed weights, dictionaries and search defaults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +12,8 @@ from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import Packed
 from fairseq_ext.utils.errors import ConfigError
 
-# Options of fairseq_ext.decoding.search.Search for which a model may have defaults.
 NO_AFFIXES: tuple[tuple[int, ...], ...] = ((), (), ())
+# Options of fairseq_ext.decoding.search.Search for which a model may set defaults.
 SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_len_b": int}
 
 
@@ -23,18 +23,18 @@ class EngineModel:
 
     Attributes:
         program: the program, without matrices.
-        weights: the weights, laid out.
+        weights: the weights in the machine's memory layout.
         architecture: name of the model in fairseq.
         numbers: format of the weights: ``fp32``, ``bf16``, ``int8``.
         src, tgt: languages.
         source, target: symbols of the dictionaries, fairseq's own symbols first.
         begins: whether each source begins with ``<s>`` (``--source-bos``).
-        cut: most symbols of a source, without ``<s>`` (``--truncate-source``); 0: any number.
+        cut: longest source without ``<s>``; the rest is cut (``--truncate-source``); 0: never.
         affixes: ids of the symbols before a source, after its ``</s>``, and at the beginning
             of every translation.
         search: defaults for options in :data:`SEARCH`.
         shortlist: tokens that translations may have; None: all.
-        path: path of the model, for messages.
+        path: path of the model, for error messages.
     """
 
     program: Program
@@ -53,12 +53,12 @@ class EngineModel:
     path: Path = Path("the model")
 
     def interface(self) -> tuple[Any, ...]:
-        """Return all that models of an ensemble must share: languages, sources, dictionaries."""
+        """Return languages, source settings and dictionaries, which an ensemble's models share."""
         sources = self.begins, self.cut, self.affixes
         return self.src, self.tgt, sources, self.source, self.target
 
     def check(self) -> None:
-        """Check everything except the program."""
+        """Check the model, except for its program."""
         cut = whole_number(self.cut)
         _require(type(self.begins) is bool and cut >= 0, "its settings of sources are wrong")
         sizes = len(self.source), len(self.source), len(self.target)
@@ -76,7 +76,7 @@ class EngineModel:
 def voting(models: Sequence[EngineModel]) -> EngineModel:
     """Join models into an ensemble, which takes the mean of their probabilities.
 
-    Text, defaults and shortlist come from the first.
+    All properties other than program and weights come from the first model.
     """
     first, *rest = models
     for model in rest:
@@ -91,7 +91,7 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
 
 
 def is_search(defaults: Any) -> bool:
-    """Return whether ``defaults`` has only search options that a model may set."""
+    """Return whether ``defaults`` is a dictionary of search options that a model may set."""
     return isinstance(defaults, dict) and all(
         name in SEARCH and isinstance(value, SEARCH[name]) and type(value) is not bool
         for name, value in defaults.items()

@@ -2,13 +2,13 @@
 
 Brown, Della Pietra, Della Pietra and Mercer (1993), section 4.2. In a pair of sentences each target
 word f comes from one source word e, or from the empty word, with probability t(f | e). The
-probabilities are estimated by EM, starting from equal ones:
+probabilities are estimated by EM, starting from equal probabilities:
 
     p(e | f) = t(f | e) / sum of t(f | e') over the source words e' of the sentence
-    t(f | e) = sum of p(e | f) over all pairs of f and e in a sentence, divided by that of all f
+    t(f | e) = c(f, e) / sum of c(f', e) over all f'; c(f, e) is the sum of p(e | f) over the text
 
-The table holds only pairs of words that occur in a sentence, and only the most probable of them if
-they are too many.
+The table holds only pairs of words that occur together in a sentence pair. If there are too many
+pairs, it holds only the most probable ones.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Side(NamedTuple):
 
     Attributes:
         tokens: token ids, one sentence after another, each with its ``</s>``.
-        begins: where sentences begin, and where the last one ends.
+        begins: position of each sentence's first token, and of the end of the last sentence.
         vocabulary: one more than the largest possible id.
     """
 
@@ -49,8 +49,8 @@ class Side(NamedTuple):
 class Table(NamedTuple):
     """The probabilities t(f | e) of pairs of words.
 
-    ``keys`` are e times the target's vocabulary plus f, ascending; e of the empty word is one more
-    than the largest of the source.
+    A key is ``e * V + f``, where V is the size of the target vocabulary; keys ascend. The empty
+    word's e is the size of the source vocabulary.
     """
 
     keys: np.ndarray
@@ -67,7 +67,7 @@ def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table
             places[places == len(table.keys)] = 0
             values = np.where(table.keys[places] == keys, table.values[places], 0)
             sums = np.add.reduceat(values, np.cumsum(widths) - widths)
-            sums[sums == 0] = 1  # a word of which no pair was kept
+            sums[sums == 0] = 1  # for words none of whose pairs was kept
             np.add.at(counts, places, values / np.repeat(sums, widths))
         table = _normalized(Table(table.keys, counts), target.vocabulary)
     return table
@@ -97,14 +97,14 @@ def _merged(tables: list[Table], limit: int, vocabulary: int) -> Table:
 
 
 def _normalized(counts: Table, vocabulary: int) -> Table:
-    """Divide counts by the sum for their source word."""
+    """Divide each count by the sum of all counts of its source word."""
     words = counts.keys // vocabulary
     totals = np.bincount(words, counts.values, 1)
     return Table(counts.keys, counts.values / np.maximum(totals, np.finfo(float).tiny)[words])
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, for blocks of sentences, the keys of word pairs and how often each pair occurs."""
+    """Yield, for blocks of sentences, the keys of word pairs, and each target word's pair count."""
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0

@@ -1,4 +1,4 @@
-"""Run programs on the native machine, through ctypes.
+"""Run programs on the machine, an interpreter in C, through ctypes.
 
 The machine is compiled when the package is installed. Each :class:`Worker` has the memory of one
 thread; all workers of a :class:`Machine` read the same weights.
@@ -55,7 +55,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the code paths of :data:`PATHS` for this processor; none without the machine."""
+    """Return the code paths that this processor can run; none if the machine was not built."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 
@@ -74,7 +74,7 @@ def active_path() -> str:
 
 
 class Found(NamedTuple):
-    """One translation.
+    """A translation of a sentence.
 
     Attributes:
         tokens: token ids, ``</s>`` included.
@@ -90,13 +90,13 @@ class Found(NamedTuple):
 
 
 class Machine:
-    """A program with its weights laid out.
+    """A program with its packed weights.
 
     Args:
         program: the program of a model.
         numbers: format of the weights, one of :data:`fairseq_ext.engine.NUMBERS`.
-        path: one of :data:`PATHS`; None chooses.
-        packed: the weights, if they are already laid out.
+        path: one of :data:`PATHS`; None for :func:`active_path`.
+        packed: the weights, if they are packed already.
         shortlist: tokens that translations may have; None: all.
     """
 
@@ -137,7 +137,7 @@ class Machine:
         ]
 
     def parts(self, lists: Sequence[np.ndarray]) -> Iterator[slice]:
-        """Cut sentences into slices whose listed rows of the output layer fit into one copy."""
+        """Yield slices of sentences whose shortlists need at most :data:`COPIES` bytes together."""
         first = count = 0
         for place, tokens in enumerate(lists):
             if place > first and count + len(tokens) > self._most_listed:
@@ -162,7 +162,7 @@ class Worker:
             raise MemoryError("No memory for the engine.")
 
     def __del__(self) -> None:
-        # In the child of a fork the memory may be half written.
+        # In a forked child, the memory may be half written.
         if getattr(self, "_space", None) and self._process == os.getpid():
             library().engine_close(self._space)
             library().engine_forget(ctypes.byref(self._results))
@@ -183,7 +183,7 @@ class Worker:
             rules: options of the search.
             prefixes: ids of the tokens with which each translation must begin; a prefix that ends
                 in ``</s>`` is a complete translation.
-            numbers: of the sentences, on which samples depend; None counts from 0.
+            numbers: the sentences' numbers, on which samples depend; None counts from 0.
             constraints: ids of the tokens that each translation must have; 0 ends a constraint.
         """
         machine = self._machine
@@ -208,7 +208,7 @@ class Worker:
         numbers: Sequence[int],
         *rows: Sequence[Any] | None,
     ) -> list[list[Found]]:
-        """Translate sentences, with ``rows`` of prefixes, constraints and listed tokens."""
+        """Translate sentences at once; ``rows`` are prefixes, constraints and allowed tokens."""
         words, begins = joined(sentences)
         program = self._machine.program
         check_sentences(words, begins, program, self._machine.source_vocabulary)
@@ -249,7 +249,7 @@ class Worker:
 
 
 class Team:
-    """A team of workers that share a batch; the result equals that of a single worker."""
+    """Several workers that share each batch; they return what a single worker would return."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads, self._free = machine, threads, ForkSafeLock()
@@ -271,10 +271,10 @@ class Team:
         """Translate like :meth:`Worker.translate`; several threads may call this."""
         count = max(1, min(len(self._workers), len(sentences)))
         numbers = range(len(sentences)) if numbers is None else numbers
-        parts = [slice(first, None, count) for first in range(count)]  # take about equally long
+        parts = [slice(first, None, count) for first in range(count)]  # take about equal times
         translations: list[list[Found]] = [[]] * len(sentences)
         with self._free.held():
-            if self._process != os.getpid():  # the child of a fork has no other threads
+            if self._process != os.getpid():  # a forked child has no other threads
                 self._start()
             started = [
                 self._pool.submit(

@@ -1,9 +1,9 @@
 """A model's computation as a list of operations on registers (numpy only).
 
-A register is a matrix of floats; its phase says what a row stands for: a source token, a sentence,
-a hypothesis, or one of a fixed number of slots of a sentence. The encoder's operations run once for
-a batch of sentences, the decoder's once for every step. ``native/machine.c`` runs them; operations
-have the same names there. In an ensemble, a program has the operations of one model after another.
+A register is a matrix of floats. Its phase says what a row stands for: a source token, a sentence,
+a hypothesis, or one of the slots, of which each sentence has the same number. The encoder's
+operations run once per batch, the decoder's operations once per step, both in
+``native/machine.c``. The program of an ensemble lists the operations of its models in turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """An operation's code, with the number of its inputs, weights, ints and reals.
+    """The code of an operation, and how many inputs, weights, integers and floats it takes.
 
     machine.h says what each operation computes.
     """
@@ -65,17 +65,17 @@ class Code(enum.IntEnum):
 
 
 WEIGHTS = {None: 0, "signed": 1, "unsigned": 2}
-"""Ways in which an attention binarizes the weights of its sum, with their numbers in machine.h."""
+"""The ways to binarize attention weights, with their numbers in machine.h."""
 
 ACTIVATIONS = {"linear": 0, "relu": 1, "gelu": 2, "tanh": 3, "gelu_accurate": 4}
 """Activation functions of fairseq's layers, with their numbers in engine.h."""
 
 BACKWARDS, CELLS = 1, 2
-"""Flags of :attr:`Code.RECUR`: run from the last token to the first; be an LSTM, not a GRU."""
+"""Flags of :attr:`Code.RECUR`: read the last token first; compute an LSTM instead of a GRU."""
 
 
 class Shape(NamedTuple):
-    """The shape of a register; ``rows`` per sentence is used only in :attr:`Phase.SLOTS`."""
+    """The shape of a register; ``rows`` is the number of slots per sentence, 0 in other phases."""
 
     width: int
     phase: Phase
@@ -83,7 +83,7 @@ class Shape(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Some columns of a register."""
+    """A range of columns of a register."""
 
     register: int
     offset: int
@@ -124,11 +124,11 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight: the matrix ``W [N, K]`` of a product or an embedding, or a table or vector.
+    """A weight: a matrix ``W [N, K]`` for products or embeddings, or a plain table or vector.
 
     Attributes:
-        values: fp32; or int8, in ``units`` of the rows.
-        plain: whether it is read in fp32, row by row, such as gains, biases and positions.
+        values: numbers in fp32, or in int8 with a unit for each row in ``units``.
+        plain: true for weights that are read row by row in fp32: gains, biases and positions.
         recipe: how to compute it from the model's weights (:mod:`fairseq_ext.engine.recipes`).
     """
 
@@ -142,13 +142,13 @@ READINGS = ("floats", "largest", "mean", "bound")
 
 
 class Reading(NamedTuple):
-    """The way in which a product with signs reads its inputs.
+    """The way in which a product with a binary weight reads its inputs.
 
     Attributes:
-        how: ``floats``, or signs, whose level is half the ``largest`` magnitude of a row, the
-            ``mean`` magnitude, or half of a given ``bound``.
-        bound: the given bound.
-        divisor: number that divides the level.
+        how: ``floats`` reads them unchanged. All others read each input's sign times a level: half
+            the ``largest`` magnitude of the row, its ``mean`` magnitude, or half the ``bound``.
+        bound: the bound if ``how`` is ``bound``.
+        divisor: number by which the level is divided.
     """
 
     how: str = "floats"
@@ -161,14 +161,14 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """A weight ``W [N, K]`` of a product, as signs, ``±1`` or 0, and a level for each output.
+    """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each output.
 
     Attributes:
-        values: bits ``[N, at least K / 8]``, uint8, from the lowest bit of a byte; 0 is minus.
+        values: bits ``[N, at least K / 8]`` as uint8, lowest bit of a byte first; 0 means -1.
         levels: ``[N]``, fp32.
         inputs: K.
         name: name of the weight with these signs.
-        plus: bits like ``values`` in which 1 is plus; used if some signs are 0.
+        plus: bits like ``values`` in which 0 means -1 or 0; None if the weight is binary.
     """
 
     values: np.ndarray
@@ -181,7 +181,7 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any) -> Signs:
-        """Pack signs ``[N, K]``: -1, 1 and, if they are ``ternary``, 0."""
+        """Pack signs ``[N, K]``: -1 and 1, and also 0 if they are ``ternary``."""
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
 
@@ -209,14 +209,14 @@ class Output(NamedTuple):
 
 @dataclass
 class Program:
-    """The computation of a model; :class:`fairseq_ext.engine.writer.Writer` builds one.
+    """The computation of a model, built by :class:`fairseq_ext.engine.writer.Writer`.
 
     Attributes:
         symbols: the target's special symbols.
-        longest_source, longest_target: most tokens, ``</s>`` included.
-        caches: number of memories of past steps in the decoder.
-        outputs: the output layer; in an ensemble one for each model, and probabilities are the
-            mean over models, as in fairseq's ``EnsembleModel``.
+        longest_source, longest_target: largest number of tokens, ``</s>`` included.
+        caches: number of the decoder's caches of past steps.
+        outputs: the output layer; an ensemble has one for each model and takes the mean of the
+            models' probabilities, like fairseq's ``EnsembleModel``.
     """
 
     symbols: Symbols
@@ -236,7 +236,7 @@ class Program:
 
     @property
     def has_alignment(self) -> bool:
-        """Whether some attention over the source gives its weights as alignment."""
+        """Whether an attention over the source returns its weights as the alignment."""
         over_source = (Code.ATTEND_SOURCE, Code.ADDITIVE)
         return any(
             operation.code in over_source and operation.ints[1] for operation in self.decoder
@@ -250,12 +250,12 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
     """Join the programs of several models with the same target symbols into an ensemble.
 
-    ``weights`` says how many weights each has, if these are kept outside of ``matrices``.
+    ``weights`` is the number of weights of each program, for programs with empty ``matrices``.
     """
     first, *rest = programs
     if not rest:
         return first
-    sizes = {  # a file's weights are verified later
+    sizes = {  # weights read from a file are not in `matrices`, and verified later
         len(model.matrices[layer.weight].values)
         for model in programs
         if model.matrices
@@ -273,7 +273,7 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
 
 
 def _append(ensemble: Program, model: Program, weights: int) -> None:
-    """Add a model to an ensemble; its weights are numbered from ``weights`` on."""
+    """Add a model to an ensemble; ``weights`` is the number of its first weight there."""
     registers, caches = len(ensemble.shapes), ensemble.caches
 
     def place(old: Columns) -> Columns:
@@ -321,9 +321,9 @@ def encode_program(program: Program) -> dict[str, Any]:
 
 
 def decode_program(encoded: dict[str, Any]) -> Program:
-    """Undo :func:`encode_program`; only the types of the parts are checked.
+    """Decode the result of :func:`encode_program`; check only types.
 
-    Any of DataError, LookupError, TypeError, ValueError and OverflowError may be raised.
+    It may raise DataError, LookupError, TypeError, ValueError or OverflowError.
     """
     weight, bias = map(whole_number, encoded["output"])
     return Program(

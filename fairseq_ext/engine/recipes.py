@@ -1,8 +1,8 @@
 """Recipes to compute the arrays of a program from the named weights of a model (numpy only).
 
 A recipe is the name of a weight, or an operation of :data:`OPERATIONS` with its operands, which are
-recipes and whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. The compiler and the
-reader of a bundle compute arrays by the same functions, so that both get the same numbers.
+recipes or whole numbers: ``["rows", "q_proj.weight", "k_proj.weight"]``. The compiler and the
+reader of a bundle call the same functions, and therefore get the same numbers.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ Compact = tuple[np.ndarray, np.ndarray]
 """A matrix in int8, and the units of its rows."""
 
 DEEPEST = 8
-"""Most operations nested in each other; models have three."""
+"""Largest depth of nested operations; models need three."""
 FASTEST = 1e6
-"""Most radians per position of a sine; fairseq's fastest sine has one."""
+"""Largest frequency of a sine, in radians per position; the largest in fairseq is 1."""
 
 
 def rows(*parts: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ def softmax(array: np.ndarray) -> np.ndarray:
 
 
 def taps(kernel: np.ndarray) -> np.ndarray:
-    """Flatten the weight ``[N, K, taps]`` of a convolution for inputs side by side, tap by tap."""
+    """Flatten a convolution's weight ``[N, K, taps]`` to ``[N, taps * K]``, tap by tap."""
     return np.ascontiguousarray(kernel.transpose(0, 2, 1)).reshape(len(kernel), -1)
 
 
@@ -89,12 +89,12 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Evaluator:
-    """An evaluator that computes arrays by their recipes.
+    """An evaluator of recipes.
 
     Args:
         weight: returns the numbers of a named weight in fp32.
-        budget: most bytes of all results together, because a short recipe could ask for any amount.
-        compact: returns a named weight in int8 and the units of its rows, or None.
+        budget: limit of bytes for all results, because a short recipe could ask for any amount.
+        compact: returns a weight's int8 numbers and row units, or None if it is not stored in int8.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Evaluator:
         self._weight, self._budget, self._compact = weight, budget, compact
 
     def compact(self, recipe: Recipe) -> Compact | None:
-        """Return a matrix, or stacked ones, in int8 with units; None if stored otherwise."""
+        """Return a matrix or stacked matrices in int8, with units; None if not stored in int8."""
         is_rows = isinstance(recipe, list) and recipe[:1] == ["rows"]
         names = recipe[1:] if is_rows else [recipe]
         if not all(isinstance(name, str) for name in names):

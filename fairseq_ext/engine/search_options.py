@@ -12,15 +12,15 @@ INT32 = 2**31 - 1
 
 @dataclass(frozen=True)
 class Sampling:
-    """The options of sampling, which replaces the search.
+    """The options of sampling, which replaces beam search.
 
-    A draw depends only on the seed, the number of the sentence, the step, and the place of the
-    hypothesis in its sentence.
+    Each draw depends only on the seed, the sentence's number, the step, and the number of the
+    hypothesis within its sentence.
 
     Attributes:
-        top_k: draw only among this many of the most probable tokens; 0: all.
-        top_p: draw only among the most probable tokens that together have this probability; 0: all.
-        epsilon: draw only among tokens of this probability, or the most probable one; 0: all.
+        top_k: draw only among the ``top_k`` most probable tokens; 0: all tokens.
+        top_p: draw only among the most probable tokens, until their sum is ``top_p``; 0: all.
+        epsilon: draw only tokens at least this probable, or the most probable one; 0: all tokens.
         seed: 0 to 2^64 - 1.
     """
 
@@ -38,10 +38,10 @@ class Rules:
         lenpen: length penalty; None leaves scores as sums of log-probabilities.
         length_offset: scores are divided by ``((offset + length) / (offset + 1)) ** lenpen``; 5 for
             GNMT's penalty.
-        match_source_len: a translation has as many tokens as the source, ``</s>`` included, and
-            then its own ``</s>``, which costs nothing.
+        match_source_len: whether a translation must have as many tokens as the source with its
+            ``</s>``; the translation's own ``</s>`` follows them and adds nothing to the score.
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
-        sampling: options of sampling; None searches.
+        sampling: options of sampling; None for beam search.
         attention: whether to return the attention.
         unordered: whether constraints may be met in any order.
         listed: whether to search only the tokens of the machine's shortlist, if it has one.
@@ -75,7 +75,7 @@ class Rules:
         return 1 if self.sampling else 2 * self.beam
 
     def longest(self, source: int, program: Program) -> int:
-        """Return the largest length of a translation of ``source`` tokens, without ``</s>``."""
+        """Return how long a translation of ``source`` tokens may become, not counting ``</s>``."""
         a, b = (min(bound, program.longest_target) for bound in (self.max_len_a, self.max_len_b))
         limit = source if self.match_source_len else int(a * source + b)
         return min(limit, program.longest_target - 1)

@@ -1,8 +1,8 @@
 """Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
 A shortlist has the most frequent target tokens and, for each source token, the tokens that
-translate it most often. A sentence has the union of these, so that output layer and softmax are
-computed for some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
+translate it most often. A sentence is searched with the union of these: output layer and softmax
+are computed for some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
     the most frequent target symbols, separated by spaces
@@ -33,7 +33,7 @@ class Shortlist:
 
     Attributes:
         frequent: tokens that every sentence may have.
-        lists: for each source token, the target tokens that it lists.
+        lists: for each source token, the target tokens that may translate it.
     """
 
     frequent: Tokens
@@ -46,7 +46,7 @@ class Shortlist:
             raise ConfigError("the shortlist is of another vocabulary, or damaged.")
 
     def require(self, count: int) -> None:
-        """Refuse to search if fewer than ``count`` tokens are frequent."""
+        """Refuse a shortlist with fewer than ``count`` frequent tokens."""
         frequent = len(np.unique(self.frequent))
         if frequent < count:
             raise ConfigError(
@@ -72,7 +72,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """Read a file of `fairseq-ext shortlist` that was made with these dictionary symbols."""
+    """Read the file of a shortlist that was made with the dictionaries of these symbols."""
     try:
         lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -115,8 +115,8 @@ def coverage(
 ) -> tuple[float, float]:
     """Measure a shortlist on sentences spread over a parallel text.
 
-    Return the share of target tokens that are listed for their sentence, and how many are listed
-    for a sentence on average.
+    Return the share of target tokens that are listed for their sentence, and the mean number of
+    tokens that are listed for a sentence.
     """
     step = max(1, (len(source.begins) - 1) // sentences)
     listed = hits = tokens = count = 0

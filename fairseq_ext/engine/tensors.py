@@ -1,13 +1,13 @@
 """Read the named weights of a safetensors file, one at a time (numpy only).
 
-Weights are fp32, bf16 or whole numbers under their names. There are also three compact forms:
+A weight is stored under its name in fp32, bf16 or whole numbers, or in one of three compact ways:
 
 =====================================  ===========================================================
-``NAME.int8``, ``NAME.scale``          ``[N, K]`` in units ``[N]`` of its rows
-``NAME.bits``, ``NAME.levels``         signs ``[N, K / 8]`` from the lowest bit of a byte, 1 is
-                                       plus, and the levels ``[N]`` that they multiply
-``NAME.trits``, ``NAME.levels``        signs of which some are 0, ``[N, K / 5]``: five digits of a
-                                       number to base 3, the lowest first, 0 is minus and 2 plus
+``NAME.int8``, ``NAME.scale``          ``[N, K]`` in int8, and the units ``[N]`` of its rows
+``NAME.bits``, ``NAME.levels``         signs as bits ``[N, K / 8]``, lowest bit of a byte first, 1
+                                       for plus, and the levels ``[N]`` to multiply them by
+``NAME.trits``, ``NAME.levels``        signs and zeros ``[N, K / 5]``: a byte has five base-3
+                                       digits, lowest first: 0 for minus, 1 for zero, 2 for plus
 =====================================  ===========================================================
 """
 
@@ -34,7 +34,7 @@ PARTNERS = {SCALE: (INT8,), LEVELS: (BITS, TRITS)}
 TRIPLES = 3 ** np.arange(5)
 """The place values of a byte's five digits."""
 DIGITS = (np.arange(3**5)[:, None] // TRIPLES % 3 - 1).astype(np.int8)
-"""The five signs of a byte, by its value."""
+"""The five signs that each value of a byte stands for."""
 
 
 LARGEST = 1e18
@@ -52,7 +52,7 @@ class Tensors:
         self._path = path
         try:
             path = files.require_file(path)
-            with safe_open(path, framework="numpy"):  # the library checks
+            with safe_open(path, framework="numpy"):  # checks the file
                 self.size = path.stat().st_size
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
@@ -86,7 +86,7 @@ class Tensors:
                 yield name
 
     def all_names(self) -> Iterator[str]:
-        """Return the names of all tensors as they are stored."""
+        """Yield the names of all tensors in the file."""
         yield from self._table
 
     def kind(self, name: str) -> str:
@@ -101,7 +101,7 @@ class Tensors:
         begin = self._begin + entry["data_offsets"][0]
         try:
             array = np.fromfile(self._path, kind, count, offset=begin)
-        except OSError as error:  # it was removed meanwhile
+        except OSError as error:  # the file was removed meanwhile
             raise self.damaged(error) from None
         if array.size < count:
             raise DataError(f"it ends within the weight `{name:.60}`")
@@ -127,7 +127,7 @@ class Tensors:
             return _in_range(name, stored.astype(np.float32, copy=False))
 
     def int8(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Read a matrix stored in int8, and the units of its rows; None if stored otherwise."""
+        """Read an int8 matrix and the units of its rows; return None if not stored in int8."""
         if name + INT8 not in self:
             return None
         rounded = self.stored(name + INT8)
@@ -138,7 +138,7 @@ class Tensors:
         return rounded, _in_range(name, scale)
 
     def signs(self, name: str, inputs: int) -> Signs | None:
-        """Read a weight of K ``inputs`` stored as bits or trits; None if stored otherwise."""
+        """Read a weight with K ``inputs`` as signs; return None if it has no bits or trits."""
         ending = next((ending for ending in (BITS, TRITS) if name + ending in self), None)
         if ending is None:
             return None

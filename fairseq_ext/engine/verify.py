@@ -1,8 +1,8 @@
 """Check that a program and its weights can be run (numpy only).
 
 ``native/machine.c`` reads and writes memory as the program says, and checks nothing. So everything
-it relies on is proven first: operands lie within registers that were written before, rows of
-registers stand for the same things, and each weight has the size and kind that its operation needs.
+that it relies on is proven first: operands lie within registers that were written before, the
+operands' rows match, and each weight has the size and kind that its operation needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,26 +37,26 @@ PANELS: dict[int, tuple[str, Callable[[int], float], tuple[str, ...]]] = {
     BITS8: ("uint8", lambda inputs: -(-inputs // 4) / 2, ("scales", "sums")),
     TERNARY: ("int32", lambda inputs: 4 * -(-inputs // 64), ("scales",)),
 }
-"""By kind of a weight: type of its numbers, how many an output has, and arrays beside them."""
+"""For each kind of weight: type of its numbers, count of numbers per output, and other arrays."""
 BESIDE = {"scales": "float32", "sums": "int32"}
-EMBEDDINGS = {PLAIN, FP32, BF16, INT8}  # of which a single row can be read
+EMBEDDINGS = {PLAIN, FP32, BF16, INT8}  # kinds from which a single row can be read
 
-LONGEST_SUM = 1 << 16  # products of two bytes whose sum fits into int32
-MOST = 1 << 24  # rows, columns, or an integer in an operation; no model comes near it
-MOST_COLUMNS = 16  # of all registers per row and column of all weights; models have about half
-MOST_NUMBERS = 1 << 22  # in registers, for a token; 48 layers, 8,192 wide inside, have a fifth
-MOST_SLOTS = 1 << 25  # numbers in registers for the slots of a sentence: 128 MiB
-MOST_OPERATIONS = 1 << 13  # of the encoder or the decoder; 48 layers have some 500
+LONGEST_SUM = 1 << 16  # most products of two bytes whose sum fits into int32
+MOST = 1 << 24  # limit of rows, of columns and of integers in operations; models are far below
+MOST_COLUMNS = 16  # register columns per row and column of all weights; models have about half
+MOST_NUMBERS = 1 << 22  # register columns; 48 layers with inner width 8,192 have a fifth of it
+MOST_SLOTS = 1 << 25  # numbers in the slots of a sentence (128 MiB)
+MOST_OPERATIONS = 1 << 13  # operations of the encoder or the decoder; 48 layers have some 500
 
 BESIDE_OUT = {
     **{Code.ADD: (1, 1), Code.GATE: (1, 1), Code.ACTIVATE: (1,), Code.BINARIZE: (1,)},
     **{Code.NORM: (1,), Code.ATTEND_PAST: (1, 1, 1), Code.FILTER: (1,), Code.GRU: (3, 3, 1)},
 }
-"""Widths of inputs that have a row for each row of the output, in widths of the output."""
+"""Widths of inputs with a row for each output row, as multiples of the output's width."""
 IN_PARTS = {Code.NORM, Code.BINARIZE, Code.ATTEND_PAST, Code.CONVOLVE, Code.FILTER}
 """Operations that cut the output's width into ``ints[0]`` equal heads or groups."""
 SIMPLE = {Code.ADD, Code.GATE, Code.GRU, Code.BINARIZE}
-"""Operations of which the tables above say everything."""
+"""Operations that need no checks beyond the tables above."""
 OF_ENCODER = {Code.TRANSPOSE, Code.ATTEND, Code.MIX, Code.RECUR, Code.PICK}
 OF_DECODER = {
     *(Code.ATTEND_PAST, Code.ATTEND_SOURCE, Code.RECALL, Code.GRU, Code.LSTM, Code.ADDITIVE),
@@ -105,13 +105,13 @@ def _require(condition: object, fault: str) -> None:
 
 
 class _Verifier:
-    """A checker of the operations, in the order in which they run."""
+    """A checker of operations, which goes through them in the order in which they run."""
 
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
         self.written: list[np.ndarray] = []  # for each register, which columns were written
-        self.heads: dict[int, int] = {}  # number of heads by register of transposed keys
-        self.caches: list[int] = []  # of the operations that have one
+        self.heads: dict[int, int] = {}  # for each register of transposed keys, its heads
+        self.caches: list[int] = []  # the cache of each operation that has one
         self.decoding = False
 
     def run(self) -> None:
@@ -128,7 +128,7 @@ class _Verifier:
                         f"operation {place} of the {side} ({Code(operation.code).name}): {error}"
                     ) from None
             for operation in operations:
-                if operation.code is Code.RECALL:  # its input may be written after it
+                if operation.code is Code.RECALL:  # a later operation may write its input
                     self.read(operation.inputs[0], Phase.HYPOTHESES)
         vocabulary = self._vocabulary()
         for layer in program.outputs:
@@ -149,7 +149,7 @@ class _Verifier:
         return self.weights[layers[0].weight].outputs
 
     def _check_sizes(self) -> None:
-        """Check limits of lengths and registers that concern no single operation."""
+        """Check lengths, registers and counts, which do not depend on single operations."""
         program = self.program
         for name in ("longest_source", "longest_target"):
             _require(1 <= getattr(program, name) < 1 << 31, f"its `{name}` is out of range")
@@ -244,7 +244,7 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, op: Operation) -> None:
-        """Check query, transposed keys and values of an attention over a sentence."""
+        """Check the query, transposed keys and values of an attention over a sentence."""
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)
@@ -309,7 +309,7 @@ class _Verifier:
 
     def check_attend_source(self, op: Operation) -> None:
         self.memory(op)
-        shown = op.ints[1] != 0  # shown weights have room for one per token
+        shown = op.ints[1] != 0  # the alignment has room for one weight per source token
         tokens = self.within(op.inputs[2]).phase == Phase.TOKENS
         _require(tokens or not shown, "its alignment is not with tokens")
 

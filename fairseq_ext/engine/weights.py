@@ -1,8 +1,8 @@
-"""Lay weights out for the machine's products (numpy only).
+"""Arrange weights in memory for the machine's matrix products (numpy only).
 
-Weights lie in panels of 64 outputs, ``[panel][k][64]``; int8 is ``[panel][k / 4][64][4]``. Signs
-are bits in int8's order or, for kernels of binary products, ``[panel][k / 32][64][32]``. A ternary
-weight is the mean of two binary ones: ``[panel][2][k / 32][64][32]``. engine.h reads this layout.
+Weights lie in panels of 64 outputs: ``[panel][k][64]``, int8 ``[panel][k / 4][64][4]``. Signs are
+bits in the order of int8 or, for the binary kernels, ``[panel][k / 32][64][32]``. A ternary weight
+is stored as the two binary weights whose mean it is, ``[panel][2][k / 32][64][32]``. See engine.h.
 """
 
 import math
@@ -18,20 +18,20 @@ from fairseq_ext.engine.program import FLOATS, Matrix, Reading, Signs
 PANEL = 64
 PLAIN, SIGNS, BITS8, TERNARY = range(len(NUMBERS), len(NUMBERS) + 4)
 LINE = 64  # bytes of a cache line
-PIECE = 1 << 25  # bytes of a piece of memory for many weights
+PIECE = 1 << 25  # least bytes to allocate at once for many weights
 
 
 class Packed(NamedTuple):
     """A weight in the machine's layout.
 
     Attributes:
-        kind: index in :data:`fairseq_ext.engine.NUMBERS`, or :data:`PLAIN`; :data:`SIGNS` or
-            :data:`TERNARY` for signs times floats or signs, :data:`BITS8` for signs times inputs
-            rounded to int8.
+        kind: an index in :data:`fairseq_ext.engine.NUMBERS`; :data:`PLAIN` for plain weights;
+            :data:`SIGNS` or :data:`TERNARY` for signs that multiply floats or signs;
+            :data:`BITS8` for signs that multiply inputs rounded to int8.
         outputs, inputs: N, K.
         values: the numbers.
-        scales: for int8 the units of the outputs, for BITS8 and TERNARY their levels, for SIGNS
-            twice their levels.
+        scales: one number for each output: in int8 its unit, in BITS8 and TERNARY its level, in
+            SIGNS twice its level.
         sums: for int8 and BITS8, 128 times the sum of each output's weights.
         reading: for SIGNS and TERNARY, the way in which inputs are read.
     """
@@ -46,10 +46,10 @@ class Packed(NamedTuple):
 
 
 class Pool:
-    """Memory for weights, which lie one after another in pieces of at least ``piece`` bytes.
+    """Memory for many weights, allocated in pieces of at least ``piece`` bytes.
 
-    With pages of 4 KB, a quarter of a step's time can go into looking them up; numpy asks for huge
-    pages if a piece is large.
+    With memory pages of 4 KB, looking pages up can take a quarter of a step's time. For a large
+    piece, numpy asks the system for huge pages.
     """
 
     def __init__(self, piece: int = PIECE) -> None:
@@ -68,11 +68,11 @@ class Pool:
 
 
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
-    """Lay out a weight ``[N, K]`` in a number format, in memory of the pool.
+    """Pack a weight ``[N, K]`` in a number format, into memory of the pool.
 
-    Plain weights stay in fp32. In int8, each output has units of its largest weight / 127. Signs
-    remain signs; with ``int8`` they multiply rounded inputs, unless they multiply signs; ternary
-    weights are then int8.
+    Plain weights stay in fp32. In int8, the unit of an output is its largest weight / 127. Signs
+    stay signs, but with ``int8``, binary weights that multiply floats multiply inputs rounded to
+    int8 instead, and ternary weights that multiply floats become int8.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):
@@ -95,13 +95,13 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
 def pack_all(
     matrices: Iterable[Matrix | Signs], numbers: str = "fp32", pool: Pool | None = None
 ) -> list[Packed]:
-    """Lay weights out, one after another in the large pieces of a pool."""
+    """Pack weights one after another into the large pieces of a pool."""
     pool = pool or Pool()
     return [pack(matrix, numbers, pool) for matrix in matrices]
 
 
 def _pack_int8(rounded: np.ndarray, units: np.ndarray, pool: Pool) -> Packed:
-    """Lay out ``[N, K]`` in int8 with the units of its rows."""
+    """Pack a matrix ``[N, K]`` in int8, with the units of its rows."""
     sums = 128 * rounded.sum(1, dtype=np.int32)
     panels = _panels(rounded, pool, 4)
     return Packed(2, *rounded.shape, panels, _filled(units), _filled(sums))
@@ -132,7 +132,7 @@ def _pack_signs(matrix: Signs, numbers: str, pool: Pool) -> Packed:
 
 
 def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
-    """Pad bits ``[N, K / 8]`` to whole words of 64; bits beyond the inputs are 0."""
+    """Pad bits ``[N, K / 8]`` to words of 64 bits; bits beyond the inputs become 0."""
     size, rest = divmod(inputs, 8)
     padded = np.zeros((len(bits), -(-inputs // 64) * 8), np.uint8)
     padded[:, : -(-inputs // 8)] = bits[:, : -(-inputs // 8)]
@@ -142,7 +142,7 @@ def _padded(bits: np.ndarray, inputs: int) -> np.ndarray:
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Append zeros to the outputs' numbers to fill the last panel."""
+    """Pad a vector of one number per output with zeros, so that it fills the last panel."""
     padded = np.zeros(-(-len(values) // PANEL) * PANEL, values.dtype)
     padded[: len(values)] = values
     return padded
@@ -155,7 +155,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round ``[N, K]`` to int8 and return the units ``[N]``; each row's largest number is 127."""
+    """Round a matrix to int8, so that each row's largest magnitude is 127; return it and units."""
     units = np.maximum(np.abs(values).max(1), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(values / units[:, None]).astype(np.int8), units
 
@@ -165,7 +165,7 @@ def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
     outputs, inputs = values.shape
     count, groups = -(-outputs // PANEL), -(-inputs // together)
     panels = pool.take((count, groups, PANEL, together), values.dtype)
-    # A column of the rows to transpose must not lie in lines of one set of a processor's cache.
+    # The numbers of a column must not all fall into the same set of the processor's cache.
     line = LINE // values.itemsize
     width = (-(-inputs // line) | 1) * line
     rows = np.zeros((PANEL, width), values.dtype)

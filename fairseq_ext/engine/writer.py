@@ -32,7 +32,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 class Writer(Program):
-    """A builder of a program, which names weights as in the model's state dict."""
+    """A builder of a program, which takes the weights' names from the model's state dict."""
 
     def __init__(self, *arguments: Any, state: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(*arguments)
@@ -44,15 +44,15 @@ class Writer(Program):
         self._recipes: dict[int, tuple[np.ndarray, Recipe]] = {}
 
     def name(self, parameter: Tensor) -> str | None:
-        """Return a parameter's name in the state; the first name if it is tied."""
+        """Return a parameter's name in the state dict; its first name if it is tied."""
         return self._names.get((parameter.data_ptr(), parameter.shape))
 
     def array(self, parameter: Tensor | None) -> np.ndarray | None:
-        """Return a parameter in fp32, always as the same array."""
+        """Return a parameter as an fp32 array, which is the same object at every call."""
         if parameter is None:
             return None
         key = parameter.data_ptr()
-        if key not in self._arrays:  # the tensor is kept, so that its address stays unique
+        if key not in self._arrays:  # keep the tensor, so that no other gets its address
             array = parameter.detach().float().cpu().numpy()
             self._arrays[key] = parameter, array
             name = self.name(parameter)
@@ -74,7 +74,7 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return the recipe of an array; a constant is its own, and kept, so its id is unique."""
+        """Return an array's recipe; a constant is its own recipe, kept so that its id is unique."""
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
@@ -113,7 +113,7 @@ class Writer(Program):
         return out
 
     def like(self, place: Columns, width: int | None = None) -> Columns:
-        """Add a register with the same rows as another, and return its columns."""
+        """Add a register with as many rows as ``place`` has, and return its columns."""
         shape = self.shapes[place.register]
         return self.register(place.width if width is None else width, shape.phase, shape.rows)
 
@@ -140,7 +140,7 @@ class Writer(Program):
         added: Columns = NOTHING,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``f(x W^T + b) + added``; of the activations, only relu allows ``added``."""
+        """Compute ``f(x W^T + b) + added``; if ``added`` is used, ``f`` must be linear or relu."""
         if isinstance(weight, Signs):
             outputs, number = len(weight.values), len(self.matrices)
             self.matrices.append(weight)
@@ -195,14 +195,14 @@ class Writer(Program):
     ) -> Columns:
         """Compute ``softmax(scale Q K^T) V`` within each sentence, or over the source or the past.
 
-        Keys of hypotheses are those of this step, and the machine keeps those of earlier ones.
+        Keys with rows of hypotheses are this step's keys; the machine keeps those of past steps.
 
         Args:
             q, keys, values: queries, keys and values of all heads.
             heads: number of heads H.
             scale: factor of the products; None for ``1 / √D``.
             shown: whether the weights over the source are the alignment.
-            binary: one of :data:`WEIGHTS`, with values from :meth:`binarize`, by head.
+            binary: a key of :data:`WEIGHTS`; unless None, :meth:`binarize` the values by head.
         """
         scale = (q.width // heads) ** -0.5 if scale is None else scale
         out = self.like(q, values.width) if out is None else out
@@ -232,14 +232,14 @@ class Writer(Program):
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
     def cache(self, x: Columns) -> int:
-        """Add a memory of the past rows of hypotheses; return its index, or -1 for other rows."""
+        """Add a cache of past rows and return its index; return -1 if ``x`` has no hypotheses."""
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
         return self.caches - 1
 
     def mix(self, x: Columns, matrix: np.ndarray) -> Columns:
-        """Compute ``E x`` for each sentence: E ``[K, N]`` makes K slots of at most N tokens."""
+        """Compute ``E x`` for each sentence: E ``[K, N]`` turns at most N tokens into K slots."""
         out = self.register(x.width, Phase.SLOTS, len(matrix))
         return self.write(Code.MIX, out, (x,), (self.matrix(matrix, plain=True),))
 
@@ -263,12 +263,12 @@ class Writer(Program):
         return self.write(Code.CONVOLVE, out, (logits, values), weights, ints)
 
     def taps(self, x: Columns, count: int) -> Columns:
-        """Join, in each row, the ``count`` rows that the taps of a kernel read there."""
+        """Join, side by side, the ``count`` rows that a convolution reads for each position."""
         out = self.like(x, count * x.width)
         return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve with a kernel for each head; ``kernels`` has the taps head by head."""
+        """Convolve with one kernel per head; ``kernels`` lists the taps head by head."""
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
         return self.write(Code.FILTER, self.like(x), (x,), weights, ints)
@@ -285,7 +285,7 @@ class Writer(Program):
     ) -> Columns:
         """Compute the states of a GRU over each sentence, from its input gates.
 
-        With ``cells`` it is an LSTM, and its rows are ``[state; cell]``.
+        With ``cells``, compute an LSTM instead, whose rows are ``[state; cell]``.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
         how = BACKWARDS * backwards | CELLS * cells
@@ -301,11 +301,11 @@ class Writer(Program):
         return self.write(Code.RECALL, out, (x, initial))
 
     def gru(self, inputs: Columns, hiddens: Columns, state: Columns, out: Columns) -> Columns:
-        """Compute the next state of a GRU from the two halves of its gates (r, z, n)."""
+        """Compute a GRU's next state from the input's and the state's terms of gates r, z, n."""
         return self.write(Code.GRU, out, (inputs, hiddens, state))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
-        """Compute an LSTM's next ``[state; cell]`` from the two halves of the gates i, f, g, o."""
+        """Compute an LSTM's next ``[state; cell]`` from both terms of its gates i, f, g, o."""
         return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:

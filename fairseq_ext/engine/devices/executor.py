@@ -1,4 +1,4 @@
-"""Translate batches on any torch device, with the interface of the native workers."""
+"""Translate batches on any torch device, with the interface of the C engine's workers."""
 
 import functools
 import logging
@@ -25,7 +25,7 @@ Step = Callable[[], None]
 def captured(step: Step, device: torch.device) -> Step:
     """Capture a step as a CUDA graph; return it unchanged on other devices, or on failure.
 
-    The step works in place on tensors with fixed addresses, without synchronization.
+    The step must work in place on tensors with fixed addresses, without synchronization.
     """
     if device.type != "cuda":
         return step
@@ -50,8 +50,8 @@ def captured(step: Step, device: torch.device) -> Step:
 def _anchor(device: int) -> torch.cuda.CUDAGraph:
     """Capture a graph whose memory pool all graphs of the device share.
 
-    One graph runs at a time, and none reads another's data in the pool. torch frees a pool with
-    the last graph that uses it and then refuses its handle, so this graph is kept.
+    Only one graph runs at a time, and no graph reads another's data in the pool. When the last
+    graph of a pool is freed, torch frees the pool and refuses its handle, so this graph is kept.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -79,9 +79,9 @@ def allocate(
 ) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state by name, filled with 0.
 
-    ``line [b, w, t]`` is the row at step t that hypothesis w descends from; the data of each
-    step stays unchanged, ``[B, T, W, …]``. Finished hypotheses have a place each, and one
-    more place is never read. A sentence whose numbers are all 0 is empty.
+    ``line [b, w, t]`` is the row that hypothesis w descends from at step t, so that the data of
+    past steps, ``[B, T, W, …]``, never has to move. Each finished hypothesis has an index of its
+    own; what is stored at index W is never read. A sentence whose numbers are all 0 is empty.
     """
     b, s, t, w = sizes
     integer, number = torch.int64, torch.float32
@@ -90,7 +90,7 @@ def allocate(
         "open": ((b,), torch.bool),
         "real": ((b, s), torch.bool),
         "limit": ((b,), integer),
-        "forced": ((b, t), integer),  # the token + 1, or 0
+        "forced": ((b, t), integer),  # the prefix's token + 1, or 0
         "line": ((b, w, t), integer),
         "tokens": ((b, t, w), integer),
         "totals": ((b, t, w), number),
@@ -123,7 +123,7 @@ def allocate(
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Clear the state, so that it has no sentences and is at the first step."""
+    """Reset the state: no sentences, and the first step."""
     for tensor in state.values():
         tensor.zero_()
 
@@ -135,7 +135,7 @@ def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
 
 
 def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
-    """Move some sentences to another memory, which is cleared first."""
+    """Copy some sentences into another state, which is reset first."""
     empty(target)
     step = {"step": source["step"]}
     rest = source.keys() - step
@@ -143,7 +143,7 @@ def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor
 
 
 LEAST_STEPS, LEAST_SOURCE = 16, 16
-KEPT = 1 << 32  # bytes of memory with graphs to keep for later batches
+KEPT = 1 << 32  # most bytes of stages to keep for later batches
 
 
 class Stage:
@@ -245,7 +245,7 @@ class Executor:
         if stage is None:
             stage = Stage(self._model, rules, sizes)
         elif not stage.captured:
-            empty(stage.state)  # because capturing runs the step a few times, from the first on
+            empty(stage.state)  # because capturing runs a few steps
             stage.run, stage.captured = self._capture(stage.run, self._model.device), True
         self._stages[key] = stage  # the most recently used stage is last
         while len(self._stages) > 1 and sum(stage.bytes for stage in self._stages.values()) > KEPT:
@@ -288,7 +288,7 @@ class Executor:
         fill(state, {name: part for name, part in initial.items() if name in state})
         tokens = torch.full((sizes.sentences, rules.beam), program.symbols.begin, device=device)
         totals = torch.full(tokens.shape, search.NEVER, device=device)
-        totals[:, 0] = 0  # the first step continues only one row
+        totals[:, 0] = 0  # the first step continues only the first row
         search.begin(state, tokens, totals)
         return stage
 

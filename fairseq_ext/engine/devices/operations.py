@@ -1,7 +1,7 @@
-"""The operations of a program in torch; machine.h names them and their operands.
+"""The operations of a program in torch; machine.h describes them and their operands.
 
 Rows of registers lie in padded batches: tokens ``[B, S]``, sentences ``[B]``, slots ``[B, K]``,
-hypotheses ``[B, W]``. Nothing here synchronizes with the device, so steps can be captured.
+hypotheses ``[B, W]``. Nothing here synchronizes with the device, as CUDA graphs require.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from fairseq_ext.engine.program import (
 
 
 class BinaryWeight(NamedTuple):
-    """A weight ``levels[:, None] * signs``, ``[N, K]``, and the way it reads inputs."""
+    """A weight ``levels[:, None] * signs`` ``[N, K]``, and the way in which it reads inputs."""
 
     signs: Tensor
     levels: Tensor
@@ -38,7 +38,7 @@ class BinaryWeight(NamedTuple):
 
 
 class Model:
-    """A program with its weights on a device; ``dtype`` is that of weights and registers."""
+    """A program with its weights on a device; weights and registers have type ``dtype``."""
 
     def __init__(self, program: Program, device: torch.device, dtype: torch.dtype) -> None:
         self.program, self.device, self.dtype = program, device, dtype
@@ -62,7 +62,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``. Sums of signs are exact, so the next binarization sees exact zeros."""
+    """Compute ``x W^T + b``. Sums of signs are exact: a sum of 0 is 0 for the next binarization."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading
@@ -85,14 +85,14 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 def gru_state(inputs: Tensor, hiddens: Tensor, state: Tensor) -> Tensor:
-    """Compute the state ``(1 - z) n + z s`` from the two halves of the gates r, z, n."""
+    """Compute ``(1 - z) n + z s`` from the input's and the state's terms of r, z and n."""
     of_inputs, of_hiddens = inputs.chunk(3, -1), hiddens.chunk(3, -1)
     r, z = (torch.sigmoid(of_inputs[i] + of_hiddens[i]) for i in (0, 1))
     return torch.lerp(torch.tanh(of_inputs[2] + r * of_hiddens[2]), state, z)
 
 
 def lstm_state(inputs: Tensor, hiddens: Tensor, cell: Tensor) -> Tensor:
-    """Compute ``[h; c]`` from the two halves of the gates i, f, g, o, and the last cell."""
+    """Compute ``[h; c]`` from the last cell and the gates ``i, f, g, o = inputs + hiddens``."""
     i, f, g, o = (inputs + hiddens).chunk(4, -1)
     cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
     return torch.cat((torch.sigmoid(o) * torch.tanh(cell), cell), -1)
@@ -129,7 +129,7 @@ class Frame:
         real: true for source tokens that are not pads, ``[B, S]``.
         state: the decoder's state, by :func:`fairseq_ext.engine.devices.executor.allocate`.
         registers: registers by number.
-        shown: each model's attention weights for the alignment, ``[B, W, S]``.
+        shown: each model's attention weights that serve as alignment, ``[B, W, S]``.
     """
 
     model: Model
@@ -179,17 +179,17 @@ class Frame:
 
     @cached_property
     def own_past(self) -> Tensor:
-        """The rows of each hypothesis and its ancestors at all steps, as a mask ``[B, W, T W]``.
+        """A mask ``[B, W, T W]`` of the past rows that belong to each hypothesis.
 
-        With this mask, a sentence's hypotheses attend over all rows it ever had in one product
-        that reads each key once, and nothing is ever reordered.
+        With it, all hypotheses of a sentence attend over the sentence's past rows in one product.
+        Each key is read only once, and nothing has to be reordered.
         """
         line = self.state["line"]
         rows, times = (torch.arange(n, device=line.device) for n in line.shape[1:])
         return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
     def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return each hypothesis's own rows of :meth:`keep` at some steps: ``[B, W, n, …]``."""
+        """Return the rows ``[B, W, n, …]`` of ``past`` of each hypothesis at some steps."""
         rows = self.state["line"].index_select(2, times)
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
         places = (sentences * past.size(1) + times) * past.size(2) + rows
@@ -243,7 +243,7 @@ class Frame:
     ) -> tuple[Tensor, Tensor | None]:
         """Compute ``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]`` is true.
 
-        Also return the mean of the heads' weights; None if nothing needs them.
+        Also return the attention weights averaged over heads, or None if nothing needs them.
         """
         heads, shown, binary = op.ints
         q, k, v = (
@@ -348,7 +348,7 @@ class Frame:
                 after = lstm_state(gates[t], hiddens, state.narrow(1, width, width))
             else:
                 after = gru_state(gates[t], hiddens, state)
-            states[t] = state = after * real[t]  # a pad leaves it 0: backwards, pads come first
+            states[t] = state = after * real[t]  # 0 at pads, which come first if backwards
         return torch.stack([states[t] for t in range(len(gates))], 1)
 
     def pick(self, op: Operation) -> Tensor:
@@ -368,9 +368,9 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``; ``real`` is true for those that are not pads.
+    """Run the encoder over ``tokens [B, S]``; ``real`` is true for tokens that are not pads.
 
-    Return all registers that it writes.
+    Return all registers that the encoder writes.
     """
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)

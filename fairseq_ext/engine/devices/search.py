@@ -15,9 +15,9 @@ NEVER = -torch.inf
 def advance(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Sequence[Tensor]
 ) -> None:
-    """Take one step of the search in place, by the equations of ``native/search.c``.
+    """Take one step of beam search in place, by the equations of ``native/search.c``.
 
-    The logits of each model for the next tokens are ``[B, W, V]``. There is no sampling.
+    ``logits`` are each model's logits for the next tokens, ``[B, W, V]``. Sampling is not possible.
     """
     step, beam, line = state["step"], rules.beam, state["line"]
     totals = state["totals"].index_select(1, step).squeeze(1)
@@ -49,7 +49,7 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def lines_of(line: Tensor, rows: Tensor) -> Tensor:
-    """Return the rows ``[B, n, T]`` that some rows ``[B, n]`` of each sentence descend from."""
+    """Return the ancestors ``[B, n, T]`` at all steps of some rows ``[B, n]`` of each sentence."""
     return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
 
 
