@@ -1,7 +1,7 @@
 """The only entry point of this plugin, :func:`register`.
 
-It is called by ``--user-dir user_dir`` in a clone, by ``--user-dir "$(fairseq-ext user-dir)"`` when
-installed, by our own commands, and in their processes. Importing the package registers nothing.
+``--user-dir user_dir`` calls it in a clone, ``--user-dir "$(fairseq-ext user-dir)"`` if installed.
+Our own commands and their processes call it, too. Importing the package registers nothing.
 """
 
 import functools

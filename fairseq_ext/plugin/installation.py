@@ -15,8 +15,8 @@ INSTALL_FAIRSEQ = (
 def fairseq_distributions() -> list[str]:
     """Return the sorted names of the installed distributions that provide ``fairseq``.
 
-    Every command calls this. ``importlib.metadata.packages_distributions`` would make a path of
-    every installed file, which takes most of a second.
+    Every command calls this, so it must be fast: ``importlib.metadata.packages_distributions``
+    would make a path object for every installed file, which takes most of a second.
     """
     providers = filter(_provides_fairseq, importlib.metadata.distributions())
     names = (distribution.metadata["Name"] for distribution in providers)
@@ -24,7 +24,7 @@ def fairseq_distributions() -> list[str]:
 
 
 def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
-    """Return whether fairseq is in a distribution's list of packages or, without one, of files."""
+    """Return whether a distribution lists the package fairseq, or files in its folder."""
     packages = (distribution.read_text("top_level.txt") or "").split()
     if packages:
         return "fairseq" in packages

@@ -1,9 +1,9 @@
 """Everything that this plugin changes in fairseq: one ordered table.
 
 fairseq is not maintained any more, torch and numpy have changed, and some of fairseq's commands
-accept options that do not work. Each row (:class:`~fairseq_ext.plugin.table.Patch`) has a kind,
-which is also the folder of its module: a ``repair`` of fairseq, ``security`` against untrusted
-files, a ``feature`` of this plugin, or a ``check`` that turns a user's mistake into one line.
+accept options that do not work. Each row is a :class:`~fairseq_ext.plugin.table.Patch`. The folder
+of its module is its kind: a ``repair`` of fairseq, ``security`` against untrusted files, a
+``feature`` of this plugin, or a ``check`` that turns a user's mistake into an error of one line.
 
 Rows are applied in order. If two rows wrap the same function, the later row is called first.
 ``fairseq-ext doctor --patches`` prints the rows of each function.
@@ -55,13 +55,13 @@ PATCHES: tuple[Patch, ...] = (
     *speed.PATCHES,
     *time_left.PATCHES,
     *engine.PATCHES,
-    # 2. The wings
+    # 2. Patches of single architectures
     *(
         patch
         for wing in wings.names(with_module="patches")
         for patch in importlib.import_module(f"fairseq_ext.{wing}.patches").PATCHES
     ),
-    # 3. Checks, around all of fairseq's work and ours
+    # 3. Checks, which wrap fairseq's functions and our patches above
     *processes.PATCHES,  # inside `commands`, which removes folders that stay empty
     *arguments.PATCHES,
     *generation.PATCHES,  # inside `commands`, which moves results only when they are complete
@@ -70,14 +70,14 @@ PATCHES: tuple[Patch, ...] = (
     *data.PATCHES,
     *checkpoints.PATCHES,
     *async_checkpoints.PATCHES,
-    *loading.PATCHES,  # outside the others: names the file in errors that they do not expect
+    *loading.PATCHES,  # outside the others: names the file in errors that they let through
     *divergence.PATCHES,
     *processes.INTERRUPTION,  # outside all these: its message comes after they have cleaned up
     *checkpoints.TRAINERS,  # outside all others around loading and saving
     *hydra.PATCHES,  # outermost: calls all the others if they came too late
 )
 
-_active: set[str] = set()  # the state of the process, because patches change the process
+_active: set[str] = set()  # global, because patches change the whole process
 
 
 def apply() -> None:
@@ -96,5 +96,5 @@ def complete(module: str) -> None:
 
 
 def active() -> tuple[str, ...]:
-    """Names of the patches applied in this process, in order."""
+    """Return the names of the patches applied in this process, in order."""
     return tuple(patch.name for patch in PATCHES if patch.name in _active)

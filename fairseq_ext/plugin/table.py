@@ -24,7 +24,7 @@ KINDS = {"repairs": "repair", "security": "security", "features": "feature", "ch
 
 @dataclass(frozen=True)
 class Layer:
-    """Attributes of fairseq, or of a library that it uses, and the wrapper around each."""
+    """Attributes of fairseq, or of a library that it uses, and the function that wraps each."""
 
     targets: tuple[str, ...]
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
@@ -65,19 +65,19 @@ class Patch:
     reason: str
     """The problem that occurs without the patch."""
     layers: tuple[Layer, ...] = ()
-    """The wrapped attributes, most of them wrapped by functions with :func:`around`."""
+    """The wrapped attributes and their wrappers, most of them made by :func:`around`."""
     act: Callable[[], None] | None = None
     """Anything else that the patch does, for instance filtering a warning."""
 
     @property
     def kind(self) -> str:
-        """The patch's kind, by the folder of its functions; a wing's patches are features."""
+        """The patch's kind, by the folder of its functions; an architecture's are features."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 
 
 def apply(patch: Patch, start: str = "") -> None:
-    """Apply a patch; ``start`` limits it to functions whose dotted names begin with this."""
+    """Apply a patch, but only to functions whose dotted names begin with ``start``."""
     try:
         if patch.act is not None and not start:
             patch.act()
@@ -96,9 +96,9 @@ def apply(patch: Patch, start: str = "") -> None:
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
-    """Find the attribute ``target``: yield pairs of a module or class and a name.
+    """Yield each module or class that has the attribute ``target``, and the attribute's name.
 
-    The module of a command is found only if it is loaded, under its own name or as ``__main__``
+    The module of a command is used only if already loaded, under its own name or as ``__main__``
     (``python -m``). Importing it would set up its logging in processes that do not run it.
     """
     module, _, path = target.partition(":")

@@ -1,10 +1,10 @@
-"""Report missing, misspelt or unsuitable options, and name those that a command does not read.
+"""Report missing, misspelt or unsuitable options, and options that a command ignores.
 
-fairseq's parsers share groups of options: fairseq-generate takes `--save-interval`, and
-fairseq-preprocess `--fp16`. Other options are read only beside another one, or by some tasks.
-:func:`ignored`, :data:`ONLY_WITH` and :data:`ONLY_TASKS` list the three kinds.
-``tests/commands/test_option_effects.py`` takes every option from the parsers, and compares runs
-with and without it.
+fairseq's parsers share groups of options, so a command also accepts options that it never reads:
+fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
+them. Some options need another option (:data:`ONLY_WITH`), or work only in some tasks
+(:data:`ONLY_TASKS`). ``tests/commands/test_option_effects.py`` compares, for every option of the
+parsers, runs with and without it.
 """
 
 import functools
@@ -31,7 +31,7 @@ DECODING_READS = (
     *("pipeline_model_parallel", "batch_size", "max_tokens", "num_shards"),
     *("required_seq_len_multiple", "skip_invalid_size_inputs_valid_test"),
 )
-"""Options that fairseq-generate and fairseq-interactive read, of the groups of every training."""
+"""Options of the shared training groups that fairseq-generate and fairseq-interactive do read."""
 GENERATE_READS = (
     *("log_format", "log_interval", "no_progress_bar", "data_buffer_size", "dataset_impl"),
     *("gen_subset", "num_workers", "required_batch_size_multiple", "shard_id"),
@@ -42,7 +42,7 @@ DECODING_IGNORES = (
     *("warmup_updates", "eval_bleu", "eval_bleu_args", "eval_bleu_detok", "eval_bleu_detok_args"),
     *("eval_tokenized_bleu", "eval_bleu_remove_bpe", "eval_bleu_print_samples"),
 )
-"""Options that both accept beside those groups and never read."""
+"""Options outside the shared training groups that both commands accept but never read."""
 INTERACTIVE_IGNORES = (
     *("lm_path", "max_target_positions", "num_batch_buckets", "prefix_size", "print_step"),
     *("quiet", "results_path", "scoring", "truncate_source"),
@@ -53,13 +53,13 @@ TRAIN_IGNORES = (
     *("checkpoint_shard_count", "shard_id", "char_inputs"),
 )
 OFF = (None, False, 0, -1, "")
-"""Values of options that switch nothing on."""
+"""Values that leave an option switched off."""
 REFUSED: dict[str, tuple[str, ...]] = {
-    "train": ("use_plasma_view",),  # of a pyarrow that no longer exists
+    "train": ("use_plasma_view",),  # needs a pyarrow from before plasma was removed
     "generate": ("lr_scheduler", "retain_iter_history"),
     "interactive": ("lr_scheduler", "retain_iter_history", "score_reference"),
 }
-"""Options with which each command ends in an error of Python."""
+"""Options that make each command end in a Python error."""
 ONLY_WITH: dict[str, tuple[str, ...]] = {
     name: tuple(prerequisites.split())
     for prerequisites, names in {
@@ -89,7 +89,7 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
     }.items()
     for name in names.split()
 }
-"""Options that are read only beside one of their prerequisites."""
+"""Options that have no effect unless one of their prerequisites is also given."""
 ONLY_TASKS: dict[str, str] = {
     **dict.fromkeys(("beam_mt", "max_len_a_mt", "max_len_b_mt"), "speech_to_speech"),
     "eos_token": "speech_to_speech",
@@ -104,11 +104,11 @@ ONLY_TASKS: dict[str, str] = {
     **dict.fromkeys(("use_plasma_view", "plasma_path"), "language_modeling"),
     "adaptive_input": "language_modeling",
 }
-"""Options that a task of translation never reads, and a task that reads each."""
+"""Options that translation tasks never read, each with a task that reads it."""
 
 
 def _keep_options_out_of_the_log() -> None:
-    """Keep fairseq from logging several hundred options before our message of one line."""
+    """Keep fairseq from logging several hundred options before our one-line message."""
     logging.getLogger("fairseq.dataclass.utils").addFilter(
         lambda record: not str(record.msg).startswith("Error when composing")
     )

@@ -31,7 +31,7 @@ def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, 
 def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     """Return the file from which fairseq would start training, and the option that names it.
 
-    The option is None for the run's own last checkpoint, which may not be there.
+    The option is None for the run's own last checkpoint, which may not exist.
     """
     from fairseq.file_io import PathManager
 
@@ -39,7 +39,7 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     if cfg.restore_file != "checkpoint_last.pt":  # fairseq's default
         return cfg.restore_file.replace(".pt", suffix), "restore_file"
     last = str(Path(cfg.save_dir, f"checkpoint_last{suffix}"))
-    for option in ("continue_once", "finetune_from_model"):  # each for the first start alone
+    for option in ("continue_once", "finetune_from_model"):  # both only for a run's first start
         path = getattr(cfg, option, None)
         if path is not None and not PathManager.exists(last):
             return path, option
@@ -64,7 +64,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
         except ValueError as error:
             if not str(error).startswith("--finetune-from-model"):
                 raise
-            # Two options exclude each other; the whole configuration follows the colon.
+            # Two options exclude each other; leave out the whole configuration after the colon.
             raise ConfigError(f"{str(error).partition(': ')[0]}.") from error
         except RuntimeError as error:
             if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
@@ -76,7 +76,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
             ) from error
     data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
     if data and trainer.is_data_parallel_master and not cfg.no_save:
-        pipeline.copy(data, cfg.save_dir)  # how the text was made, which translating needs
+        pipeline.copy(data, cfg.save_dir)  # translation needs the text.json
     return loaded
 
 
@@ -119,9 +119,9 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Check that a resumed training keeps its schedule; fairseq checks criterion and optimizer.
+    """Check that a resumed training keeps its schedule; fairseq checks only loss and optimizer.
 
-    The state of another schedule does not fit, or fits by chance.
+    fairseq would fail to load another schedule's state, or silently load wrong values.
     """
     if not storage.is_archive(filename):
         return
@@ -141,7 +141,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Make a check skip trainers that are not fairseq's, because these have other parts."""
+    """Make a check skip trainers that are not fairseq's, because they lack attributes we read."""
     from fairseq.trainer import Trainer
 
     call = original if isinstance(trainer, Trainer) else inspect.unwrap(original)
@@ -168,12 +168,12 @@ def _save_dictionaries(
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a translation task has a checkpoint's dictionaries; skip any other task."""
+    """Require that a translation task uses a checkpoint's dictionaries; skip any other task."""
     pair = _task_symbols(task)
     if not pair:
         return
     if record is None:
-        if warn and not published.is_prepared(path):  # whose dictionaries lie beside it
+        if warn and not published.is_prepared(path):  # it has dictionaries beside it
             logger.warning(
                 f"{path} does not say with which dictionaries it was trained, so that they are "
                 "not compared with those of the data"

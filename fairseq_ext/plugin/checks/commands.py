@@ -96,7 +96,7 @@ def _make_batches(
 
 def _check_input(path: str) -> None:
     if path == "-" and isinstance(sys.stdin, io.TextIOWrapper):
-        # read strictly, as files are: in some locales, other text would become unknown words
+        # refuse invalid UTF-8, as in files; in some locales it would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
         text.check_text(
@@ -153,7 +153,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 @around("fairseq_cli.generate:_main")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Make `fairseq-generate` name the ``text.json`` with which its translations become text."""
+    """Make `fairseq-generate` print which ``text.json`` turns its translations into text."""
     from fairseq.data.data_utils import infer_language_pair
 
     data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
@@ -231,7 +231,7 @@ def _require_no_dictionary(args: Namespace) -> None:
 
 
 def _require_same_dictionaries(stage: Path, folder: Path) -> None:
-    """Refuse to replace the dictionary of data that would remain in the folder."""
+    """Refuse to replace a dictionary that other data in the folder still use."""
     written = {path.name for path in stage.iterdir()}
     stay = sorted(path.name for path in folder.glob("*.idx") if path.name not in written)
     for new in stage.glob("dict.*txt") if stay else ():
@@ -258,8 +258,8 @@ def _check_texts(args: Namespace) -> None:
             pairs = text.check_parallel(source, target, empty_lines=empty_lines, controls=False)
             if args.align_suffix:
                 aligned = f"{prefix}.{args.align_suffix}"
-                # fairseq skips missing files, but training needs its own; fairseq does not check
-                # any of several validation or test sets
+                # fairseq skips missing alignments, but training needs them; if there are several
+                # validation or test sets, fairseq reads no alignments for them
                 single = prefix in (args.validpref, args.testpref)
                 if split == "train" or (single and Path(aligned).exists()):
                     text.check_alignments(aligned, source, target, pairs)

@@ -37,7 +37,7 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
             "Give the folder that fairseq-preprocess wrote."
         ) from error
     for name, language in requested.items():
-        # fairseq takes both from the folder where one of the two is not given.
+        # fairseq takes both languages from the folder if one of them is not given.
         if language and getattr(task.cfg, name, language) != language:
             option = f"--{name.replace('_', '-')} {language}"
             pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
@@ -55,7 +55,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
     except DataError:
         raise
     except Exception as error:
-        text.check_dictionary(f)  # finds the line
+        text.check_dictionary(f)  # its error names the line
         raise DataError(f"dictionary {f}: {error}") from error
 
 
@@ -63,7 +63,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
-    """Check data: a job's first process reads all of it, the others compare sizes."""
+    """Check data: a job's first process reads all of it; its other processes compare sizes."""
     from fairseq.distributed.utils import get_global_rank
 
     vocabulary = len(dictionary) if dictionary is not None else None
@@ -93,7 +93,7 @@ def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **optio
 def _require_alignments(task: Any, split: str) -> None:
     """Refuse a split whose alignments are missing or too few.
 
-    A validation set may lack them: its loss is then that of the translation alone.
+    A validation set may lack them; its loss then leaves out the alignments.
     """
     cfg, dataset = task.cfg, task.datasets[split]
     alignments = getattr(dataset, "align_dataset", None)
@@ -110,7 +110,7 @@ def _require_alignments(task: Any, split: str) -> None:
 
 @around(f"{TASK}.build_model")
 def _build_model(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> Any:
-    """Store the limits of the model in the task, for messages about long sentences."""
+    """Store the model's maximum lengths in the task, for messages about long sentences."""
     model = original(self, cfg, *rest, **options)
     self.model_limits = model.max_positions()
     self.max_length_option = "--max-source-positions"
@@ -130,7 +130,7 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Filter sentences by length, and say which side is too long, which fairseq does not."""
+    """Filter sentences by length; unlike fairseq, say whether source or target is too long."""
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     if len(skipped) == 0:
         return fitting
@@ -155,11 +155,11 @@ def _filter_indices_by_size(
 
 
 def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
-    """Say how long a sentence is and may be, and what the user can do."""
+    """Say how long a sentence is, how long it may be, and what the user can do."""
     from fairseq.tasks.translation import TranslationTask
 
     sizes = dataset.size(index)
-    if isinstance(sizes, np.ndarray):  # of a task with several languages
+    if isinstance(sizes, np.ndarray):  # in a task with several languages
         sizes = tuple(sizes.tolist())
     name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
     if not isinstance(sizes, tuple) or not isinstance(limits, tuple):

@@ -1,8 +1,8 @@
 """End a diverging training with one line, and keep its last good checkpoint.
 
-fairseq checks the gradients of each update. It does not check an infinite loss with finite
-gradients, the loss on validation sets, or weights that an update has made infinite; it would even
-save such weights.
+fairseq checks the gradients of each update. It misses an infinite loss with finite gradients, an
+infinite loss on a validation set, and weights that an update has made infinite. It would even save
+such weights.
 """
 
 import math
@@ -50,7 +50,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
 
 @around("fairseq.trainer:Trainer._check_grad_norms")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
-    """Report a NaN as such; with several processes fairseq would report unequal gradients."""
+    """Report NaN gradients as NaN; with several processes fairseq would call them unequal."""
     try:
         original(self, grad_norm)
     except FloatingPointError as error:
@@ -69,7 +69,7 @@ def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **o
 
 
 def _not_finite(trainer: Any) -> str | None:
-    """Return the first parameter of the model or its moving average that is not finite."""
+    """Name the first parameter of the model or its moving average that is not finite."""
     models = {"": trainer.get_model()}
     if trainer.cfg.ema.store_ema:
         models["moving average of "] = trainer.ema.get_model()
@@ -81,7 +81,7 @@ def _not_finite(trainer: Any) -> str | None:
 
 
 def _loss(logged: Mapping[str, Any] | None) -> float | None:
-    """Return the loss that a step has logged; None if it was skipped, as after an overflow."""
+    """Return the loss that a step has logged; or None if fairseq skipped the step."""
     loss = (logged or {}).get("loss")
     return None if loss is None else float(loss)
 

@@ -6,8 +6,8 @@ line. So the first function that runs after the import calls the patched ``call_
 configuration. When that training is over, the call that began without the checks is abandoned.
 
 A named architecture is a set of defaults. fairseq-hydra-train fills in the model's own defaults
-first, so none of the architecture's are left to apply: every named architecture would have the
-sizes of its model.
+first and then never applies the architecture's defaults, so every named architecture would have
+the sizes of its model.
 """
 
 import logging
@@ -40,7 +40,7 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 @around("fairseq_cli.train:add_defaults")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Start the checked training; fairseq calls this first after importing the user directory."""
+    """Start the checked training; fairseq calls this right after it imports the user directory."""
     hydra = next(running(HYDRA), None)
     if hydra is None or _patched_call.get():
         return original(cfg)
@@ -52,9 +52,9 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
         return original(cfg)
     with _in_one_line():
         call_main(cfg, hydra.pre_main)
-    # fairseq-hydra-train would log a crash
+    # without this filter, fairseq-hydra-train would log a crash
     logging.getLogger(HYDRA).addFilter(lambda _: not isinstance(sys.exc_info()[1], _Done))
-    cfg.common.suppress_crashes = True  # `_Done` does not end fairseq-hydra-train
+    cfg.common.suppress_crashes = True  # `_Done` must not end fairseq-hydra-train
     raise _Done
 
 
@@ -81,8 +81,8 @@ def _in_one_line() -> Iterator[None]:
 def fill_in_architecture(cfg: Any) -> None:
     """Add the values of the named architecture that ``cfg.model`` does not set.
 
-    Named architectures of fairseq's own models are left alone: in the first job of a sweep fairseq
-    has already filled in the model's defaults, so the later jobs would differ from it.
+    Do nothing for fairseq's own models: in the first job of a sweep fairseq has already filled in
+    the model's defaults, so the later jobs would differ from the first.
     """
     from fairseq.models import (
         ARCH_CONFIG_REGISTRY,

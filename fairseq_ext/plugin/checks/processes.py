@@ -1,8 +1,8 @@
-"""Guard training processes: allow enough open files, lock the folder, end with one line.
+"""Guard training processes: allow enough open files, lock the folder, report the end in one line.
 
-A running ``fairseq-train`` holds a lock on its ``--save-dir``; only its first process takes it, and
-commands that read are not affected. A killed process cannot print anything: the others notice a
-closed connection, or a missing message after the time limit of torch's process group.
+The first process of ``fairseq-train`` holds a lock on ``--save-dir``; commands that only read the
+folder ignore it. A killed process cannot print anything, so the other processes report it: they
+notice a closed connection, or miss a message until torch's process group times out.
 """
 
 import contextlib
@@ -45,14 +45,14 @@ def allow_open_files() -> None:
 
 
 LOCK = ".training.lock"
-"""Name of the lock file, which has JSON with ``pid``, ``host`` and ``start`` during training."""
+"""Name of the lock file; during training it contains JSON with ``pid``, ``host``, ``start``."""
 
-_held = contextlib.ExitStack()  # the state of the process, because locks belong to it
+_held = contextlib.ExitStack()  # global, because a lock belongs to the whole process
 
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder in the block, and remove its file at the end."""
+    """Hold the lock on an existing folder during a block, then remove the lock file."""
     path = Path(folder, LOCK)
     with contextlib.ExitStack() as stack:
         try:
@@ -72,7 +72,7 @@ def locked(folder: str | Path) -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """Name the process that holds the lock ``path``, according to the file's content."""
+    """Describe the process that holds the lock file ``path``, as recorded in that file."""
     try:
         owner = json.loads(path.read_text(encoding="utf-8"))
         return f"process {owner['pid']:d} on {owner['host']!s} (since {owner['start']!s})"
@@ -93,7 +93,7 @@ LOST = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed|"
     r"[Tt]imed out|Remote process exited|remote process exited|heartbeat"
 )
-"""Messages of torch's process groups about a process that does not answer."""
+"""Pattern of torch's messages about a process that does not answer."""
 
 
 @around("fairseq.distributed.utils:distributed_main", "fairseq.distributed.utils:call_main")
@@ -105,7 +105,7 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
     try:
         with _held:
             return original(*arguments, **options)
-    except ProcessExitedException as error:  # one that fairseq-train itself has started
+    except ProcessExitedException as error:  # of a process that fairseq-train itself started
         how = f"by {error.signal_name}" if error.signal_name else f"(status {error.exit_code})"
         memory = ", perhaps for want of memory" if error.signal_name == "SIGKILL" else ""
         raise EnvironmentProblem(
@@ -139,7 +139,7 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
     with interrupts() as received:
         try:
             return original(cfg, main, **options)
-        except BaseException:  # also errors of other processes that got the signal
+        except BaseException:  # also an error of another process that got the signal
             if not received:
                 raise
             _end(cfg, received[0])
@@ -149,8 +149,8 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 def interrupts() -> Iterator[list[signal.Signals]]:
     """Raise KeyboardInterrupt on either signal; yield the list of signals received.
 
-    A terminal and a launcher may both send one. Further signals are ignored while the first one is
-    handled, but only for a while, since some code may have caught the exception.
+    A terminal and a launcher may both send a signal, so further signals have no effect for
+    :data:`PATIENCE` seconds. Later ones raise again: code may have caught the first exception.
     """
     received: list[signal.Signals] = []
     owner, answered = os.getpid(), -PATIENCE
@@ -173,7 +173,7 @@ def interrupts() -> Iterator[list[signal.Signals]]:
 
 
 def leave_quietly() -> None:
-    """Make a child of the first process end at a signal, once, without a message."""
+    """Make a child process end without a message at its first signal, and ignore later ones."""
 
     leaving = False
 

@@ -1,4 +1,4 @@
-"""Refuse options of fairseq-train that cannot work, by name, before anything is loaded."""
+"""Refuse options of fairseq-train that cannot work, before anything is loaded."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ from fairseq_ext.utils.parsing import nearest
 
 LOWER_IS_BETTER, HIGHER_IS_BETTER = ("loss", "nll_loss", "ppl"), ("accuracy", "bleu")
 STOCK = ("cross_entropy", "label_smoothed_cross_entropy")
-"""Criterions that have no metrics but these."""
+"""fairseq's criterions whose only metrics are the above."""
 ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
 
 
@@ -216,7 +216,7 @@ def _model(cfg: Any) -> Iterator[str]:
 
 
 def _data(cfg: Any) -> Iterator[str]:
-    """Check which data are read, and how."""
+    """Check the options that choose the data and the way to read them."""
     dataset = cfg.dataset
     if dataset.dataset_impl == "cached":
         yield (

@@ -1,9 +1,9 @@
-"""Checkpoints that are written while training goes on (``--write-checkpoints-asynchronously``).
+"""Write checkpoints while training goes on (``--write-checkpoints-asynchronously``).
 
 A thread calls fairseq's own ``save_checkpoint``, so files are written, copied and removed in the
 usual order. The training waits only until the bytes of the file are in memory. Each file is first
-written under another name, so a killed training keeps the checkpoint before it. A checkpoint is
-complete before the next one begins.
+written under another name, so a killed training keeps its previous checkpoint. The thread completes
+a checkpoint before it begins the next one.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ import torch
 
 from fairseq_ext.plugin.table import Patch, around
 
-# The state of the process, which has one training at a time
+# Global, because a process runs one training at a time
 _thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
 _copied = threading.Event()
 _saving: list[Future] = []
@@ -33,7 +33,7 @@ def wait() -> None:
 
 @around("fairseq_cli.train:add_defaults")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Stand in for the package iopath, without which fairseq refuses the option."""
+    """Add an empty module iopath if it is not installed; without it, fairseq refuses the option."""
     original(cfg)
     asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
     if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
@@ -45,11 +45,11 @@ def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
     if not cfg.write_checkpoints_asynchronously or cfg.no_save:
         return original(cfg, *args)
     cfg = cfg.copy()
-    cfg.write_checkpoints_asynchronously = False  # fairseq would write the first file alone
+    cfg.write_checkpoints_asynchronously = False  # else fairseq writes only the first file
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def save() -> None:
-        if device is not None:  # each thread has its own
+        if device is not None:  # each thread has its own current device
             torch.cuda.set_device(device)
         original(cfg, *args)
 

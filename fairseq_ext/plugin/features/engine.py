@@ -10,7 +10,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def _add_option() -> None:
-    """Add two fields to fairseq's options of generation, for its commands and its YAML."""
+    """Add both options to fairseq's generation options, for its commands and YAML files."""
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.dataclass.initialize import hydra_init

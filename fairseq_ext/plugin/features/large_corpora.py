@@ -1,4 +1,4 @@
-"""Start an epoch over millions of sentence pairs sooner and in less memory, with equal batches."""
+"""Start an epoch over millions of sentence pairs faster, in less memory, with the same batches."""
 
 import math
 import os
@@ -12,16 +12,16 @@ from fairseq_ext.plugin.table import Patch, around
 
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 BLOCK = 1 << 14
-"""Sentences to sort at a time, so that keys and places stay in a processor's cache."""
+"""Number of sentences to sort at a time; their keys and positions fit in a processor's cache."""
 KEYS = 1 << 16
-"""Number of keys, which have 16 bits so that numpy sorts them by radix."""
+"""Number of 16-bit sort keys; numpy sorts 16-bit integers by radix."""
 LONGEST = KEYS - 1
-"""Tokens of the longest sentence that can be sorted."""
+"""Greatest length in tokens that fits in a sort key."""
 PART = 1 << 18
-"""Sentences of which batches are made at a time."""
+"""Number of sentences to divide into batches at a time."""
 OPEN = 3
-"""Number of batches at a part's end to make again: one cut to a multiple of sentences, the rest,
-and the sentences that fairseq drops and the row "last batch" adds."""
+"""Number of batches at a part's end to make again with the next part: one cut to a multiple of
+sentences, its rest, and the last sentences, which fairseq drops and the patch "last batch" adds."""
 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file")
@@ -54,8 +54,8 @@ def batch_in_parts(
 ) -> list[Any]:
     """Make batches of :data:`PART` sentences at a time, instead of all at once.
 
-    A batch depends only on where it starts and on the sentences that follow. So the batches of a
-    part equal those of the whole, except the last few, which may also need the next part.
+    A batch depends only on its first sentence and the sentences that follow. So the batches of a
+    part equal fairseq's, except the last few, which may also need sentences of the next part.
     """
     if self.buckets is not None:
         return original(self, indices, *args, **kwargs)
@@ -73,12 +73,12 @@ def batch_in_parts(
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
     """Order sentences by length, and sentences of equal length at random.
 
-    The order is fairseq's: numpy's global generator gives the same numbers, and sorting is stable.
-    This needs 12 bytes a sentence instead of some 30, including eight for the result.
+    The order equals fairseq's: numpy's global generator gives the same numbers, and sorting is
+    stable. This needs 12 bytes a sentence, 8 of them for the result; fairseq needs some 30.
 
     Args:
-        sizes: int ``[sentences]`` of each side, at most :data:`LONGEST`; the last side counts
-            first, so ``[target, source]`` orders by source, then by target.
+        sizes: for each side its lengths, int ``[sentences]``, at most :data:`LONGEST`. The last
+            side is the first sort key: ``[target, source]`` orders by source, then by target.
         shuffle: False keeps sentences of equal lengths in the order of the corpus.
 
     Returns:
@@ -107,7 +107,7 @@ def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
-    """Sort a permutation by ``lengths`` with a counting sort; equal lengths stay in their order.
+    """Sort a permutation by ``lengths`` with a counting sort; equal lengths keep their order.
 
     Args:
         order: ``[sentences]``, each sentence once.

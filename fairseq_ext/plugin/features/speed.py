@@ -1,8 +1,8 @@
 """Make updates take less time and memory, with the same results.
 
-The loss reads the model's features and computes the output layer itself, in chunks; Adam goes over
-each tensor once; dropout draws fewer random numbers; the faster library computes products; memory
-is kept for the next update.
+The loss reads the model's features and computes the output layer itself, in chunks. Adam goes over
+each tensor once. Dropout draws fewer random numbers. The faster library computes matrix products.
+The process keeps its memory for the next update.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ READING_LOGITS = ("compute_loss", "get_lprobs_and_target")
 def obstacle(criterion: Any, model: Any) -> str | None:
     """Say why the loss of ``model`` needs all logits at once; None if chunks will do.
 
-    Our criterions have a method ``obstacle`` for it, and a ``compute_loss`` that reads features. A
+    Our criterions decide in a method ``obstacle``; their ``compute_loss`` can read features. A
     criterion of another plugin that computes its own loss gets all logits, as in fairseq.
     """
     from fairseq_ext.training import chunked_output

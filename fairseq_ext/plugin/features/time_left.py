@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_ext.plugin.table import Patch, around
 
-PRIORITY = 2000  # higher than all of fairseq's, to stand last in the line
+PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 
 
 def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
@@ -15,7 +15,7 @@ def updates_left(cfg: Any, epoch_itr: Any, done: int) -> float:
     max_update, epochs = cfg.optimization.max_update, cfg.optimization.max_epoch
     left = max_update - done if max_update else math.inf
     if epochs:
-        # One frequency for each epoch; the last one is for all later epochs.
+        # One update frequency per epoch; the last one is also for all later epochs.
         frequencies = cfg.optimization.update_freq
         freq = frequencies[min(epoch_itr.next_epoch_idx, len(frequencies)) - 1]
         per_epoch = math.ceil(len(epoch_itr) / freq)

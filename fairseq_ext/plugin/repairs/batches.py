@@ -1,4 +1,4 @@
-"""Make batches complete, read old binarized data, and end the loading thread in time."""
+"""Make batches complete, read old binarized data, and end the loading thread when Python exits."""
 
 import atexit
 import contextlib
@@ -29,7 +29,7 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 
 @around("fairseq.data.iterators:EpochBatchIterator.__init__")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Fill the last group with empty batches, which fairseq skips at the end of any epoch.
+    """Fill the last group with empty batches, which fairseq skips.
 
     ``--grouped-shuffling`` shuffles groups of one batch per process and drops an incomplete group.
     """
@@ -81,7 +81,7 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Read sentences of the old layout from the file instead of an empty cache."""
+    """Read sentences of the old layout from the file, not from a cache that is still empty."""
     layout = original(path)
     return "lazy" if layout == "cached" else layout
 
@@ -94,7 +94,7 @@ def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
 
 @around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__")
 def opened_here(original: Callable, self: Any, i: int) -> Any:
-    """Open the file anew in each process: workers would share an inherited file's position."""
+    """Open the file anew in each process, because forked workers share an open file's position."""
     if self.__dict__.get("opened_by") != os.getpid():
         self.data_file, self.opened_by = None, os.getpid()
     return original(self, i)
@@ -134,8 +134,8 @@ def stop(thread: Callable[[], Any]) -> None:
     """End a ``BackgroundConsumer``, given a weak reference to it.
 
     The thread ends when it has made a given number of items, so this number is set to 0. The queue
-    is emptied so that the thread does not wait. (Python keeps a running thread alive even if nobody
-    uses its iterator any more.)
+    is emptied because the thread waits while it is full. (Python keeps a running thread alive even
+    if nobody uses its iterator any more.)
     """
     consumer = thread()
     if consumer is None:

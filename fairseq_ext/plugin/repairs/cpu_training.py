@@ -36,7 +36,7 @@ def _free_port() -> int:
 
 
 def join_processes(training: Any) -> None:
-    """Set in ``cfg.distributed_training`` how this process, on a CPU, finds the others.
+    """Set in ``cfg.distributed_training`` how this CPU process finds the job's other processes.
 
     ``torchrun`` and Slurm give the details in environment variables. Without them,
     ``--distributed-world-size`` asks for processes to be spawned on this machine.
@@ -64,8 +64,8 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Refuse processes of ``torchrun`` that would each train alone, but in one folder.
 
-    fairseq takes the number of GPUs for that of processes unless it is told another one. If that is
-    1, it ignores ``torchrun``.
+    By default, fairseq trains in as many processes as there are GPUs. If that number is 1, fairseq
+    ignores ``torchrun``.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:
@@ -77,7 +77,7 @@ def require_one_job(training: Any) -> None:
 
 
 def _first_host_of_slurm() -> str | None:
-    """Return the host of rank 0, as fairseq does, if ``srun`` has started several processes."""
+    """Return the host of rank 0 if ``srun`` has started several processes, otherwise None."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
     if nodes is None or int(os.environ.get("SLURM_NTASKS", 1)) == 1:
         return None

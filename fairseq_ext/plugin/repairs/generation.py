@@ -1,7 +1,7 @@
 """Repair diverse beam search and test set shards in fairseq-generate, and validation BLEU.
 
-`fairseq-generate --num-shards N --shard-id I` makes the same batches as without shards and takes
-every N-th of them, so each sentence is in one shard, with exactly the same scores.
+`fairseq-generate --num-shards N --shard-id I` makes the same batches as an unsharded run and
+translates every N-th of them. So each sentence is in one shard, with exactly the same scores.
 """
 
 import functools
@@ -27,7 +27,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Number the remaining sentences as at step 0, by which their group overlap is stored."""
+    """Number sentences as at step 0; fairseq stores the overlap of groups by these numbers."""
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
             self.sentences = original_batch_idxs
@@ -71,7 +71,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
         return original(cfg)
     except ZeroDivisionError as error:
         if traceback.extract_tb(error.__traceback__)[-1].name != "_main":
-            raise  # there, fairseq divides by the seconds that an empty shard has taken
+            raise  # only `_main` divides by the time of an empty shard, 0 seconds
         print(f"shard {shard} of {count} has no sentences", file=sys.stderr)
         return None
     finally:

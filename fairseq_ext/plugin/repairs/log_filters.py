@@ -64,7 +64,7 @@ def _log_file_once(
     return original(iterator, log_format, log_interval, log_file, *rest, **options)
 
 
-_reported: set[object] = set()  # names of logs
+_reported: set[object] = set()  # names of logs about which an error was printed
 
 
 @around("logging:Handler.handleError")
@@ -82,7 +82,7 @@ def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
 
 
 PATCHES = (
-    # First, because every other import of fairseq would print it.
+    # First, because every import of fairseq prints this advice.
     Patch(
         name="advice on import",
         reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "

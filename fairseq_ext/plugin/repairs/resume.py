@@ -2,13 +2,13 @@
 
 These must survive a kill at any moment:
 
-1. the composition of batches, which fairseq fixes in the first epoch and then reuses, and which of
-   them have been read, even if `--update-freq` or the number of processes changes;
+1. the composition of the batches, which fairseq fixes in the first epoch, and the number of batches
+   already read, even if `--update-freq` or the number of processes changes;
 2. the number of validations without improvement (``--patience``, ``reduce_lr_on_plateau``), unless
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
 4. the fact that a run has finished;
-5. the float32 weights of half precision: see :mod:`fairseq_ext.plugin.repairs.weights`.
+5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.weights`.
 """
 
 import io
@@ -42,9 +42,9 @@ def compose_as_in_first_epoch(
     load_dataset: bool = True,
     **options: Any,
 ) -> Any:
-    """Make a resumed run compose its batches as in the first epoch, as an uninterrupted run does.
+    """Make a resumed run reuse the batches of the first epoch, as an uninterrupted run does.
 
-    Tasks with their own iterators, or with new batches each epoch, resume exactly without this.
+    Tasks with their own iterators, or with new batches each epoch, do not need this patch.
     """
     from fairseq.tasks import FairseqTask
 
@@ -94,7 +94,7 @@ def group_what_is_left(
     start = math.ceil(done / chunk_size)
     CountingIterator.__init__(self, chunks, start=start, total=start + groups)
     self.chunk_size = chunk_size
-    if skip_remainder_batch:  # or fairseq would take the epoch for unfinished
+    if skip_remainder_batch:  # or fairseq would consider the epoch unfinished
         iterable.take(done + groups * chunk_size)
 
 
@@ -108,7 +108,7 @@ def store_processes(original: Callable, self: Any) -> dict[str, Any]:
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it stopped, even with another number of processes.
 
-    Each process counts its own batches, and takes every N-th batch.
+    A checkpoint has the count of one process, and each of N processes reads every N-th batch.
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
@@ -127,7 +127,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return ``best`` (None before any validation) and ``num_runs`` without improvement since."""
+    """Return ``best``, the best value or None, and ``num_runs``, the validations since then."""
     for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
         return {
@@ -157,7 +157,7 @@ def restore_validation(
 ) -> tuple[Any, Any]:
     """Restore the whole state of validation; fairseq restores only the best value.
 
-    Values of another metric are forgotten, because new values cannot be compared with them.
+    The best value of another metric is dropped: new values cannot be compared with it.
     """
     from fairseq import checkpoint_utils
 
@@ -251,8 +251,8 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep every checkpoint as one of the best until the number to keep is reached.
 
-    fairseq compares a new checkpoint with the worst kept one, however few there are. So until then
-    the worst one counts as infinitely bad.
+    fairseq keeps a new checkpoint only if it is better than the worst one, even while there are
+    fewer. So until the number is reached, the worst one counts as infinitely bad.
     """
     from fairseq import checkpoint_utils
 
@@ -274,8 +274,8 @@ def save_interval_at_end(
 ) -> Any:
     """Write the checkpoint of `--save-interval-updates` also at the end of an epoch.
 
-    It is written before all others: a run killed in between resumes from the former
-    `checkpoint_last.pt` and writes it again.
+    It is written before the other files: a run killed in between resumes from the previous
+    `checkpoint_last.pt` and writes them all again.
     """
     from fairseq.checkpoint_utils import checkpoint_paths
     from fairseq.file_io import PathManager

@@ -1,14 +1,13 @@
 """Avoid fairseq's second copies of weights, and repair the moving averages of weights.
 
-Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”),
-which fairseq uses after loading instead of the layer's own attention: a Linformer would silently
-translate with ordinary attention.
+Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
+After loading, fairseq computes with the fused layer instead of the layer's own attention, so a
+Linformer would silently translate with ordinary attention.
 
-With ``--store-ema`` fairseq averages the whole state of a model. Integers in it cannot be averaged,
-and tied weights are averaged once for each of their names. The version numbers of modules are left
-out, so fairseq takes an average for a very old model, which had no final layer norm. A checkpoint
-does not store how many updates have passed since the average was last brought up to date
-(``--ema-update-freq``).
+With ``--store-ema`` fairseq averages the whole state of a model. It fails on integers, and averages
+tied weights once for each of their names. It leaves out the version numbers of modules, so it later
+loads the average like a very old model, without a final layer norm. A checkpoint does not store how
+many updates have passed since the average was last updated (``--ema-update-freq``).
 """
 
 import functools
@@ -35,7 +34,7 @@ COPIES = tuple(
 
 @around(f"{LAYER}.__init__")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Build the layer without copies; making them is the last step, and fails without biases."""
+    """Build the layer without copies; fairseq makes them last, and fails if there are no biases."""
     try:
         original(self, *args, **options)
     except AttributeError:
@@ -130,7 +129,7 @@ def restore_loss_scale(
 def copy_whole_numbers(
     original: Callable, self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any
 ) -> None:
-    """Copy integers from the model into the average."""
+    """Copy integers from the model into the average instead of averaging them."""
     original(self, model, *args, **kwargs)
     state = self.model.state_dict()
     integers = {name for name, value in state.items() if not torch.is_floating_point(value)}
@@ -141,7 +140,7 @@ def copy_whole_numbers(
 def keep_versions(
     original: Callable, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Add the modules' version numbers, which fairseq leaves out, to an average to be loaded."""
+    """Load an average with the modules' version numbers, which fairseq leaves out."""
     state = self.model.state_dict()
     versions = {name: value for name, value in state.items() if "version" in name}
     original(self, {**versions, **state_dict}, *args, **kwargs)

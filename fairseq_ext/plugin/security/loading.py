@@ -1,17 +1,17 @@
 """Read each checkpoint safely and only once, and run nothing that a file names.
 
 fairseq reads checkpoints with :mod:`fairseq_ext.checkpoints.storage`. A file names its task, its
-architecture and hundreds of options: each must fit the command before fairseq builds anything from
-it, and any later error that a made-up configuration causes becomes one message that names the file.
+architecture and hundreds of options. Each must fit the command before fairseq builds anything from
+the file. Any later error caused by a forged configuration becomes one message that names the file.
 Like fairseq, the plugin ignores a saved ``user_dir`` and reads other paths in a configuration.
 
 fairseq calls ``eval()`` on options and saved configurations in some 40 places. A checkpoint whose
 option ``decoder_attention`` is ``__import__("os").system("…")`` would run that command when the
 model is built; torch's safe loading does not see it, because a string is plain data.
 
-A call looks up the name ``eval`` first in its own module. So every module of fairseq and of its
-commands gets :func:`fairseq_ext.utils.literals.literal` under this name: at once if it is imported,
-or else before its first line runs. Other packages and user directories keep Python's ``eval``.
+Python looks up the name ``eval`` first in the calling module. So every module of fairseq and its
+commands gets :func:`fairseq_ext.utils.literals.literal` under this name: at once if it is already
+imported, or else before its first line runs. Other packages and user directories keep ``eval``.
 """
 
 import os
@@ -39,19 +39,19 @@ PACKAGES = ("fairseq", "fairseq_cli")
 
 @around("importlib.machinery:SourceFileLoader.exec_module")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
-    """Give a module :func:`literal` as ``eval``, run its code, then patch a command's functions."""
+    """Replace ``eval`` in a module of fairseq, run its code, then patch it if it is a command."""
     if module.__name__.partition(".")[0] not in PACKAGES:
         return original(self, module)
     module.eval = literal  # type: ignore[attr-defined]
     original(self, module)
     if module.__name__.startswith(COMMANDS):
-        from fairseq_ext.plugin import patches  # which imports this module
+        from fairseq_ext.plugin import patches  # imported late, because it imports this module
 
         patches.complete(module.__name__)
 
 
 def install() -> None:
-    """Give :func:`literal` to fairseq's modules in this process, also if ``python -m`` runs it."""
+    """Replace ``eval`` in fairseq's imported modules, also in one that ``python -m`` runs."""
     for name, module in list(sys.modules.items()):
         if name == "__main__":
             name = getattr(getattr(module, "__spec__", None), "name", None) or ""
@@ -173,7 +173,7 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
 
 @around("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__")
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
-    # fairseq itself fetches a URL, and missing codes have a message of their own.
+    # fairseq itself downloads a URL, and reports missing codes.
     path = str(cfg.bpe_codes or "")
     if path and "://" not in path:
         check_merges(Path(path))
@@ -182,7 +182,7 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
 
 @around("fairseq.data.fasta_dataset:FastaDataset.__init__")
 def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
-    self.threadlocal = threading.local()  # its destructor asks for it
+    self.threadlocal = threading.local()  # the destructor reads it
     if shlex.quote(path) != path:
         raise DataError(
             f"the path of a FASTA data set must be of plain characters, but is {path!r}: "
