@@ -40,11 +40,11 @@ class Source:
     """A parallel text and its origin."""
 
     name: str  # unique within the corpus
-    # The two sides, source first: members of `archive`, or addresses if there is none.
+    # Source file and target file: members of `archive`, or addresses if there is no archive.
     files: tuple[str, str]
     archive: str | None = None  # the archive's address
-    # `lines`, plain text (also `.gz`); `tagged`, IWSLT's training files, in which some lines are
-    # about the talk; `segments`, IWSLT's and WMT's `<seg>` elements.
+    # File format: `lines`, plain text (also `.gz`); `tagged`, IWSLT's training files, in which tags
+    # mark lines about the talk; `segments`, IWSLT's and WMT's `<seg>` elements.
     form: str = "lines"
 
 
@@ -54,8 +54,8 @@ class Corpus:
 
     src: str  # language, which is also the ending of its files
     tgt: str
-    # The texts of each split, in order. `valid` may also be a number n: every n-th training pair
-    # that is left after cleaning.
+    # The texts of each split, in order. If `valid` is a number n, valid is every n-th training
+    # pair that is left after cleaning.
     train: tuple[Source, ...]
     valid: tuple[Source, ...] | int
     test: tuple[Source, ...]
@@ -63,16 +63,16 @@ class Corpus:
     tokenize: bool = True  # tokenize like Moses, with XML escapes
     aggressive: bool = False  # make hyphens within words tokens, written `@-@`
     lowercase: bool = False  # lower-case the tokens
-    # Rules for words, applied before the split; see :mod:`fairseq_ext.corpora.rules`.
+    # Rules for words, applied before valid is split off; see :mod:`fairseq_ext.corpora.rules`.
     rules: tuple[str, ...] = ()
     piece_rules: tuple[str, ...] = ()  # rules for subwords, for train and valid
     merges: int = 0  # number of joint byte-pair merges learnt from the training text; 0 keeps words
     dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess
     word_dictionary: tuple[str, ...] = ()  # flags of fairseq-preprocess where `merges` is 0
-    # For files that are published as tokens, the steps of a Pipeline by which their authors made
-    # them from text.
+    # If the files are published as tokens: the Pipeline's steps that their authors applied to the
+    # text.
     made: dict[str, bool] = field(default_factory=dict)
-    # Known numbers of pairs that do not depend on the tokenizer, and that do.
+    # Known numbers of pairs; only those in `expected` vary with the tokenizer.
     exact: dict[str, int] = field(default_factory=dict)
     expected: dict[str, int] = field(default_factory=dict)
     licence: str = ""  # what the owners of the text allow, as far as they say
@@ -84,7 +84,7 @@ class Corpus:
 def _source(
     name: str, pattern: str, pair: str, archive: str | None = None, form: str = "lines"
 ) -> Source:
-    """Return a source whose files' names have a {language} of ``pair``, and perhaps a {side}."""
+    """Build a source; ``pattern`` is its file name with {language}, and perhaps {side}."""
     src, tgt = pair.split("-")
     files = (pattern.format(side="src", language=src), pattern.format(side="ref", language=tgt))
     return Source(name, files, archive, form)
@@ -234,7 +234,7 @@ CORPORA = {
         train=_wmt("de-en", "de-en", "v12", f"{WMT17}/training-parallel-nc-v12.tgz"),
         valid=(_newstest(2013, "de-en"),),
         test=(_newstest2014("deen", "de-en"),),
-        # With </s>: the 256 positions of the authors' code.
+        # 255 pieces and </s> fill the 256 positions of the authors' code.
         piece_rules=("length=1:255", "token=1000"),
         merges=32_000,
         dictionary=(*("--joined-dictionary", "--nwordssrc", "32000", "--nwordstgt", "32000"),),

@@ -368,7 +368,7 @@ class CommandLine(NamedTuple):
     summary: str  # the line for `--help`
 
     def run(self, args: argparse.Namespace) -> int:
-        """Run the command, whose options are among ``args``; return the exit status."""
+        """Run the command with its options from ``args``; return the exit status."""
         module, _, function = self.place.partition(".")
         try:
             work = getattr(importlib.import_module(f"fairseq_ext.corpora.{module}"), function)

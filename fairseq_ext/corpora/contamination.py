@@ -1,9 +1,9 @@
-"""Find the sentences of a test set that are in training text, equal or nearly so.
+"""Find the sentences of a test set that occur in training text, exactly or nearly.
 
 A score on sentences of the training text says little about other sentences. Two sentences are
 near-duplicates if they become equal when a word is left out of each (two words in sentences of nine
-words or more), as in :mod:`fairseq_ext.corpora.near_duplicates`. They then share a skeleton, which
-is what this module compares. Training text is read once, in chunks, so it may have any size.
+words or more). Such sentences share a skeleton (:mod:`fairseq_ext.corpora.near_duplicates`), so
+this module compares skeletons. It reads the training text once, in chunks, whatever its size.
 """
 
 import itertools
@@ -24,13 +24,13 @@ from fairseq_ext.utils.files import atomic_write
 CHUNK = 100_000  # training sentences at a time; some 200 MB
 FILTER_BITS = 26
 LONGEST = 100
-"""Most words of a sentence of which all pairs of words are tried."""
+"""Most words of a sentence from which every pair of words is left out in turn."""
 EXACT, NEAR = "exact", "near"
 
 
 @dataclass(frozen=True)
 class Match:
-    """A test sentence that is in the training text, and where."""
+    """A test sentence that the training text contains, and its line there."""
 
     sentence: int  # number of the test sentence, from 0
     kind: str  # `exact` if equal up to case and punctuation, else `near`
@@ -38,7 +38,7 @@ class Match:
 
 
 def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
-    """Find the sentences of a plain-text test set that are in plain training text of any length."""
+    """Find the sentences of a test set that occur in training text; both are plain text."""
     hashes = hash_words(sentences)
     empty = (np.empty(0, np.uint64), np.empty(0, np.int64))
     columns = zip(empty, *skeletons(hashes, LONGEST), strict=True)
@@ -46,7 +46,7 @@ def find(sentences: Sequence[str], training: Iterable[str]) -> list[Match]:
     order = np.argsort(values, kind="stable")
     values, rows = values[order], rows[order]
     shift = np.uint64(64 - FILTER_BITS)
-    may_match = np.zeros(1 << FILTER_BITS, bool)  # by the first bits of a skeleton's fingerprint
+    may_match = np.zeros(1 << FILTER_BITS, bool)  # indexed by a fingerprint's first bits
     may_match[values >> shift] = True
     matches: dict[int, Match] = {}
     iterator, before = iter(training), 0

@@ -49,8 +49,8 @@ class Entry(BaseModel):
 def read(path: Path, fetch: Callable[[str], Path]) -> tuple[Text, ...]:
     """Read the texts of a list; paths are relative to its folder.
 
-    ``fetch`` returns the file of tab-separated pairs for a data set's name in mtdata. Nothing is
-    fetched if the list, or a file that it names, cannot be used.
+    ``fetch`` takes a data set's name in mtdata and returns a file of tab-separated pairs. Nothing
+    is fetched if the list, or a file that it names, cannot be used.
     """
     content = read_json(path)
     try:
@@ -91,7 +91,7 @@ def _files(entry: Entry, folder: Path) -> tuple[Path, ...]:
 
 
 def from_mtdata(name: str, folder: Path) -> Path:
-    """Return mtdata's data set as a file of tab-separated pairs; fetch it if it is missing."""
+    """Return mtdata's data set ``name`` as a file of tab-separated pairs; fetch it if missing."""
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise DataError(f"`{name}` is not the name of a data set of mtdata; see `mtdata list`.")
     path = folder / f"{name}.tsv"

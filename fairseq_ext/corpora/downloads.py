@@ -20,11 +20,11 @@ from fairseq_ext.utils.files import sha256, write_all
 from fairseq_ext.utils.json_files import read_json
 
 TIMEOUT = 60  # seconds without a byte
-ATTEMPTS = 4  # give up after so many in a row without a byte
+ATTEMPTS = 4  # failures in a row, without a new byte, before giving up
 PAUSE = 0.5  # seconds after the first failure, doubled after each further one
 MAX_BYTES = 60 << 30  # the largest official archive here unpacks to some 10 GB
 RECORD = "sha256.json"
-PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that may be gone a second later
+PASSING = {408, 425, 429, 500, 502, 503, 504}  # HTTP errors that a second try may not meet
 
 
 class Unavailable(DataError):
@@ -36,15 +36,15 @@ class Broken(Exception):
 
 
 def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
-    """Return the path in ``folder`` of the file at an address; download it if it is missing.
+    """Return the local path of the file at an address; download it into ``folder`` if missing.
 
-    ``sha256.json`` in the folder keeps the checksum of the first download, so that later damage or
-    exchange of the file is noticed. ``mirror`` replaces the official address: a folder, whose files
-    are read in place, or an address below which the file is downloaded by its name.
+    ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
+    damaged or replaced is refused. ``mirror`` replaces the official address. It is a folder, whose
+    files are read in place, or an address, to which the file's name is appended.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.
-        DataError: a file is not the recorded one.
+        DataError: the file does not have the recorded checksum.
     """
     name = url.rpartition("/")[2]
     path = folder / name
@@ -64,9 +64,9 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
 
 def discard(path: Path) -> str:
-    """Set an unusable downloaded file aside, so that it is downloaded again.
+    """Rename an unusable downloaded file, so that it is downloaded again.
 
-    Return what was done, as a sentence. A file that :func:`fetch` did not download is left alone.
+    Return a sentence that says so. A file that :func:`fetch` did not download is left alone.
     """
     record = path.parent / RECORD
     checksums = _known(record)
@@ -102,10 +102,10 @@ def _write_record(record: Path, checksums: dict[str, str]) -> None:
 
 
 class Part:
-    """A partial download: the bytes so far, in ``NAME.part``, and the version that they are of.
+    """A partial download: bytes in ``NAME.part``, and the file's version in ``NAME.part.json``.
 
-    The version, in ``NAME.part.json``, is the server's name (ETag) or date of the file. Bytes
-    without one are not continued, because the file may have changed in the meantime.
+    The version is the ETag or the date that the server gives the file. A download without a version
+    is not continued, because the file may have changed in the meantime.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,7 +118,7 @@ class Part:
             self.restart(None)
 
     def restart(self, version: str | None) -> None:
-        """Drop the bytes, and begin to collect a version of the file."""
+        """Drop the bytes, and record the version that is downloaded next."""
         self.remove()
         self.version = version
         if version is not None:
@@ -174,7 +174,7 @@ def _attempt(url: str, part: Part) -> None:
     start, version = part.size, part.version or ""
     if start and version:
         request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", version)  # a new version is sent whole
+        request.add_header("If-Range", version)  # another version is sent whole
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
             start = 0
@@ -206,8 +206,8 @@ def _version(answer: http.client.HTTPResponse) -> str | None:
 def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """Unpack an archive into ``folder``, and remove everything else there.
 
-    A damaged or unsafe archive, or one that unpacks to more than ``max_bytes``, is refused and set
-    aside to be downloaded again.
+    An archive that is damaged, unsafe or unpacks to more than ``max_bytes`` is refused, and renamed
+    so that it is downloaded again.
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:

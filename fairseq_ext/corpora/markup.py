@@ -21,7 +21,7 @@ PLACEHOLDER = re.compile(
 )
 ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|\w+);")
 AMPERSAND = re.compile(r"&(?=[^\W\d_])")
-APPENDED = re.compile(r"\s*\([&_~]\w\)")  # where keyboards lack the language's letters
+APPENDED = re.compile(r"\s*\([&_~]\w\)")  # ` (&F)`, where keyboards lack the language's letters
 UNDERSCORE = re.compile(r"_(?=[^\W_])")
 SHORT = 60  # most characters of a label whose underscore may mark a shortcut
 
@@ -34,8 +34,8 @@ PLACEHOLDER_RULES = ("keep", "leave-out")
 class Rules:
     """A rule for each kind of mark in a pair of texts.
 
-    ``strip`` removes the marks from both texts, ``keep`` leaves them but requires the same marks
-    on both sides, ``leave-out`` leaves the pair out.
+    ``strip`` removes the marks from both texts. ``keep`` keeps them, and drops a pair whose tags
+    or placeholders differ. ``leave-out`` drops every pair with such marks.
     """
 
     markup: str = "strip"

@@ -1,14 +1,14 @@
 """Groups of near-duplicate sentence pairs, so that a split can hold out whole groups.
 
 “Tom bought a red car yesterday.” in the training text gives away most of “Mary bought a red car
-yesterday.” in the test set. A test is fair only if such sentences stay on one side of the split.
+yesterday.” in the test set. A test is fair only if such sentences are all in the same split.
 
 **Near-duplicates** are sentences that become equal when a word or two are left out of each
 (:data:`ONE_WORD`, :data:`TWO_WORDS`), after case and punctuation are dropped:
 
 - up to 4 words: equal sentences only;
 - 5 to 8 words: one word inserted, left out or replaced;
-- 9 words and more: two words, next to each other or apart.
+- 9 words and more: up to two such changes, next to each other or apart.
 
 Very short sentences must be equal, because a chain of one-word changes (“I run.”, “I
 ran.”, “Tom ran.”, “Tom sang.” …) joins nearly all of them: with 4 words in place of 5 the largest
@@ -18,8 +18,8 @@ if their sources or their targets are near-duplicates, or if a chain of such pai
 **Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
 or without two. Near-duplicates share a skeleton, so sorting 64-bit fingerprints of skeletons
 finds them all without comparing all pairs. Equal fingerprints are links between rows, and
-union-find (:class:`Groups`) turns links into groups. A group has the number of its smallest row,
-which depends neither on the order of the links nor on the process that found them.
+union-find (:class:`Groups`) turns links into groups. A group's number is its smallest row, so it
+depends neither on the order of the links nor on the process that found them.
 
 **Memory.** :func:`links` works on one range of fingerprints at a time, at most about
 :data:`RANGE_SKELETONS` of them, and :meth:`Groups.join` takes the links of all ranges in any order.
@@ -39,18 +39,18 @@ import numpy as np
 from fairseq_ext.text.cleaning import Spaced
 
 ONE_WORD, TWO_WORDS = 5, 9
-"""Fewest words of a sentence in which one word may differ, and two."""
+"""Fewest words of a sentence in which one word may differ, or two words."""
 LONGEST = 24
-"""Most words of a sentence in which all pairs of words are left out in turn. Their number grows
-with the square of the length, so in longer sentences only neighbours are."""
+"""Most words of a sentence from which every pair of words is left out in turn. The number of pairs
+grows with the square of the length, so from longer sentences only neighbours are left out."""
 RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; some 500 MB while they are sorted
 BATCH = 1 << 18  # skeletons made at a time
-BASE = 0x9E3779B97F4A7C15  # the x of a polynomial in the hashes of words
+BASE = 0x9E3779B97F4A7C15  # the variable of the polynomial whose coefficients are word hashes
 INVERSE, INVERSE_SQUARED = (np.uint64(pow(BASE, -power, 1 << 64)) for power in (1, 2))
 LARGEST_HELD_OUT = 20  # pairs in the largest group that a held-out set may contain
 
 
-_LETTERS = Spaced("PSZC")  # marks (M) are not in the list, so they stay
+_LETTERS = Spaced("PSZC")  # without M, so combining marks stay
 
 
 def normalized(sentence: str) -> str:
@@ -86,9 +86,9 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
-    """List the places of the two words that each skeleton leaves out, ``[2, K]``.
+    """List the positions of the two words that each skeleton leaves out, ``[2, K]``.
 
-    Places behind the last word leave out nothing; the first skeleton is the sentence itself.
+    A position after the last word leaves out nothing. The first skeleton is the whole sentence.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -107,13 +107,13 @@ def skeletons(
     """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
 
     A fingerprint is a polynomial in :data:`BASE`. Prefix sums give the terms of the words before,
-    between and behind those left out, and division by the base closes the gaps.
+    between and after the two left-out words, and division by the base closes the gaps.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
         first, second = left_out_places(length, longest)
         powers = np.cumprod(np.full(length, BASE, np.uint64), dtype=np.uint64)
-        # Sentences too short to leave out words have one skeleton: themselves.
+        # A short sentence must not match a skeleton of a longer one, so 1 is added to its value.
         apart = np.uint64(length < ONE_WORD)
         rows = np.flatnonzero(lengths == length)
         size = max(1, BATCH // len(first))
@@ -137,14 +137,14 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Choose the number of ranges of fingerprints into which :func:`links` cuts its work."""
+    """Choose how many ranges of fingerprints :func:`links` searches one after the other."""
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
     return max(1, -(-int(counts @ np.array(skeleton_counts, np.int64)) // RANGE_SKELETONS))
 
 
 def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
-    """Find sentences that share a skeleton, by the fingerprints in range ``number`` of ``count``.
+    """Find sentences that share a skeleton with a fingerprint in range ``number`` of ``count``.
 
     ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
     ``[2, n]``: a sentence, and the first sentence with the same skeleton.
@@ -195,11 +195,11 @@ class Groups:
 
 
 def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None) -> np.ndarray:
-    """Assign each sentence pair to a group ``[N]``: the number of the first pair in it.
+    """Return each sentence pair's group ``[N]``: the number of the group's first pair.
 
-    ``sides`` has the hashes of each side's parts, in order. The ranges of fingerprints, by default
-    as many as memory requires, are searched one after the other; the result does not depend on
-    them.
+    ``sides`` has the hashes of each side's parts, in order. ``ranges`` of fingerprints, by default
+    as many as memory requires, are searched one after the other. Their number does not change the
+    result.
     """
     groups = Groups(sum(len(part.ends) for part in sides[0]))
     for parts in sides:
@@ -226,12 +226,12 @@ def draw_groups(
     salt: str,
     exclude: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw groups in the order of a hash until they have ``size`` pairs; mark these in ``[N]``.
+    """Draw groups in the order of a hash until they have ``size`` pairs; return a mask ``[N]``.
 
-    A group that would exceed the size is passed over, so the size is exact if groups of one pair
-    are left. Groups of more than :data:`LARGEST_HELD_OUT` pairs stay in the training text, because
-    nearly equal sentences would make up much of the set. ``exclude`` is True for pairs whose groups
-    must not be drawn, such as those drawn before.
+    A group that would exceed the size is skipped, so the size is exact if groups of one pair are
+    left. Groups of more than :data:`LARGEST_HELD_OUT` pairs are never drawn, because nearly equal
+    sentences would make up much of the set. ``exclude`` is True for pairs whose groups must not be
+    drawn, such as the pairs of another held-out set.
     """
     numbers, counts = np.unique(groups, return_counts=True)
     usable = counts <= LARGEST_HELD_OUT

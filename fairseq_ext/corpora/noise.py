@@ -9,7 +9,7 @@ from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
 
-SHORTEST = 3  # letters of a word that gets typing errors
+SHORTEST = 3  # fewest letters of a word that may get a typing error
 
 
 def add_noise(
@@ -17,7 +17,7 @@ def add_noise(
 ) -> Iterator[str]:
     """Yield each sentence with noise; a sentence's noise depends on its number and the seed.
 
-    With typing errors, ``share`` of the words of three letters or more get one.
+    A word of three letters or more gets a typing error with the probability ``share``.
     """
     for number, sentence in enumerate(sentences):
         yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"))
@@ -60,7 +60,7 @@ KINDS: Mapping[str, Noise] = {
     "upper": lambda sentence, *_: sentence.upper(),
     "punctuation": _without_punctuation,
 }
-"""Noise by the values of ``--kind``."""
+"""The function for each value of ``--kind``."""
 
 
 def run(options: NoiseOptions) -> str:

@@ -1,4 +1,4 @@
-"""Check a user's own text, and write it as words into the folder of a run."""
+"""Check a user's own text, and copy it, tokenized if asked, into another folder."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline for the text to write: the folder's ``text.json``, or ours."""
+    """Return the pipeline to record for the written text: the folder's own or a new one."""
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         return Pipeline(src, tgt, tokenize=tokenize)
@@ -37,7 +37,7 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
         raise DataError(f"{folder} has subwords; give the folder with the words they are made of.")
     if not tokenize:
         return text_pipeline
-    # Moses' rules recognize names by their case, so lower-casing comes before them.
+    # Moses' rules depend on case, and this text is lower-cased before they are applied.
     first = text_pipeline.lowercase or text_pipeline.lowercase_first
     return replace(text_pipeline, tokenize=True, lowercase=False, lowercase_first=first)
 

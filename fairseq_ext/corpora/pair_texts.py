@@ -33,7 +33,7 @@ class Text:
     table: bool = False  # whether the file of pairs is CSV
     header: bool = False  # whether the first row of the file of pairs names its columns
     member: str | None = None  # the file to read in a `.zip` with several
-    # How often each pair is trained on; a fraction keeps that share of the pairs.
+    # Copies of each pair in the training text; 0.3 keeps three of ten pairs.
     weight: float = 1.0
     licence: str = ""  # the licence of the text, for the record
 

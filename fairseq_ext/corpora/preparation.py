@@ -30,7 +30,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
 from fairseq_ext.utils.json_files import read_json
 
-TOLERANCE = 1 / 1000  # for numbers that depend on the tokenizer's release
+TOLERANCE = 1 / 1000  # accepted difference of counts that depend on the tokenizer's release
 TRAINING = ("train", "valid")  # splits; all others are test sets
 Report = dict[str, Any]
 
@@ -54,8 +54,8 @@ class Steps:
     ) -> Report:
         """Do ``work`` unless it is done; return its result, recorded or new, as plain data.
 
-        ``settings`` are all that the result depends on, ``outputs`` the files that the work writes,
-        which are listed after it.
+        ``settings`` are all values that the result depends on. ``outputs``, the files that the work
+        writes, are read only after the work.
         """
         record = self._folder / ".steps" / f"{name}.json"
         settings = json.loads(json.dumps(settings))
@@ -77,8 +77,8 @@ class Steps:
 class Preparation:
     """The preparation of one corpus in one folder.
 
-    A step runs only if a later one needs its result, so that nothing is repeated even after
-    ``raw/`` has been deleted.
+    A step runs only if a later step that is not done needs its result. So nothing is repeated, even
+    after ``raw/`` has been deleted.
     """
 
     name: str  # key in :data:`fairseq_ext.corpora.catalogue.CORPORA`
@@ -184,7 +184,7 @@ class Preparation:
     def _tokens(
         self, sources: Iterable[Source], parts: Report, plain_files: Sequence[IO[str]] = ()
     ) -> Iterator[tuple[str, str]]:
-        """Yield the tokens of all sources; report on each in ``parts``, and copy it as text."""
+        """Yield the tokens of all sources; add a report on each to ``parts``; copy its text."""
         for source in sources:
             paths, origin = self._raw(source)
             total = self.corpus.exact.get("train read") if source.name == "train" else None
@@ -245,7 +245,7 @@ class Preparation:
     # ---- from text to subwords -------------------------------------------------------------------
 
     def _pieces(self, test_names: Sequence[str]) -> Report:
-        """Write ``bpe/``: the merges or model, and the splits and further test sets as pieces."""
+        """Write ``bpe/``: the merges or model, and all splits and test sets as subwords."""
         settings, bpe = self._settings(pieces=True), self.out / "bpe"
 
         def make() -> Report:
@@ -295,7 +295,7 @@ class Preparation:
         return [f"{split}.{side}" for split in splits for side in self._sides]
 
     def _settings(self, *, pieces: bool) -> Report:
-        """Return all that the tokens, or with ``pieces`` the subword pieces, depend on."""
+        """Return all settings that determine the tokens, or with ``pieces`` the subwords."""
         protocol = dataclasses.asdict(self.corpus)
         del protocol["more_tests"]  # further tests have their own steps
         if pieces:
@@ -325,8 +325,8 @@ def describe(
 ) -> Report:
     """Build the manifest, which is equal for equal runs: it has no paths or times.
 
-    ``text`` has reports of the parts and counts of the splits, ``bpe`` the report of the subwords,
-    or None without them.
+    ``text`` has the reports on the sources and the counts of the splits. ``bpe`` is the report on
+    the subwords, or None if there are none.
     """
     parts, splits = text["parts"], {}
     for split, counts in text["splits"].items():
@@ -432,7 +432,7 @@ def run(options: OfficialOptions) -> str:
     size = 0 if options.subwords == "none" else options.bpe
     if size is not None:
         corpus = dataclasses.replace(corpus, merges=size)
-        if corpus.piece_rules and not corpus.merges:  # without subwords, the words are cleaned
+        if corpus.piece_rules and not corpus.merges:  # these rules then apply to words
             corpus = dataclasses.replace(corpus, rules=corpus.piece_rules, piece_rules=())
     if options.subwords not in ("bpe", "none") and not corpus.merges:
         raise ConfigError(

@@ -42,7 +42,7 @@ WORDS = re.compile(
 
 
 def count_words(text: str) -> int:
-    """Count the words of a cleaned sentence, by their average length where no spaces part them."""
+    """Count the words of a cleaned sentence; estimate them in scripts without spaces."""
     return len(WORDS.findall(text)) if SPACELESS.search(text) else text.count(" ") + 1
 
 
@@ -127,8 +127,8 @@ def different(languages: tuple[str, str], values: str) -> Check:
 def language(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
-    The codes are ISO 639-1, by default those of ``--src`` and ``--tgt``. py3langid chooses between
-    these two, or among all the languages of ``language=CODE:CODE:OTHER…``.
+    The codes are ISO 639-1, by default taken from ``--src`` and ``--tgt``. py3langid chooses
+    between these two, or among all the languages of ``language=CODE:CODE:OTHER…``.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [base(code) for code in languages]
@@ -175,8 +175,8 @@ def checks(
 ) -> tuple[Check, ...]:
     """Build the checks of a command line, in order; each process builds them once.
 
-    ``specifications`` are ``NAME`` or ``NAME=VALUES`` of each rule; ``max_words`` on either side
-    come before all rules.
+    ``specifications`` has ``NAME`` or ``NAME=VALUES`` for each rule. ``max_words`` limits the words
+    of each side, before all rules.
     """
     first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]
     return (*first, *(_check(specification, languages) for specification in specifications))

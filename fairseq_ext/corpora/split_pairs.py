@@ -6,11 +6,11 @@ and others into test. Here a hash of the sentence, not of the pair, decides:
 - The distinct sentences of one side, normalized, are put in the order of their SHA-256 hashes; the
   first go into the test set, the next into the validation set, all others into train. If several
   pairs have the same sentence, valid and test keep one of them, so their sizes are exact.
-- Of repeated pairs, the first is kept.
+- If a pair is repeated, only its first occurrence is kept.
 - ``--key groups`` holds out whole groups of near-duplicates instead
   (:mod:`fairseq_ext.corpora.near_duplicates`), so that no test sentence is one word away from a
   training sentence.
-- ``--strict`` also drops the pairs of train whose other side is in valid or test.
+- ``--strict`` also drops training pairs whose other side is in valid or test.
 
 This module handles the options and output; :mod:`fairseq_ext.corpora.splitting` does the work.
 """
@@ -116,7 +116,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn of a first line that looks like a header, and of columns of numbers or in quotes."""
+    """Warn if the first line looks like a header, or a column has only numbers or quoted text."""
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
     if not text.header and {*firsts} & {*HEADER_WORDS, *map(str.lower, languages)}:
@@ -244,7 +244,7 @@ def work_on_ray(args: argparse.Namespace) -> int:
 
 
 def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
-    """Return the manifest's record of options and inputs, without folders: machines differ."""
+    """Return the manifest's record of options and inputs, without paths, which may change."""
     recorded = {
         name: value
         for name, value in vars(options).items()
@@ -279,7 +279,7 @@ def _folder(options: PairOptions) -> Iterator[Path]:
 def _work(
     options: PairOptions, texts: tuple[Text, ...], record: dict[str, Any], folder: Path
 ) -> tuple[SplitJob, list[str]]:
-    """Do this worker's share; return the job, and the parts that other shards have not done."""
+    """Do this worker's share; return the job, and the parts that other shards must still do."""
     part_lines = options.part_lines or splitting.PART_LINES
     job_record = {**record, "part_lines": part_lines}
     if options.corpora is not None:

@@ -1,8 +1,8 @@
 """Clean, deduplicate and split any number of pairs in bounded memory.
 
 The pairs are cut into parts. Each stage writes files into a folder. Several processes and machines
-may share its work (:mod:`fairseq_ext.utils.shared_folder`); work that a killed process had begun is
-done again::
+may share the work of a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed,
+another one does its work again::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair, sorted
     repeat-000000  the pairs that repeat an earlier one, for one range of fingerprints in all parts
@@ -10,7 +10,7 @@ done again::
                    side, or whole groups of near-duplicates
 
 A fingerprint is the first half of a SHA-256 hash. Only fingerprints are compared, a range at a
-time. So memory holds one part or one range, and the result does not depend on how many there are.
+time. So memory holds one part or one range, and their number does not change the result.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ PART_LINES = 200_000
 RANGE = 1_000_000  # approximate number of fingerprints in a range
 BYTES = 16  # of a fingerprint
 KIND = np.dtype(f"S{BYTES}")  # compares like bytes; final zeros are lost only when an item is read
-PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
+PAIR = 2  # row of the pairs' fingerprints, after the rows of both SIDES
 HELD = np.dtype(
     [
         *((name, KIND) for name in ("key", "pair", "other")),
@@ -143,7 +143,7 @@ class SplitJob:
         self._end(name, {"read": read, "kept": kept, "dropped": dropped})
 
     def _fingerprints(self, clean: str) -> tuple[np.ndarray, np.ndarray]:
-        """Memory-map a part's fingerprints ``[3, N]``, sorted in each row, and their lines."""
+        """Memory-map a part's fingerprints ``[3, N]``, each row sorted, and their line numbers."""
         paths = [self.beside(clean, ending) for ending in ("hash.npy", "line.npy")]
         hashes, lines = (np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
         return hashes, lines
@@ -203,7 +203,7 @@ class SplitJob:
         for number, clean in enumerate(self.clean_names if held_count else ()):
             heads.append(self._heads(number, clean, key, smallest[held_count - 1]))
         best = np.concatenate(heads)
-        # Of pairs with one sentence, that with the smallest fingerprint, or the first of equals.
+        # Per sentence, keep the pair with the smallest fingerprint, or the first of equal pairs.
         best = best[np.lexsort([best[name] for name in ("line", "part", "pair", "key")])]
         best = best[np.unique(best["key"], return_index=True)[1]]
         best["split"] = SPLITS.index("valid")
@@ -262,8 +262,8 @@ class SplitJob:
 
         Returns:
             Counts: pairs ``read``; pairs ``dropped`` by reason; pairs in each of the ``splits``;
-            ``words`` of both sides of each; the ``key`` side; ``leaks`` between splits; and for
-            each of the ``texts`` the pairs read and the lines in train.
+            ``words`` on both sides of each split; the ``key`` side; ``leaks`` between splits; and
+            for each of the ``texts`` the pairs read and the lines in train.
         """
         key, late = None, dict[int, str]()
         leaks: dict[str, int] = {}
@@ -338,9 +338,9 @@ class SplitJob:
         return repeated
 
     def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair is written: the weight, rounded up or down by a draw.
+        """Return how often each pair is written: the weight, rounded up or down at random.
 
-        The last bytes of a pair's fingerprint, which have no other use, serve as the draw.
+        The random numbers are the last bytes of the pairs' fingerprints.
         """
         weight = self.texts[part.text].weight
         copies = np.ones(len(fates), np.uint8)
@@ -394,8 +394,8 @@ def shared(folder: Path) -> SharedFolder:
 def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) -> list[str]:
     """Do all stages together with other workers; return the parts still missing.
 
-    ``shard`` is the number and count of the share of the parts to clean. The worker that finds all
-    parts cleaned does the rest.
+    ``shard`` is ``(I, N)``: this worker cleans part I of every N. The worker that finds all parts
+    cleaned does the later stages.
     """
     folder = shared(job.folder)
     spread = partial(_spread, processes(workers))

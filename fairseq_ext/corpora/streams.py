@@ -32,7 +32,7 @@ EncodedLines = tuple[list[str], list[str], Tally]
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
-    """Yield the pairs of two files in one of :data:`FORMS`.
+    """Yield the pairs of two files, whose format ``form`` is a key of :data:`FORMS`.
 
     Only a line feed ends a line. A byte-order mark is dropped.
     """
@@ -72,7 +72,7 @@ def _tagged(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _segments(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the text inside ``<seg id="…">``. Entities stay, as in the scripts of the papers."""
+    """Yield the text inside ``<seg id="…">``. Entities stay escaped, as in the papers' scripts."""
     for line in lines:
         if match := SEGMENT.search(line):
             yield match[1]
@@ -93,9 +93,9 @@ def processes(workers: int | None) -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)``, computed by ``workers`` processes; if 1, by this one.
+    """Yield ``map(function, items)``, computed by ``workers`` processes, or by this one if 1.
 
-    At most three items for each process are taken ahead of the results.
+    For each process, at most three items are read before their results are yielded.
     """
     if workers == 1:
         yield from map(function, items)
@@ -123,7 +123,7 @@ class Encode:
     """An encoder of pairs, which can be sent to another process."""
 
     pipeline: Pipeline
-    rules: tuple[str, ...] = ()  # for the tokens of the pairs to keep, as for `--rule`
+    rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
     words: bool = False  # leave subwords, and words that are symbols of fairseq, to a later step
     must_keep: str = ""  # name of a text of which no pair may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty

@@ -1,8 +1,8 @@
 """Add synthetic pairs, with one side written by a model: back-translation and distillation.
 
-:func:`write_side` writes the text for the model to translate, :func:`run` adds the pairs. They are
-plain text, so the model may have any pipeline; the ``text.json`` of the corpus to extend turns them
-into tokens. Pairs are streamed, so memory does not grow with the text.
+:func:`write_side` writes the text for the model to translate, and :func:`run` adds the synthetic
+pairs. These are plain text, so the model may have any pipeline; the ``text.json`` of the corpus
+turns them into tokens. Pairs are streamed, so memory does not grow with the text.
 """
 
 import json
@@ -63,7 +63,7 @@ def run(options: MixOptions) -> str:
 
 
 def write_side(options: MonolingualOptions) -> str:
-    """Write plain text that has no translation, or is used as if it had none; return a summary."""
+    """Write one side of a corpus, or other text, as plain text to translate; return a summary."""
     if options.text is None:
         decode = pipeline_of(options.data, options.src, options.tgt).decoder(options.language)
         (path,) = train_files(options.data, (options.language,))
@@ -90,7 +90,7 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
-    """Load the pipeline that made a corpus, in the direction of the languages."""
+    """Load the pipeline that made a corpus, directed from ``src`` to ``tgt``."""
     saved = pipeline.load(folder)
     directed_pipeline = saved and saved.towards(src, tgt)
     if directed_pipeline is None:

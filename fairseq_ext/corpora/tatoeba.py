@@ -34,7 +34,7 @@ def read_pairs() -> list[tuple[str, str]]:
 
 
 def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
-    """Draw small splits at equal distances, so that each has short and long sentences.
+    """Draw small splits evenly from the whole corpus, so that each has short and long sentences.
 
     No sentence of either language occurs twice, within a split or in two splits.
     """
@@ -59,8 +59,8 @@ def sample(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
 def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
     """Split the corpus as it was split for the models that come with the package.
 
-    Whole groups of near-duplicates are held out (:data:`HELD_OUT`): no held-out sentence is in the
-    training text, and none of more than four words is a word or two away from a training sentence.
+    Whole groups of near-duplicates are held out (:data:`HELD_OUT`). So every held-out sentence
+    differs from all training sentences, by more than a word or two if it has more than four words.
     Held-out pairs beyond the ``sizes`` of ``valid`` and ``test`` are in no split.
     """
     pairs = read_pairs()
@@ -73,7 +73,7 @@ def split(sizes: Mapping[str, int]) -> dict[str, list[tuple[str, str]]]:
                 f"`--{name} {sizes[name]}` is more than the {len(rows):,} pairs that are held out; "
                 "ask for fewer."
             )
-        # Drawn at equal distances, because the rows go from short to long.
+        # Drawn evenly, because the rows are sorted from short to long.
         drawn_rows = [rows[place * len(rows) // sizes[name]] for place in range(sizes[name])]
         splits[name] = [pairs[row] for row in drawn_rows]
     return splits

@@ -30,7 +30,7 @@ def accepted(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield source, target and document of each segment that the rules accept, each pair once.
 
-    ``counts`` gets the pairs read and written, and those left out by reason.
+    ``counts`` receives the numbers of pairs read, written, and left out for each reason.
     """
     pairs = set[tuple[str, str]]()
     for segment in segments:
@@ -46,7 +46,7 @@ def accepted(
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield each file's format, given by ``name`` or its ending, and its path; search folders."""
+    """Yield the format, ``name`` or by ending, and the path of each file; search folders."""
     endings = {ending: key for key, (_, names) in FORMATS.items() for ending in names}
     for path in paths:
         if path.is_dir():

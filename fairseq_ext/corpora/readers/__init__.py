@@ -13,7 +13,7 @@ FORMAT_NAMES = ("help", "lines", "mo", "po", "sgm", "tmx", "wmt", "xliff")
 """Names in options; :mod:`fairseq_ext.corpora.translation_files` has the reader of each."""
 
 LONGEST = 100_000
-"""Most characters of a text, else its file is refused: no sentence or paragraph is longer."""
+"""Most characters of a text. A file with a longer text is refused as damaged or malicious."""
 
 
 @dataclass(frozen=True)

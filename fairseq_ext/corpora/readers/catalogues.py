@@ -16,7 +16,7 @@ ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 MAGIC = 0x950412DE
 LARGEST = 1 << 28  # bytes of a catalogue
-UNKNOWN_CHARSET = "CHARSET"  # the word in templates
+UNKNOWN_CHARSET = "CHARSET"  # templates have this word in place of a charset
 
 
 @dataclass
@@ -99,7 +99,7 @@ def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
                 f"{place}: plural forms {sorted(forms)}, but the header says "
                 f"nplurals={plurals}; repair it, `msgfmt --check` shows where."
             )
-        if len(forms) == 2:  # else no form is only the singular
+        if len(forms) == 2:  # with more forms, none is for the singular alone
             yield Segment(singular, forms[0], path.name, fault)
         yield Segment(plural, forms[max(forms)], path.name, fault)
 

@@ -66,7 +66,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Paragraphs(HTMLParser):
-    """A parser that collects the text of paragraphs by id; tags in it lose their attributes.
+    """A parser that collects the text of paragraphs by id; inner tags lose their attributes.
 
     Attributes:
         texts: texts by id; None if two paragraphs have the id.
@@ -107,7 +107,7 @@ class Paragraphs(HTMLParser):
 
 
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the paragraphs of two folders by page and id; each page is a document."""
+    """Pair the paragraphs of two folders that have the same page and id; a page is a document."""
     first, second = paths
     for folder in paths:
         if not folder.is_dir():

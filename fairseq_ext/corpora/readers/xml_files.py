@@ -14,7 +14,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of a TMX file that have both languages; the first text of each counts."""
+    """Read the units of a TMX file that have both languages; use the first text in each."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
@@ -113,7 +113,7 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
             if element.tag in names and not any(outer.tag in names for outer in surroundings):
                 yield surroundings, element
                 if surroundings:
-                    surroundings[-1].remove(element)  # its memory
+                    surroundings[-1].remove(element)  # frees its memory
     except (ParseError, LookupError, ValueError) as error:
         raise DataError(f"`{path}` is damaged or no XML: {error}; export it again.") from None
 
