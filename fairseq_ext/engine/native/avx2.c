@@ -28,8 +28,8 @@ static inline __attribute__((always_inline)) __m256i bytes_of(const int8_t *p) {
     return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, bit), bit), _mm256_set1_epi8(1));
 }
 
-/* Bytes times bytes are |x| times w with x's sign: no pair of such products exceeds 2 * 127^2, so
- * that its sum in 16 bits is exact. */
+/* A product of bytes is computed as |x| times w with x's sign. The sum of two products is at most
+ * 2 * 127^2, which 16 bits hold exactly. */
 static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const int8_t *x,
                                                             int64_t x_stride, const int8_t *w,
                                                             int64_t fours, int ahead,

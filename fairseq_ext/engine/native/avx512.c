@@ -9,7 +9,7 @@
 
 enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128 };
 #define NAME avx512_arithmetic
-#define KERNELS 3 /* or less, if the processor has no more */
+#define KERNELS 3 /* lowered later to what the processor has */
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 typedef int32_t sums16 __attribute__((vector_size(LANES * 4)));
 
@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
     for (int64_t k = 0; k < fours; k++, w += bits ? 32 : 256) {
         __m512i from[GROUP];
         for (int v = 0; v < GROUP; v++) {
-            uint64_t mask; /* 0: 1, 1: -1 */
+            uint64_t mask; /* a bit of 0 means 1, a bit of 1 means -1 */
             memcpy(&mask, w + 8 * v, sizeof mask);
             from[v] = bits ? _mm512_or_si512(_mm512_movm_epi8(mask), _mm512_set1_epi8(1))
                            : _mm512_loadu_si512(w + 64 * v);

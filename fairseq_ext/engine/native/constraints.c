@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* The node of a token after another node, or 0. */
+/* Returns the node of a token that follows the node `parent`, or 0. */
 static int32_t child(const constraints *of, int32_t parent, int32_t token) {
     for (int32_t i = 1; i < of->count; i++)
         if (of->nodes[i].parent == parent && of->nodes[i].token == token) return i;
@@ -45,7 +45,7 @@ static void follow_in_order(const constraints *of, const int32_t *state, int32_t
     next[0] = node;
     if (are_met(of, state)) return;
     if (nodes[node + 1].token == token) next[0] = node + 1;
-    /* Anything may stand between constraints, but within one it begins all of them again. */
+    /* Other tokens may stand between constraints; within one, they begin all of them again. */
     else if (node && !nodes[node].ends) next[0] = nodes[1].token == token;
 }
 
@@ -63,7 +63,7 @@ void follow(const constraints *of, const int32_t *state, int32_t token, int32_t 
     if (generated[node] >= nodes[node].uses) node = 0; /* the root is never generated */
     next[0] = node;
     if (node) generated[node]++;
-    /* The path before ends here: it completed a constraint, or goes back to the last one it has. */
+    /* The old path ends here: it completed a constraint, or its unfinished part is undone. */
     for (int32_t left = goes_on ? 0 : state[0]; left; left = nodes[left].parent) {
         if (completed[left] < nodes[left].ends) {
             completed[left]++;

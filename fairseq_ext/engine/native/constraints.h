@@ -8,29 +8,29 @@
 /* A token of a constraint; node 0 is the root, before any token. */
 typedef struct {
     int32_t token, parent;
-    int32_t ends, uses; /* how many constraints end here; end here or after more tokens */
+    int32_t ends, uses; /* how many constraints end here; how many end here or at later nodes */
 } constraint_node;
 
-/* The constraints of a sentence. In order, they are a chain of all their tokens; in any order, a tree
- * in which constraints that begin with the same tokens share nodes. */
+/* The constraints of a sentence. Ordered constraints are a chain of all their tokens. Unordered ones
+ * are a tree, in which constraints that begin with the same tokens share nodes. */
 typedef struct {
     constraint_node *nodes;
-    int32_t count, distinct, unordered; /* nodes; different tokens */
+    int32_t count, distinct, unordered; /* count of nodes; of different tokens; whether unordered */
 } constraints;
 
-/* A hypothesis's state: the node of its newest token; in any order also, for each node, how often it
- * was generated, and how many constraints that end there were completed and left behind. */
+/* The size of a hypothesis's state: the node of its newest token; if unordered also, for each node,
+ * how often it was generated, and how many constraints that end there earlier tokens completed. */
 int64_t state_size(const constraints *of);
 
-/* Reads tokens, in which 0 ends a constraint; `nodes` has room for one more than `count` tokens. */
+/* Reads tokens, in which 0 ends a constraint; `nodes` must have room for count + 1 nodes. */
 constraints read_constraints(const int32_t *tokens, int64_t count, int unordered,
                              constraint_node *nodes);
-/* The state after one more token. */
+/* Computes the state after one more token. */
 void follow(const constraints *of, const int32_t *state, int32_t token, int32_t *next);
-/* Progress: how many tokens of constraints a hypothesis has. */
+/* Returns how many tokens of constraints a hypothesis has. */
 int32_t bank_of(const constraints *of, const int32_t *state);
 int are_met(const constraints *of, const int32_t *state);
-/* Writes the tokens that make progress, fewer than there are nodes or 2; returns how many. */
+/* Writes the next tokens of constraints, which are fewer than there are nodes; returns how many. */
 int32_t next_tokens(const constraints *of, const int32_t *state, int32_t *tokens);
 
 #endif

@@ -1,8 +1,8 @@
 /* The engine: runs the programs that fairseq_ext/engine/program.py describes.
  *
  * A program is a list of operations on registers. A register is a matrix of floats; its phase says
- * what a row stands for. Sentences lie one after another without padding, so that nothing a
- * sentence meets depends on its batch. No number of a row depends on other rows of a product.
+ * what a row stands for. Sentences lie one after another without padding, and no row of a product
+ * depends on other rows. So a sentence's translation does not depend on its batch.
  *
  * Layout of a weight [N, K]: panels of 64 outputs, [panel][k][64]; int8 and BITS8 [panel][k /
  * 4][64][4], SIGNS as sign_kernels.h says. Outputs after the last one are zeros. */
@@ -14,22 +14,22 @@
 
 enum { PANEL = 64, BLOCK = 16 };
 
-/* Queries that attention over a sentence answers at once: a beam of 5. */
+/* Queries whose attention is computed at once: a beam of 5. */
 enum { TOGETHER = 5 };
 
-/* PLAIN: fp32 [N][K], for tables and vectors. Weights of one bit: SIGNS times floats or signs, BITS8
- * (from the lowest bit of a byte; 1 is minus) times inputs that are rounded to int8. TERNARY weights,
- * -1, 0 or 1 times floats or signs, are the means of two SIGNS; in each panel the words of the first
- * come before those of the second. */
+/* PLAIN: fp32 [N][K], for tables and vectors. Weights of one bit: SIGNS multiply floats or signs;
+ * BITS8 (lowest bit of a byte first; 1 is minus) multiply inputs rounded to int8. TERNARY weights
+ * -1, 0 and 1 multiply floats or signs. They are stored as two SIGNS whose mean they are: in each
+ * panel, first the words of one, then the words of the other. */
 typedef enum { F32, BF16, INT8, PLAIN, SIGNS, BITS8, TERNARY } number;
 
-/* How SIGNS and TERNARY read their inputs: as floats, or as signs times a level, which is half of
- * the row's largest number, its mean number, or half of `bound` (numbers without their signs). */
+/* How SIGNS and TERNARY read their inputs: as floats, or as signs times a level. The level is half
+ * of the row's largest magnitude, its mean magnitude, or half of `bound`. */
 typedef enum { FLOATS, BY_LARGEST, BY_MEAN, BY_BOUND } reading;
 
-/* y = x W^T + b. `scales` of the outputs: of int8 their units, of BITS8 and TERNARY their levels, of
- * SIGNS twice these. `sums` of INT8 and BITS8: 128 times the sum of each output's weights, for
- * instructions that read inputs with 128 added. Levels of inputs are divided by `divisor`. */
+/* y = x W^T + b. `scales` has a number for each output: in INT8 its unit, in BITS8 and TERNARY its
+ * level, in SIGNS twice its level. `sums` of INT8 and BITS8: 128 times the sum of each output's
+ * weights, for instructions that read inputs with 128 added. `divisor` divides levels of inputs. */
 typedef struct {
     int32_t kind, reading;
     int64_t inputs, outputs;
@@ -41,16 +41,16 @@ typedef struct {
 
 typedef enum { NONE, RELU, GELU, TANH, GELU_TANH } activation;
 
-/* One best token of a row, by logit. */
+/* A token with its logit or probability. */
 typedef struct {
     float value;
     int32_t token;
 } best;
 
-/* What depends on the instruction set; all counts are of floats unless said otherwise. */
+/* The functions that depend on the instruction set. Counts are in floats unless said otherwise. */
 typedef struct {
-    /* y[rows, N] at a row distance of y_stride = f(x[rows, K] W^T + bias) + added, which is NULL
-     * but for f NONE and RELU. */
+    /* y[rows, N] = f(x[rows, K] W^T + bias) + added; rows of y are y_stride apart. `added` must be
+     * NULL unless f is NONE or RELU. */
     void (*product)(const weight *w, const float *x, int64_t x_stride, int64_t rows,
                     const float *bias, const float *added, int64_t added_stride, int act, float *y,
                     int64_t y_stride, void *scratch);
@@ -60,15 +60,15 @@ typedef struct {
     void (*activate)(int act, const float *x, int64_t n, float *y);
     /* y = a x + b z */
     void (*add)(float a, const float *x, float b, const float *z, int64_t n, float *y);
-    /* out[i] = scale q . rows[i], of n rows; `out` has room for a multiple of 16 */
+    /* out[i] = scale q . rows[i] for n rows; `out` has room for n rounded up to a multiple of 16 */
     void (*dots)(const float *q, const float *const *rows, int64_t n, int64_t dim, float scale,
                  float *out);
-    /* The same of several queries, for keys in blocks of 16 rows, [block][dim][16]. */
+    /* `dots` of several queries with keys in blocks of 16 rows, [block][dim][16]. */
     void (*block_dots)(int64_t queries, const float *q, int64_t q_stride, const float *blocks,
                        int64_t n, int64_t dim, float scale, float *out, int64_t out_stride);
-    /* y = sum of weights[i] rows[i], of n rows */
+    /* y = sum of weights[i] rows[i] over n rows */
     void (*mix)(const float *weights, const float *const *rows, int64_t n, int64_t dim, float *y);
-    /* The same of several queries' weights, for rows at a distance of v_stride. */
+    /* `mix` with the weights of several queries, over rows that are v_stride apart. */
     void (*mix_together)(int64_t queries, const float *weights, int64_t w_stride,
                          const float *values, int64_t v_stride, int64_t n, int64_t dim, float *y,
                          int64_t y_stride);
@@ -101,7 +101,7 @@ void product_of_signs(const weight *w, const float *x, int64_t x_stride, int64_t
                       const float *bias, float *y, int64_t y_stride, void *scratch,
                       int path);
 
-/* Ask for bytes of weights that are read AHEAD bytes later: what a processor fetches by itself comes
+/* Prefetches weights that are read AHEAD bytes later: what the processor prefetches by itself comes
  * too late for products of few rows. */
 enum { AHEAD = 4096, CACHE_LINE = 64 };
 static inline __attribute__((always_inline)) void fetch(const void *weights, int bytes) {
@@ -109,8 +109,8 @@ static inline __attribute__((always_inline)) void fetch(const void *weights, int
         __builtin_prefetch((const char *)weights + AHEAD + place, 0, 2);
 }
 
-/* Bytes of scratch memory that `product` needs for so many inputs: of quantized rows, or of a panel
- * in fp32. */
+/* Bytes of scratch memory that `product` needs for this many inputs: for quantized rows, or for a
+ * panel in fp32. */
 enum { SCRATCH_ROWS = 96 };
 #define SCRATCH(inputs) ((size_t)(PANEL * 4) * (((size_t)(inputs) + 67) / 4 * 4 + 64))
 

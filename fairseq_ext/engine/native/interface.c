@@ -1,11 +1,11 @@
-/* What Python calls, by ctypes. */
+/* The functions that Python calls through ctypes. */
 #include <stdlib.h>
 
 #include "search.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Changes with every change of a structure or operation, so that a library of another version is not called. */
+/* Changes whenever a structure or operation does, so that Python refuses an old library. */
 EXPORT int engine_interface(void) { return 8; }
 
 /* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI. */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last operation that needs what a register holds: those of the encoder are numbered before
- * those of the decoder, which run again and again, so that `all` is after every step. */
+/* Returns the number of the last operation that needs a register. The decoder's operations are
+ * numbered after the encoder's; `all` means that the register is needed through all steps. */
 static int32_t last_use(const program *what, int32_t index, int32_t all) {
     int32_t last = -1;
     for (int32_t i = 0; i < all; i++) {
@@ -23,13 +23,13 @@ static int32_t last_use(const program *what, int32_t index, int32_t all) {
     return last;
 }
 
-/* Gives registers that are never needed at the same time the same memory. What is recalled needs
- * its own through all of the decoder. Returns how many memories there are. */
+/* Gives registers that are never needed at the same time the same memory. A register that RECALL
+ * reads needs a memory of its own in all steps. Returns how many memories there are. */
 static int32_t share_memory(const program *what, int32_t *memory_of, int32_t *busy_until) {
     const int32_t all = what->encoder_count + what->decoder_count;
     int32_t count = 0;
     for (int i = 0; i < what->shape_count; i++) memory_of[i] = -1;
-    for (int i = 0; i < what->decoder_count; i++) { /* first, before steps need others */
+    for (int i = 0; i < what->decoder_count; i++) { /* first the registers that RECALL reads */
         const operation *op = &what->decoder[i];
         if (op->code != RECALL || memory_of[op->in[0].index] >= 0) continue;
         busy_until[count] = all;
@@ -101,7 +101,7 @@ void free_workspace(workspace *space) {
     free(space);
 }
 
-/* Room for so many rows; what the register held, or one that shares its memory, may be lost. */
+/* Makes room for a register's rows; it and registers that share its memory may lose their data. */
 int reserve(workspace *space, int32_t index, int64_t rows) {
     const int32_t place = space->memory_of[index];
     const int64_t floats = rows * space->what->shapes[index].width;
@@ -146,7 +146,7 @@ static int room_for_scores(workspace *space, int64_t count) {
 
 /* ---- operations ---------------------------------------------------------------------------- */
 
-/* real * W[:, token] of a packed weight, into y. */
+/* Writes factor * W[token] of a packed weight to y. */
 static void look_up(const weight *w, int32_t token, float factor, float *y) {
     const int64_t K = w->inputs, panel = token / PANEL, lane = token % PANEL;
     switch (w->kind) {
@@ -239,7 +239,7 @@ static void row_wise(workspace *space, const operation *op, int64_t rows) {
         }
 }
 
-/* Keys of each head of a sentence, in blocks of 16 tokens: [head][block][dim][16], pads are 0. */
+/* Reorders each sentence's keys into blocks of 16 tokens: [head][block][dim][16]; pads are 0. */
 static void transpose(workspace *space, const operation *op) {
     const int64_t heads = op->ints[0], width = op->in[0].width, dim = width / heads;
     const int64_t stride = stride_of(space, op->in[0]);
@@ -285,9 +285,9 @@ static memory memory_of(workspace *space, const operation *op, int64_t sentence)
     return found;
 }
 
-/* y = sum of weights[j] values[j]. If both become binary, values are signs times half of B_j. Then
- * SIGNED: all signs count alike; UNSIGNED: those whose weight times B_j is at least half of the
- * largest one. Sums of signs are exact, so that a 0 is a 0 for the next binarization. */
+/* y = sum of weights[j] values[j]. SIGNED and UNSIGNED binarize both; values are signs times half of
+ * B_j. SIGNED counts all signs alike; UNSIGNED counts those with weights[j] B_j at least half of its
+ * largest value. Sums of signs are exact: a sum of 0 is 0 for the next binarization. */
 static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int how, float *y) {
     const float *const *values = space->pointers;
     float most = 0;
@@ -305,18 +305,18 @@ static void mix(workspace *space, float *weights, int64_t n, int64_t dim, int ho
     for (int64_t d = 0; d < dim; d++) y[d] *= 0.5f * level;
 }
 
-/* The weights of one of so many heads are a part of what is shown. */
+/* Adds a head's weights to the attention to show, which is the mean over all heads and models. */
 static void show(const workspace *space, int64_t heads, const float *weights, int64_t n, float *seen) {
     const float share = 1.0f / (float)(heads * space->what->output_count);
     space->math->add(1, seen, share, weights, n, seen);
 }
 
-/* Queries that are answered at once: what they read comes near once for all of them. */
+/* Queries that are computed together, while the keys and values that they share are in the cache. */
 enum { QUERIES = 4 * TOGETHER };
 
 static int64_t up_to_queries(int64_t rows) { return rows < QUERIES ? rows : QUERIES; }
 
-/* Up to QUERIES queries, from `row` on, of all heads over one memory. */
+/* Computes attention of up to QUERIES queries, from `row` on, to one sentence, for all heads. */
 static void attend(workspace *space, const operation *op, const memory *from, int64_t row,
                    int64_t queries, float *seen) {
     const int64_t heads = op->ints[0], dim = op->in[0].width / heads, read = op->in[2].width / heads;
@@ -362,7 +362,7 @@ static void attend_source(workspace *space, const operation *op) {
     }
 }
 
-/* The memory of a cache at this step: `width` floats of each hypothesis. */
+/* Allocates a cache's memory for this step: `width` floats for each hypothesis. */
 static float *remember(workspace *space, int32_t cache, int64_t width) {
     if (space->step >= space->cache_steps) {
         const int64_t steps = space->step * 2 + 32;
@@ -407,7 +407,7 @@ static int attend_past(workspace *space, const operation *op) {
     return 0;
 }
 
-/* E y for each sentence; rows of E are longer than any sentence. */
+/* Computes E x for each sentence; rows of E are at least as long as any sentence. */
 static void mix_slots(workspace *space, const operation *op) {
     const weight *matrix = &space->what->weights[op->weights[0]];
     const int64_t slots = space->what->shapes[op->out.index].rows, stride = stride_of(space, op->in[0]);
@@ -420,8 +420,8 @@ static void mix_slots(workspace *space, const operation *op) {
     }
 }
 
-/* Positions that are read for position `at`, from at - left on: pointers to their rows, as far as
- * they exist; returns how many, and in `skipped` how many of the first do not. */
+/* Collects pointers to the `taps` rows that a kernel reads for `row`, from `left` rows before it on.
+ * Returns how many of them exist, and in `skipped` how many are missing at the beginning. */
 static int64_t window(workspace *space, const operation *op, columns from, int64_t row, int64_t left,
                       int64_t taps, int64_t *skipped) {
     int64_t count = 0;
@@ -454,12 +454,12 @@ static int keep_rows(workspace *space, const operation *op, columns from) {
     return 0;
 }
 
-/* Positions to the left of its own that a kernel of so many taps reads. */
+/* Returns how many rows before its own a kernel of `taps` taps reads. */
 static int64_t left_of(const workspace *space, const operation *op, int64_t taps) {
     return space->what->shapes[op->out.index].phase == HYPOTHESES ? taps - 1 : (taps + 2) / 2 - 1;
 }
 
-/* The kernels of a head are summed with their shares into one. weights[0]: [kernels][size, share] */
+/* Sums a head's kernels, weighted by their shares, into one. weights[0]: [kernels][size, share] */
 static int convolve(workspace *space, const operation *op, int64_t rows) {
     const weight *kernels = &space->what->weights[op->weights[0]];
     const float *table = kernels->values;
@@ -498,7 +498,7 @@ static const float *vector(const workspace *space, int32_t index) {
     return index < 0 ? NULL : space->what->weights[index].values;
 }
 
-/* A kernel for each head, the same for all rows: [heads][taps]. */
+/* Convolves with one kernel per head, which is the same for all rows: [heads][taps]. */
 static int filter(workspace *space, const operation *op, int64_t rows) {
     const int64_t heads = op->ints[0], taps = op->ints[2], dim = op->out.width / heads;
     const int64_t left = left_of(space, op, taps);
@@ -530,7 +530,7 @@ static int gather_taps(workspace *space, const operation *op, int64_t rows) {
     return 0;
 }
 
-/* All sentences that are long enough take a step at once. */
+/* Computes each step at once for all sentences that are long enough. */
 static int recur(workspace *space, const operation *op) {
     const int cells = op->ints[0] & CELLS;
     const int64_t width = op->out.width, n = cells ? width / 2 : width, many = space->sentences;
@@ -599,7 +599,7 @@ static void advance(workspace *space, const operation *op) {
              rows_of(space, op->out) + r * stride_of(space, op->out));
 }
 
-/* softmax(v tanh(q + k_j)) v_j; the score's bias is the same for all j and has no effect. */
+/* Sums softmax(v tanh(q + k_j)) v_j; a bias of the scores is the same for all j: no effect. */
 static void attend_additively(workspace *space, const operation *op) {
     const float *v = vector(space, op->weights[0]);
     const int64_t keys_stride = stride_of(space, op->in[1]), values_stride = stride_of(space, op->in[2]);

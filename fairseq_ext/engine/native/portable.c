@@ -1,4 +1,4 @@
-/* The arithmetic for any processor; the compiler makes what it can of vectors of four. */
+/* The arithmetic for any processor; the compiler maps vectors of four to what the processor has. */
 #include <stdint.h>
 
 enum { LANES = 4, GROUP = 4, ROWS = 3, OFFSET = 0 };
@@ -11,7 +11,7 @@ static inline int any(sums4 v) { return v[0] | v[1] | v[2] | v[3]; }
 
 static inline void byte_sums(int rows, int bits, const int8_t *x, int64_t x_stride, const int8_t *w,
                              int64_t fours, int ahead, sums4 sums[][GROUP]) {
-    (void)ahead; /* the sums are not that quick */
+    (void)ahead; /* these sums are too slow to gain from prefetching */
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < GROUP; v++) {
             sums4 total = {0};

@@ -9,7 +9,7 @@ static uint64_t mixed(uint64_t x) {
 }
 
 double uniform(uint64_t seed, uint64_t sentence, uint64_t step, uint64_t place) {
-    /* A hash instead of a state: what was drawn before, and for whom, does not matter. */
+    /* A hash has no state, so the result does not depend on earlier draws. */
     const uint64_t bits = mixed(mixed(mixed(mixed(seed) ^ sentence) ^ step) ^ place);
     return (double)(bits >> 11) * 0x1p-53;
 }
@@ -29,8 +29,8 @@ static void sink(best *heap, int64_t n, int64_t at) {
     heap[at] = moved;
 }
 
-/* The most probable tokens until there are top_k, or their sum is top_p: a heap, as sorting the
- * whole vocabulary takes longer. They are moved behind the others. */
+/* Finds the most probable tokens, until there are top_k or their sum is top_p, and moves them behind
+ * the others. It uses a heap, because sorting the whole vocabulary takes longer. */
 static pool most_probable(const rules *how, best *tokens, int64_t n) {
     double sum = 0;
     int64_t left = n;

@@ -1,4 +1,4 @@
-/* Sampling as fairseq's Sampling and our EpsilonSampling do it, with numbers of its own. */
+/* Sampling like fairseq's Sampling and our EpsilonSampling, but with its own random numbers. */
 #ifndef FAIRSEQ_EXT_SAMPLING_H
 #define FAIRSEQ_EXT_SAMPLING_H
 
@@ -10,13 +10,13 @@ typedef struct {
     int64_t count;
 } pool;
 
-/* The tokens that the rules leave, of n probabilities (0: barred); `room` is for n tokens. */
+/* Writes the tokens that the rules allow, among n probabilities (0: barred), to `room`. */
 pool truncated(const rules *how, const float *probabilities, int64_t n, best *room);
 
-/* A number from 0 up and below 1 that depends on nothing else. */
+/* Returns a number, at least 0 and below 1, that depends only on the arguments. */
 double uniform(uint64_t seed, uint64_t sentence, uint64_t step, uint64_t place);
 
-/* The token of a pool that is not empty at this part of its probability. */
+/* Returns the token at which a nonempty pool's cumulative probability passes `part` of its sum. */
 const best *drawn(pool from, double part);
 
 #endif

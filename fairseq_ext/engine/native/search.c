@@ -8,20 +8,20 @@
 
 enum { LOGIT_ROWS = 24 };
 
-/* A way to go on from a hypothesis. */
+/* A hypothesis continued by one token. */
 typedef struct {
     float total;
     int32_t parent, token;
 } candidate;
 
-/* A candidate of a constrained search; the highest keys come first, and equal ones by place. */
+/* A candidate of a constrained search. High keys come first; equal keys are sorted by place. */
 typedef struct {
     candidate next;
     double key;
     int32_t place, bank;
 } banked;
 
-/* What happened at one step: of each row its newest token, its score so far, and where it looked. */
+/* What happened at one step: each row's newest token, its score so far, and its attention. */
 typedef struct {
     int32_t *fed;
     float *total, *attention;
@@ -44,17 +44,17 @@ typedef struct {
     int32_t *lines[2];    /* ancestors, [most_rows][stride], now and next */
     int64_t stride;
     int32_t *sentence_of; /* [most_rows] */
-    float *logits;        /* [LOGIT_ROWS][vocabulary]; of several models twice */
-    best *found;          /* the tokens that may follow each row, per_row + most_next of it */
+    float *logits;        /* [LOGIT_ROWS][vocabulary]; twice that for several models */
+    best *found;          /* [rows][per_row + most_next]: the tokens that may follow a row */
     best *pool;           /* [vocabulary], for sampling */
     choices *choices;     /* [choice_count][models]; count is 1 if nothing is listed */
     int64_t choice_count;
     int32_t *barred;      /* [barred_room] */
     int64_t barred_room;
     candidate *candidates, *active;
-    /* Of a constrained search; otherwise NULL and 0: */
+    /* Only in a constrained search; otherwise NULL and 0: */
     constraints *required;    /* [sentences] */
-    constraint_node *nodes;   /* of all of them */
+    constraint_node *nodes;   /* of all sentences */
     int32_t *states[2];       /* [most_rows][state_size], now and next */
     int32_t *next, *advanced; /* [most_next] tokens, and a candidate's state */
     banked *banked;
@@ -72,7 +72,7 @@ static int grow(void **memory, int64_t *room, int64_t wanted, size_t size) {
 
 /* ---- results ------------------------------------------------------------------------------- */
 
-/* The translation that ends with </s> after `row` of step `step`. */
+/* Stores the translation that ends with </s> after `row` of step `step`. */
 static int keep(search *run, const progress *one, int64_t step, int32_t row, float total) {
     results *out = run->out;
     const rules *how = run->how;
@@ -115,7 +115,7 @@ static int keep(search *run, const progress *one, int64_t step, int32_t row, flo
 
 /* ---- a step -------------------------------------------------------------------------------- */
 
-/* How many tokens may follow a row: enough that half of them may end; of samples all that go on. */
+/* How many next tokens of a row to find: twice the beam, as half may be </s>; or the samples. */
 static int64_t per_row(const rules *how, int64_t step) {
     if (how->sampling) return step ? 1 : how->beam;
     return 2 * (int64_t)how->beam;
@@ -146,13 +146,13 @@ static const int32_t *state_of(const search *run, int64_t row) {
     return run->states[0] + row * run->state_size;
 }
 
-/* Whether a row must not end yet. The first step is free, as in fairseq. */
+/* Whether unmet constraints forbid a row to end; they never do at the first step, as in fairseq. */
 static int lacks_words(const search *run, int64_t row, int64_t step) {
     return run->required && step &&
            !are_met(&run->required[run->sentence_of[row]], state_of(run, row));
 }
 
-/* What a row was fed at step t, with its ancestors. */
+/* The token that a row, or its ancestor, was fed at step t. */
 static int32_t word(const search *run, int64_t row, int64_t step, int64_t t) {
     return run->records[t].fed[t < step ? run->lines[0][row * run->stride + t] : row];
 }
@@ -161,7 +161,7 @@ static const choices *choices_of(const search *run, int32_t sentence) {
     return &run->choices[run->choice_count > 1 ? sentence * run->space->what->output_count : 0];
 }
 
-/* Writes the places of tokens that must not follow a row, and -1. */
+/* Writes the indices of tokens that must not follow a row, and then -1. */
 static void bar(search *run, int64_t row, int64_t step, const choices *from) {
     const rules *how = run->how;
     const program *what = run->space->what;
@@ -170,7 +170,7 @@ static void bar(search *run, int64_t row, int64_t step, const choices *from) {
     if ((place = place_of(from, token)) >= 0) *next++ = place
     BAR(what->pad);
     if (step < how->min_len || how->match_source || lacks_words(run, row, step)) BAR(what->eos);
-    /* Those that would complete a sequence of tokens once more; the start symbol is no token. */
+    /* Tokens that would repeat an n-gram; the start symbol belongs to no n-gram. */
     for (int64_t end = how->no_repeat; how->no_repeat && end <= step; end++) {
         int64_t back = 1;
         while (back < how->no_repeat &&
@@ -182,7 +182,7 @@ static void bar(search *run, int64_t row, int64_t step, const choices *from) {
     *next = -1;
 }
 
-/* Draws tokens of a row; `place` is its number among the rows of its sentence. */
+/* Draws next tokens for a row; `place` is the row's number among the rows of its sentence. */
 static void sample(search *run, int64_t row, int64_t step, int64_t place, float *logits, best *found) {
     const int32_t sentence = run->sentence_of[row];
     const choices *some = choices_of(run, sentence);
@@ -200,7 +200,7 @@ static void sample(search *run, int64_t row, int64_t step, int64_t place, float 
     }
 }
 
-/* The tokens with which a row makes progress in its constraints, behind those that may follow it. */
+/* Writes the next tokens of a row's constraints, with their log-probabilities, to `found`. */
 static void rank_next(const search *run, int64_t row, const choices *some, const float *logits,
                       float normalizer, best *found) {
     const int32_t count =
@@ -213,8 +213,8 @@ static void rank_next(const search *run, int64_t row, const choices *some, const
     }
 }
 
-/* The tokens that may follow a row, with their log-probabilities; the best ones first. `logits`: of
- * one model, or the log-probabilities of several. */
+/* Finds the best tokens that may follow a row, best first, with their log-probabilities. `logits`
+ * come from one model; of several models they are log-probabilities. */
 static void rank_row(search *run, int64_t row, int64_t step, int64_t place, float *logits) {
     const rules *how = run->how;
     const arithmetic *math = run->space->math;
@@ -236,7 +236,7 @@ static void rank_row(search *run, int64_t row, int64_t step, int64_t place, floa
         for (int64_t i = 0; i < (how->sampling ? many : 1); i++) found[i] = (best){value, forced};
         return;
     }
-    if (how->unkpen != 0 && unk >= 0 && !how->sampling) { /* it does not change the normalizer */
+    if (how->unkpen != 0 && unk >= 0 && !how->sampling) { /* the normalizer stays the same */
         logits[unk] -= how->unkpen;
         math->largest(logits, tokens, barred, count, found);
     }
@@ -257,7 +257,7 @@ static int64_t alike(const search *run, int64_t row) {
     return many;
 }
 
-/* A model's logits of so many rows with the same choices; `layer`: its number. */
+/* Computes the logits of model number `layer` for `many` rows with the same choices. */
 static void score(search *run, int64_t layer, const choices *some, int64_t row, int64_t many,
                   float *logits) {
     workspace *space = run->space;
@@ -270,8 +270,8 @@ static void score(search *run, int64_t layer, const choices *some, int64_t row, 
         space->math->add(1 / temperature, logits, 0, logits, tokens, logits);
 }
 
-/* Log-probabilities: of all models the mean of their probabilities, in place of the first one's
- * logits; the others' are computed behind them. */
+/* Replaces the first model's logits by the logarithm of the mean probability over all models. The
+ * other models' logits are computed behind these. */
 static void vote(search *run, const choices *some, int64_t row, int64_t many) {
     const arithmetic *math = run->space->math;
     const int64_t tokens = some->output.outputs, models = run->space->what->output_count;
@@ -288,7 +288,7 @@ static void vote(search *run, const choices *some, int64_t row, int64_t many) {
     }
 }
 
-/* The same for every row. */
+/* Finds the best next tokens of every row. */
 static int rank(search *run, int64_t step) {
     workspace *space = run->space;
     if (grow((void **)&run->barred, &run->barred_room, step + 4, sizeof *run->barred)) return 1;
@@ -314,14 +314,14 @@ static int better(const void *one, const void *other) {
     return (a->token > b->token) - (a->token < b->token);
 }
 
-/* Adds candidates from each row's `found`, from `first` on, to `count` of them; returns the sum. */
+/* Appends `many` tokens of each row's `found`, from `first` on, to `count` candidates. */
 static int64_t gather(search *run, const progress *one, int64_t step, int64_t first, int64_t many,
                       int64_t count) {
     for (int32_t row = one->first; row < one->first + one->rows; row++) {
         const best *found = found_of(run, row, step) + first;
         for (int64_t i = 0; i < many && found[i].token >= 0; i++) {
             const float total = found[i].value + run->records[step].total[row];
-            if (!isnan(total)) /* weights that are no numbers give totals without an order */
+            if (!isnan(total)) /* from weights that are NaN; such totals have no order */
                 run->candidates[count++] = (candidate){total, row, found[i].token};
         }
     }
@@ -334,9 +334,9 @@ static int by_key(const void *one, const void *other) {
     return a->place - b->place;
 }
 
-/* Puts `count` candidates of a sentence into the order of a constrained search, without copies;
- * returns how many there are. A bank holds the hypotheses with as many tokens of constraints: first
- * comes the best one of each bank, the fullest bank first, then the second ones, and so on. */
+/* Sorts `count` candidates of a sentence for a constrained search and removes duplicates; returns
+ * how many are left. A bank holds the hypotheses with equally many tokens of constraints. The best
+ * hypothesis of each bank comes first, fullest bank first; then the second best, and so on. */
 static int64_t share_out(search *run, const progress *one, int64_t count) {
     const constraints *of = &run->required[one->id];
     banked *order = run->banked;
@@ -366,7 +366,7 @@ static int64_t share_out(search *run, const progress *one, int64_t count) {
     return kept;
 }
 
-/* The candidates of a sentence, best first (samples stay as drawn); returns how many. */
+/* Finds the candidates of a sentence, best first (samples in the order drawn); returns how many. */
 static int64_t propose(search *run, const progress *one, int64_t step) {
     const int64_t many = per_row(run->how, step);
     int64_t count = gather(run, one, step, 0, many, 0);
@@ -379,7 +379,7 @@ static int64_t propose(search *run, const progress *one, int64_t step) {
     return count < many ? count : many;
 }
 
-/* Finishes what ends, and writes the hypotheses that go on; returns how many, or -1: no memory. */
+/* Stores hypotheses that end, and writes others to `active`; returns their count; -1: no memory. */
 static int64_t advance(search *run, progress *one, int64_t step, candidate *active) {
     const int64_t count = propose(run, one, step);
     const int32_t beam = run->how->beam;
@@ -471,7 +471,7 @@ static int one_step(search *run, int64_t step) {
     return 0;
 }
 
-/* Begins a constrained search: of sentence s, the constraints are tokens[begins[s]] and so on. */
+/* Begins a constrained search; the constraints of sentence s begin at tokens[begins[s]]. */
 static int require(search *run, const int32_t *tokens, const int64_t *begins) {
     const int64_t sentences = run->space->sentences, beam = run->how->beam;
     run->required = malloc((size_t)sentences * sizeof *run->required);

@@ -5,14 +5,14 @@
 #include "machine.h"
 
 typedef struct {
-    int32_t beam, min_len, max_len_b, most, attention; /* most: tokens of any translation */
-    int32_t match_source, no_repeat;              /* as long as the source; tokens, or 0 */
+    int32_t beam, min_len, max_len_b, most, attention; /* most: length of any translation */
+    int32_t match_source, no_repeat;              /* no_repeat: size of n-grams, or 0 */
     int32_t sampling, top_k;                      /* top_k 0: all tokens */
     int32_t unordered;                            /* whether constraints may be met in any order */
-    double max_len_a; /* as Python's: 0.7f * 10 is below 7 */
+    double max_len_a; /* not a float, because 0.7f * 10 is below 7 */
     float unkpen, temperature;
     float lenpen, length_offset; /* sums are divided by ((offset + length) / (offset + 1))^lenpen,
-                                    and stay as they are if it is NaN */
+                                    and by nothing if lenpen is NaN */
     float top_p, epsilon;        /* 0: all tokens */
     uint64_t seed;
 } rules;
@@ -35,11 +35,11 @@ typedef struct {
     int64_t attention_length, attention_room;
 } results;
 
-/* 0: done; 1: no memory. `prefixes`: tokens that translations begin with, from prefix_begins on (or
- * NULL); they may end with </s>. `numbers`: of the sentences, for sampling; NULL counts from 0.
- * `required`: constraints of the translations, from required_begins on, each ended by 0 (or NULL).
- * `listed`: the tokens that translations of a sentence may have, ascending, from listed_begins on,
- * with </s>, its prefix and its constraints; NULL: all. */
+/* Returns 0, or 1 without memory. The tokens of sentence s are behind NAME_begins[s] in each array.
+ * `prefixes`: tokens with which translations begin, perhaps with </s> at the end; NULL: none.
+ * `numbers`: the sentences' numbers, for sampling; NULL: counted from 0. `required`: constraints,
+ * each ended by 0; NULL: none. `listed`: tokens that translations may have, ascending, among them
+ * </s>, the prefix's tokens and the constraints' tokens; NULL: all tokens. */
 int translate(workspace *space, const rules *how, const int32_t *words, const int64_t *begins,
               int64_t sentences, const int32_t *prefixes, const int64_t *prefix_begins,
               const int64_t *numbers, const int32_t *required, const int64_t *required_begins,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a kind of weight stores the inputs of an output: units of so many bytes, [panel][unit][64]. */
+/* How a kind of weight stores the inputs of an output: units of `bytes` bytes, [panel][unit][64]. */
 typedef struct {
     int64_t bytes, units;
 } layout;
@@ -20,8 +20,8 @@ static layout layout_of(const weight *w) {
     }
 }
 
-/* Units of the listed outputs, one after another; what is behind the last one stays 0. Units are the
- * outer loop within a panel, so that neighbours in the vocabulary are read from one cache line. */
+/* Copies the units of the listed outputs; memory after the last output stays 0. The inner loop runs
+ * over outputs, because outputs next to each other in the vocabulary share a cache line. */
 #define COPY(name, type)                                                                          \
     static void name(const void *from, const int32_t *tokens, int64_t count, int64_t units,       \
                      void *to) {                                                                  \

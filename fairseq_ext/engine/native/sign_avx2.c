@@ -26,7 +26,7 @@ TARGET static void tables(const float *x, float *out) {
     }
 }
 
-/* a + b, every second time by the multipliers, which would be idle otherwise. */
+/* a + b, computed every second time by the multipliers, which would be idle otherwise. */
 TARGET INLINE __m256 add(int part, __m256 a, __m256 b) {
     return part % 2 ? _mm256_add_ps(a, b) : _mm256_fmadd_ps(a, _mm256_set1_ps(1), b);
 }

@@ -14,7 +14,7 @@
 #define COUNTING_TARGET __attribute__((target(FEATURES ",avx512vpopcntdq")))
 enum { LANES = 16, PARTS = TILE / LANES };
 
-/* Plus or minus one, by bit `bit` of the number of the entry. */
+/* For each entry of a table: 1 if bit `bit` of its index is set, otherwise -1. */
 TARGET INLINE __m512 choice(int bit) {
     const __m512i entry =
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -32,7 +32,7 @@ TARGET static void tables(const float *x, float *out) {
     }
 }
 
-/* a + b, every second time by the multipliers, which would be idle otherwise. */
+/* a + b, computed every second time by the multipliers, which would be idle otherwise. */
 TARGET INLINE __m512 add(int part, __m512 a, __m512 b) {
     return part % 2 ? _mm512_add_ps(a, b) : _mm512_fmadd_ps(a, _mm512_set1_ps(1), b);
 }

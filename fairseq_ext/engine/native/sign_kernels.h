@@ -1,10 +1,10 @@
-/* Products with 1-bit and ternary weights: declarations that all files of this folder use.
+/* Products with 1-bit and ternary weights: declarations for signs.c and all files sign_*.c.
  *
  * Layout of a weight. There are tiles of 64 channels and words of 32 inputs (bit j of a word is the
  * sign of input j, 1 is plus). In a tile, the words of its 64 channels for the same inputs are
  * neighbours: words[tile][word][channel]. Channels and inputs after the last one are zero bits.
- * A ternary weight is the mean of two weights of one bit, the planes words[tile][plane][word][channel]:
- * the kernels add the products of both, and half of a sum is exact.
+ * A ternary weight is the mean of two 1-bit weights, its planes: words[tile][plane][word][channel].
+ * The kernels add the products of both planes; halving the sum is exact.
  *
  * The machine-dependent functions are in a `kernels` table, one for each instruction set. */
 #ifndef FAIRSEQ_EXT_KERNELS_H
@@ -76,19 +76,19 @@ INLINE void finish_sums(outputs out, int row) {
 }
 
 typedef struct {
-    const uint32_t *words; /* see kernels.h */
+    const uint32_t *words; /* in the layout described above */
     const float *bound;    /* [channels] */
     const float *bias;     /* [channels] or NULL */
     const float *x;        /* [rows][inputs], at a distance of x_stride */
     float *y;              /* [rows][channels], at a distance of y_stride */
     int64_t rows, inputs, channels, row_words, x_stride, y_stride;
-    int planes; /* 1, or 2 of ternary weights */
+    int planes; /* 1, or 2 for ternary weights */
     float scale;               /* divides products of two binarized factors */
-    const float *input_bounds; /* [rows] (NaN stays NaN), or NULL for the largest magnitudes */
-    uint32_t *room;            /* for the signs of MOST_ROWS rows, or NULL: some are allocated */
+    const float *input_bounds; /* [rows], except for rows with NaN; NULL: largest magnitudes */
+    uint32_t *room;            /* for the signs of MOST_ROWS rows; NULL: it is allocated */
 } product;
 
-/* Up to MOST_ROWS rows from `row` on, of some tiles; returns 0, or 1 if there is no memory. */
+/* Computes some tiles of up to MOST_ROWS rows from `row` on; returns 0, or 1 without memory. */
 typedef int (*task)(const product *, const kernels *, int64_t row, int rows, int64_t first_tile,
                     int64_t end_tile);
 
@@ -97,7 +97,7 @@ int lookup_task(const product *p, const kernels *k, int64_t row, int rows, int64
 int popcount_task(const product *p, const kernels *k, int64_t row, int rows, int64_t first_tile,
                   int64_t end_tile);
 
-/* Instruction sets in rising order: each needs the instructions of those before it. */
+/* Instruction sets, each of which includes all before it. */
 enum { PORTABLE, AVX2, AVX512, AVX512_VPOPCNTDQ };
 int best_kernels(void);
 kernels kernels_of(int path);

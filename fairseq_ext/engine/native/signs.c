@@ -5,7 +5,7 @@
 #include "sign_kernels.h"
 #include "engine.h"
 
-/* What half of is the level of a row's inputs; the kernels find the largest number themselves. */
+/* Returns twice the level of a row's inputs; for BY_LARGEST, the kernels find it themselves. */
 static float bound_of(const weight *w, const float *x) {
     if (w->reading == BY_BOUND) return w->bound;
     float sum = 0;
@@ -36,7 +36,7 @@ void product_of_signs(const weight *w, const float *x, int64_t x_stride, int64_t
     product what = {.words = w->values, .bound = w->scales, .inputs = w->inputs,
                     .channels = whole * TILE, .row_words = (w->inputs + 63) / 64 * 2, .planes = planes,
                     .x_stride = x_stride, .scale = w->divisor, .room = scratch};
-    /* The last tile may be wider than the output: it is computed elsewhere. */
+    /* The last tile may be wider than the output, so it is computed in a buffer. */
     float last[MOST_ROWS * TILE], last_bias[TILE] = {0};
     if (bias) memcpy(last_bias, bias + whole * TILE, (size_t)rest * sizeof *bias);
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
