@@ -206,17 +206,6 @@ class PairOptions:
     part_lines: int | None = option(
         None, "pairs in a part (default: 200000)", type=positive, metavar="N"
     )
-    shard: str | None = option(
-        None,
-        "clean only part I of every N, counted from 0 (default: any missing part)",
-        metavar="I/N",
-    )
-    ray: str | None = option(
-        None,
-        "address of a Ray cluster that shares the folder; every OMP_NUM_THREADS (1) processors run "
-        "a worker; `local` starts a cluster on this machine",
-        metavar="ADDRESS",
-    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ and others into test. Here a hash of the sentence, not of the pair, decides:
 This module handles the options and output; :mod:`fairseq_ext.corpora.splitting` does the work.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -36,12 +35,12 @@ from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.reading import LOOKED_AT, QUOTED, suggest_csv
-from fairseq_ext.utils import files, locks, ray_workers, shared_folder
+from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.files import require_file, sha256, writers
 
 # Options without influence on the result.
-ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines", "shard", "ray"}
+ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines"}
 LOCK = ".preparing.lock"
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
 IDENTIFIER = re.compile(r"#?\d+")
@@ -154,8 +153,6 @@ def _require_used(options: PairOptions) -> None:
 
 def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
     """Check that the options fit together, and return the texts that they name."""
-    shared_folder.check_options(options.parts, shard=options.shard, ray=options.ray)
-    shared_folder.shard(options.shard)  # refuses values that are not a shard
     for option, language in (("--src", options.src_lang), ("--tgt", options.tgt_lang)):
         if not re.fullmatch(r"[\w-]+", language):  # the language is the ending of file names
             raise ConfigError(
@@ -181,22 +178,7 @@ def run(options: PairOptions) -> str:
     if not options.overwrite:
         _keep_others(options, record)
     with _folder(options) as folder:
-        if options.ray is not None:
-            paths: dict[str, Any] = {
-                name: value.absolute()
-                for name, value in vars(options).items()
-                if isinstance(value, Path)
-            }
-            alone = replace(options, **paths, ray=None, workers=1)
-            ray_workers.run(options.ray, work_on_ray, argparse.Namespace(options=alone), cpu=True)
-        job, missing = _work(options, texts, record, folder)
-        if missing:
-            done_count = len(job.parts) - len(missing)
-            return (
-                f"{folder}: {done_count:,} of {len(job.parts):,} parts are there; the shard that "
-                "finds none missing writes the corpus."
-            )
-        return _write(job, record)
+        return _write(_work(options, texts, record, folder), record)
 
 
 def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
@@ -236,13 +218,6 @@ def _manifest(options: PairOptions) -> str:
     return "manifest.json" if options.as_split is None else f"manifest.{options.as_split}.json"
 
 
-def work_on_ray(args: argparse.Namespace) -> int:
-    """Do one Ray worker's share of the work, in a folder that all workers share."""
-    texts = _checked_texts(args.options)
-    _work(args.options, texts, _record(args.options, texts), args.options.parts)
-    return 0
-
-
 def _record(options: PairOptions, texts: Sequence[Text]) -> dict[str, Any]:
     """Return the manifest's record of options and inputs, without paths, which may change."""
     recorded = {
@@ -278,15 +253,16 @@ def _folder(options: PairOptions) -> Iterator[Path]:
 
 def _work(
     options: PairOptions, texts: tuple[Text, ...], record: dict[str, Any], folder: Path
-) -> tuple[SplitJob, list[str]]:
-    """Do this worker's share; return the job, and the parts that other shards must still do."""
+) -> SplitJob:
+    """Do all stages of the job, together with other workers in the folder."""
     part_lines = options.part_lines or splitting.PART_LINES
     job_record = {**record, "part_lines": part_lines}
     if options.corpora is not None:
         job_record["corpora"] = [_described(text) for text in texts]
     splitting.shared(folder).begin(job_record)
     job = splitting.prepare(options, texts, folder, part_lines)
-    return job, splitting.work(job, options.workers, shared_folder.shard(options.shard))
+    splitting.work(job, options.workers)
+    return job
 
 
 def _described(text: Text) -> dict[str, Any]:

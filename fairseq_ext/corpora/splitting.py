@@ -391,23 +391,14 @@ def shared(folder: Path) -> SharedFolder:
     return SharedFolder(folder, HEAD, "corpus pairs --parts", called={"part_lines": "--part-lines"})
 
 
-def work(job: SplitJob, workers: int | None, shard: tuple[int, int] = (0, 1)) -> list[str]:
-    """Do all stages together with other workers; return the parts still missing.
-
-    ``shard`` is ``(I, N)``: this worker cleans part I of every N. The worker that finds all parts
-    cleaned does the later stages.
-    """
+def work(job: SplitJob, workers: int | None) -> None:
+    """Do all stages, together with other workers."""
     folder = shared(job.folder)
     spread = partial(_spread, processes(workers))
     for stage, (names, do) in enumerate(job.steps()):
-        share = names[shard[0] :: shard[1]] if stage == 0 else names
-        folder.work(share, do, spread=spread)
-        if stage == 0:
-            if missing := folder.missing(names):
-                return missing
-            if not job.total("kept"):
-                raise DataError(f"no pairs are left of {job.total('read')} read; nothing to write.")
-    return []
+        folder.work(names, do, spread=spread)
+        if stage == 0 and not job.total("kept"):
+            raise DataError(f"no pairs are left of {job.total('read')} read; nothing to write.")
 
 
 def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> Iterator[bool]:

@@ -115,7 +115,7 @@ class SharedFolder:
         """Make a file that neither exists nor is being made; return whether this worker made it."""
         stem = Path(name).stem
         try:
-            with locks.held(self.path / f".{stem}.lock", wait=False) as alone:
+            with locks.held(self._lock(name), wait=False) as alone:
                 if (self.path / name).exists():
                     return False
                 if alone:  # the writers of these files were killed
@@ -150,6 +150,12 @@ class SharedFolder:
                 )
             announced = True
             time.sleep(PAUSE)
+        for name in names:
+            if self._lock(name).exists():  # a worker was killed when it had made the file
+                self.make(name, do)
+
+    def _lock(self, name: str) -> Path:
+        return self.path / f".{Path(name).stem}.lock"
 
 
 def shard(text: str | None) -> tuple[int, int]:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.utils import locks
 from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
-from tests.support.harness import BIN, command, error_line, run, wait_for, write_lines
-from tests.support.killed import die_in_command, kill_workers, ray_cluster_of_two
+from tests.support.harness import BIN, command, error_line, run, write_lines
+from tests.support.killed import die_in_command
 
 OPTIONS = ("--src-lang", "es", "--tgt-lang", "en", "--max-words", "6", "--test", "30")
 OPTIONS += ("--valid", "20", "--lowercase")
@@ -63,10 +62,6 @@ def all_is_plain(plain: Path, folder: Path) -> None:
     assert not [*(folder / "parts").glob(".*")]  # no locks, nothing half-written
 
 
-def cleaned(folder: Path) -> list[Path]:
-    return [*(folder / "parts").glob("clean-*.json")]
-
-
 def test_the_corpus_is_whole(plain: Path) -> None:
     written = {*contents(plain / "out")}
     sides = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("es", "en")}
@@ -81,26 +76,25 @@ def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> 
         die_in_command(draw.randint(1, 40), tmp_path, *words, "--workers", "1")
         assert not (tmp_path / "out").exists()
     assert start(words).wait() == 0
-    for lock in (tmp_path / "parts").glob(".clean-*.lock"):
-        lock.unlink()  # it stays where a process dies between its part and the end of the lock
     all_is_plain(plain, tmp_path)
 
 
 @pytest.mark.system
-def test_shards_side_by_side_and_one_after_another(plain: Path, tmp_path: Path) -> None:
-    for folder in ("beside", "after"):
-        (tmp_path / folder).mkdir()
-    words = in_parts(plain, tmp_path / "beside")
-    processes = [start(words, "--shard", shard, "--workers", "1") for shard in ("0/2", "1/2")]
-    words = in_parts(plain, tmp_path / "after")
-    output = run("fairseq-ext", *words, "--shard", "1/2").stdout
-    assert f"6 of {PARTS} parts are there; the shard that finds none missing writes" in output
-    assert not (tmp_path / "after" / "out").exists()
-    assert len(cleaned(tmp_path / "after")) == PARTS // 2
-    run("fairseq-ext", *words, "--shard", "0/2")
+def test_workers_side_by_side(plain: Path, tmp_path: Path) -> None:
+    words = in_parts(plain, tmp_path)
+    processes = [start(words, "--workers", "1") for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
-    all_is_plain(plain, tmp_path / "after")
-    all_is_plain(plain, tmp_path / "beside")
+    all_is_plain(plain, tmp_path)
+
+
+def test_the_lock_of_a_worker_that_was_killed_behind_its_part_is_removed(
+    plain: Path, tmp_path: Path
+) -> None:
+    words = in_parts(plain, tmp_path)
+    run("fairseq-ext", *words)
+    (tmp_path / "parts" / ".clean-000003.lock").touch()
+    run("fairseq-ext", *words)
+    all_is_plain(plain, tmp_path)
 
 
 @pytest.mark.system
@@ -113,19 +107,6 @@ def test_a_worker_without_a_folder_leaves_nothing_half_written(plain: Path, tmp_
     assert contents(tmp_path / "out") == contents(plain / "out")
 
 
-@pytest.mark.slow
-@pytest.mark.system
-def test_a_ray_cluster_of_two(plain: Path, tmp_path: Path) -> None:
-    (tmp_path / "parts").mkdir()
-    with ray_cluster_of_two() as cluster:
-        with locks.held(tmp_path / "parts" / ".clean-000011.lock", wait=False):
-            process = start(in_parts(plain, tmp_path), "--ray", cluster.address)
-            wait_for(lambda: len(cleaned(tmp_path)) == PARTS - 1, process)
-            kill_workers(cluster, b"ray::work_on_ray", process)
-        assert process.wait(timeout=240) == 0
-    all_is_plain(plain, tmp_path)
-
-
 def test_another_job_is_refused(plain: Path, tmp_path: Path) -> None:
     words = in_parts(plain, tmp_path)
     run("fairseq-ext", *words)
@@ -133,8 +114,6 @@ def test_another_job_is_refused(plain: Path, tmp_path: Path) -> None:
     for command_line, message in (
         ((*words, "--salt", "2", "--overwrite"), "`--salt` was `1` there, but is `2` now. Choose"),
         ((*words[:-2], "--overwrite"), "`--part-lines` was `50` there, but is `200000` now."),
-        ((*words[:-4], "--shard", "0/2"), "`--shard` goes with `--parts`, which is missing."),
-        ((*words, "--shard", "7/4"), "`--shard` must be I/N"),
         ((*words, "--parts", tmp_path / "out"), "`--parts` and `--output` are the same"),
     ):
         assert message in error_line(*command_line)

@@ -53,7 +53,7 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
     options = PairOptions("es", "en", folder / "out", **how)
     (folder / "job").mkdir()
     job = splitting.prepare(options, (Text("pairs", files),), folder / "job", size, ranges)
-    assert splitting.work(job, 1) == []
+    splitting.work(job, 1)
     return job
 
 
