@@ -143,19 +143,24 @@ def range_count(lengths: np.ndarray) -> int:
     return max(1, -(-int(counts @ np.array(skeleton_counts, np.int64)) // RANGE_SKELETONS))
 
 
+def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
+    """Return which 64-bit fingerprints lie in range ``number`` of ``count``."""
+    first, end = ((edge << 64) // count for edge in (number, number + 1))
+    return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
+
+
 def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
     """Find sentences that share a skeleton with a fingerprint in range ``number`` of ``count``.
 
     ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
     ``[2, n]``: a sentence, and the first sentence with the same skeleton.
     """
-    first, last = ((number + edge) * (1 << 64) // count for edge in (0, 1))
     prints: list[np.ndarray] = []
     rows: list[np.ndarray] = []
     offset = 0
     for part in parts:
         for values, places in skeletons(part):
-            inside = (values >= np.uint64(first)) & (values <= np.uint64(last - 1))
+            inside = in_range(values, number, count)
             prints.append(values[inside])
             rows.append(places[inside] + offset)
         offset += len(part.ends)

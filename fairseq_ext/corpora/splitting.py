@@ -4,13 +4,13 @@ The pairs are cut into parts. Each stage writes files into a folder. Several pro
 may share the work of a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed,
 another one does its work again::
 
-    clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair, sorted
+    clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair
     repeat-000000  the pairs that repeat an earlier one, for one range of fingerprints in all parts
     held           the pairs of test and valid: those with the smallest fingerprints on the key
                    side, or whole groups of near-duplicates
 
-A fingerprint is the first half of a SHA-256 hash. Only fingerprints are compared, a range at a
-time. So memory holds one part or one range, and their number does not change the result.
+A fingerprint is the first 64 bits of a SHA-256 hash. Only fingerprints are compared, a range at a
+time. So memory holds one part or one range, and the result does not depend on how many there are.
 """
 
 import hashlib
@@ -38,15 +38,13 @@ from fairseq_ext.utils.shared_folder import SharedFolder
 
 REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates other than a split
 GROUPS = "groups"  # the value of --key for groups of near-duplicates
-HEAD = {"format": "fairseq-ext preparation", "version": 2}
+HEAD = {"format": "fairseq-ext preparation", "version": 3}
 PART_LINES = 200_000
 RANGE = 1_000_000  # approximate number of fingerprints in a range
-BYTES = 16  # of a fingerprint
-KIND = np.dtype(f"S{BYTES}")  # compares like bytes; final zeros are lost only when an item is read
-PAIR = 2  # row of the pairs' fingerprints, after the rows of both SIDES
+PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
 HELD = np.dtype(
     [
-        *((name, KIND) for name in ("key", "pair", "other")),
+        *((name, np.uint64) for name in ("key", "pair", "other")),
         *((name, np.int64) for name in ("part", "line")),
         ("split", np.uint8),
     ]
@@ -133,48 +131,32 @@ class SplitJob:
                     texts = (normalized(source), normalized(target), line)
                     for row, text in zip(hashes, texts, strict=True):
                         salted = f"{options.salt}\n{text}"
-                        row += hashlib.sha256(salted.encode()).digest()[:BYTES]
-        if options.as_split is None:
-            rows = [np.frombuffer(bytes(row), KIND) for row in hashes]
-            orders = [np.argsort(row, kind="stable") for row in rows]
-            ordered = [row[order] for row, order in zip(rows, orders, strict=True)]
-            save(self.beside(name, "hash.npy"), np.stack(ordered))
-            save(self.beside(name, "line.npy"), np.stack(orders).astype(np.uint32))
+                        row += hashlib.sha256(salted.encode()).digest()[:8]
+        prints = np.stack([np.frombuffer(row, ">u8") for row in hashes])
+        save(self.beside(name, "npy"), prints.astype(np.uint64))
         self._end(name, {"read": read, "kept": kept, "dropped": dropped})
 
-    def _fingerprints(self, clean: str) -> tuple[np.ndarray, np.ndarray]:
-        """Memory-map a part's fingerprints ``[3, N]``, each row sorted, and their line numbers."""
-        paths = [self.beside(clean, ending) for ending in ("hash.npy", "line.npy")]
-        hashes, lines = (np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
-        return hashes, lines
+    def _fingerprints(self, clean: str) -> np.ndarray:
+        """Read the fingerprints of a part's sources, targets and pairs, ``[3, N]``."""
+        return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
         """Find the pairs that repeat an earlier one, for one range of fingerprints in all parts."""
         number = _number(name)
-        # Copied, because views would keep every part's file mapped until the range is done.
-        prints: list[np.ndarray] = []
-        places: list[np.ndarray] = []
-        sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+        places: list[np.ndarray] = []  # part and line of each pair in the range
+        rows: tuple[list[np.ndarray], ...] = ([], [], [])
         for part, clean in enumerate(self.clean_names):
-            hashes, lines = self._fingerprints(clean)
-            span = self._range(hashes[PAIR], number)
-            prints.append(np.array(hashes[PAIR, span]))
-            in_part = np.array(lines[PAIR, span])
-            places.append(np.stack([np.full_like(in_part, part), in_part]))
-            for side, arrays in enumerate(sides):
-                arrays.append(np.unique(hashes[side, self._range(hashes[side], number)]))
-        pairs = np.concatenate(prints)
-        order = np.argsort(pairs, kind="stable")  # equal pairs stay in order of part and line
-        repeats = order[1:][pairs[order[1:]] == pairs[order[:-1]]]
-        save(self.beside(name, "npy"), np.concatenate(places, axis=1)[:, np.sort(repeats)])
-        distinct = [len(np.unique(np.concatenate(arrays))) for arrays in sides]
-        self._end(name, {"distinct": distinct})
-
-    def _range(self, ordered: np.ndarray, number: int) -> slice:
-        """Find the slice of sorted fingerprints that lie in a range."""
-        first, end = ((edge << 8 * BYTES) // self.partitions for edge in (number, number + 1))
-        low, last = (np.array(edge.to_bytes(BYTES, "big"), KIND) for edge in (first, end - 1))
-        return slice(np.searchsorted(ordered, low), np.searchsorted(ordered, last, "right"))
+            hashes = self._fingerprints(clean)
+            inside = near_duplicates.in_range(hashes, number, self.partitions)
+            lines = np.flatnonzero(inside[PAIR])
+            places.append(np.stack([np.full_like(lines, part), lines]))
+            for row, prints, mask in zip(rows, hashes, inside, strict=True):
+                row.append(prints[mask])
+        *sides, pairs = map(np.concatenate, rows)
+        is_repeated = np.ones(len(pairs), bool)
+        is_repeated[np.unique(pairs, return_index=True)[1]] = False  # first by part and line
+        save(self.beside(name, "npy"), np.concatenate(places, axis=1)[:, is_repeated])
+        self._end(name, {"distinct": [len(np.unique(side)) for side in sides]})
 
     @property
     def key(self) -> int:
@@ -189,40 +171,32 @@ class SplitJob:
         """Choose the sentences for test and valid, and one pair for each of them."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
-        smallest = np.empty(0, KIND)
+        smallest = np.empty(0, np.uint64)
         for clean in self.clean_names:
-            hashes = np.unique(self._fingerprints(clean)[0][key])[: held_count + 1]
-            smallest = np.unique(np.concatenate([smallest, hashes]))[: held_count + 1]
+            keys = self._fingerprints(clean)[key]
+            smallest = np.unique(np.concatenate([smallest, keys]))[: held_count + 1]
         if len(smallest) <= held_count:
             raise DataError(
                 f"--valid {options.valid} and --test {options.test} together need more than "
                 f"{held_count} distinct {SIDES[key]} sentences, but there are {len(smallest)}; ask "
                 "for fewer."
             )
-        heads = [np.empty(0, HELD)]
-        for number, clean in enumerate(self.clean_names if held_count else ()):
-            heads.append(self._heads(number, clean, key, smallest[held_count - 1]))
-        best = np.concatenate(heads)
-        # Per sentence, keep the pair with the smallest fingerprint, or the first of equal pairs.
-        best = best[np.lexsort([best[name] for name in ("line", "part", "pair", "key")])]
+        candidates = []
+        for number, clean in enumerate(self.clean_names):
+            hashes = self._fingerprints(clean)
+            lines = np.flatnonzero(np.isin(hashes[key], smallest[:held_count]))
+            rows = np.zeros(len(lines), HELD)
+            rows["part"], rows["line"] = number, lines
+            rows["key"], rows["other"], rows["pair"] = hashes[[key, 1 - key, PAIR]][:, lines]
+            candidates.append(rows)
+        # Of pairs with one sentence, that with the smallest fingerprint, or the first of equals.
+        best = np.sort(np.concatenate(candidates), order=["key", "pair", "part", "line"])
         best = best[np.unique(best["key"], return_index=True)[1]]
         best["split"] = SPLITS.index("valid")
         best["split"][: options.test] = SPLITS.index("test")
         save(self.beside(name, "npy"), best)
         test, valid = np.split(best["other"], [options.test])
         self._end(name, {"key": SIDES[key], "leaks": len(np.intersect1d(test, valid))})
-
-    def _heads(self, number: int, clean: str, key: int, last: np.bytes_) -> np.ndarray:
-        """Return the pairs of a part whose key sentence goes into test or valid."""
-        hashes, lines = self._fingerprints(clean)
-        count = int(np.searchsorted(hashes[key], last, "right"))
-        heads = np.zeros(count, HELD)
-        heads["part"], heads["line"], heads["key"] = number, lines[key, :count], hashes[key, :count]
-        for name, row in (("pair", PAIR), ("other", 1 - key)):
-            by_line = np.empty(hashes.shape[1], KIND)
-            by_line[lines[row]] = hashes[row]
-            heads[name] = by_line[heads["line"]]
-        return heads
 
     def hold_groups(self, name: str) -> None:
         """Draw whole groups of near-duplicates for test and valid, leaving out repeated pairs."""
@@ -316,11 +290,10 @@ class SplitJob:
         repeated = self._repeated(number, pair_count)
         leaked = np.zeros(pair_count, bool)
         if self.options.key != GROUPS:
-            hashes, lines = self._fingerprints(clean)
+            hashes = self._fingerprints(clean)
             key = SIDES.index(self.load("held.json")["key"])
-            fates[lines[key, np.isin(hashes[key], held["key"])]] = FURTHER
-            leaked[lines[1 - key, np.isin(hashes[1 - key], held["other"])]] = True
-            leaked &= (fates != FURTHER) & ~repeated
+            fates[np.isin(hashes[key], held["key"])] = FURTHER
+            leaked = np.isin(hashes[1 - key], held["other"]) & (fates != FURTHER) & ~repeated
             if self.options.strict:
                 fates[leaked] = LEAKED
         fates[repeated] = REPEATED
@@ -333,26 +306,20 @@ class SplitJob:
         repeated = np.zeros(pair_count, bool)
         for name in self.repeat_names:
             places = np.load(self.beside(name, "npy"), mmap_mode="r", allow_pickle=False)
-            span = slice(*np.searchsorted(places[0], np.array([number, number + 1], np.uint32)))
+            span = slice(*np.searchsorted(places[0], [number, number + 1]))
             repeated[places[1, span]] = True
         return repeated
 
     def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair is written: the weight, rounded up or down at random.
+        """Return how often each pair is written: the weight, rounded up or down by its fingerprint.
 
-        The random numbers are the last bytes of the pairs' fingerprints.
+        Pairs of valid and test are written once.
         """
         weight = self.texts[part.text].weight
-        copies = np.ones(len(fates), np.uint8)
         if weight == 1:
-            return copies
-        hashes, lines = self._fingerprints(clean)
-        ends = np.array(hashes[PAIR]).view(np.uint8).reshape(-1, BYTES)[:, 8:]
-        drawn = np.empty(len(fates), bool)
-        drawn[lines[PAIR]] = ends.copy().view(">u8")[:, 0] < (weight - int(weight)) * 2.0**64
-        train = fates == 0
-        copies[train] = int(weight) + drawn[train]
-        return copies
+            return np.ones(len(fates), np.uint8)
+        drawn = self._fingerprints(clean)[PAIR] < (weight - int(weight)) * 2.0**64
+        return np.where(fates == 0, int(weight) + drawn, 1)
 
 
 def save(path: Path, array: np.ndarray) -> None:
