@@ -4,9 +4,9 @@ In the layout ``mmap``, fairseq's default, ``.idx`` has a header, the size of ea
 tokens (int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one
 after another.
 
-Facts about a file are remembered until its size, time or inode changes. The notes are a small file
-beside the data or, if that cannot be written, in the user's cache folder. If neither can be
-written, every start reads the file again.
+The results of a check are noted until the file's size, time or inode changes. The notes are a small
+file beside the data or, if that cannot be written, in the user's cache folder. If neither can be
+written, every start reads the data again.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from fairseq_ext.data_folder import manifest
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 from fairseq_ext.utils.files import atomic_write, cache_folder, require_file, sha256
 
-# By code in the header; signed types are read as unsigned, so that negative tokens are too large.
+# Types by their code in the header; signed ones are read as unsigned: negative tokens become large.
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
 HEADER = "S9,<u8,u1,<u8"  # magic, version, code of the tokens' type, number of sentences
 OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
@@ -45,9 +45,9 @@ class Header:
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
-    Sizes are compared each time. The contents are read once (:func:`examine`) to check pointers
-    against sizes, checksums against the folder's manifest, and the largest token. In layouts other
-    than ``mmap``, only files in the manifest are checked.
+    Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
+    pointers against sizes, checksums against the folder's manifest, and the largest token. In
+    layouts other than ``mmap``, only files in the manifest are checked.
 
     Args:
         prefix: the path without its ending, such as ``data-bin/train.de-en.de``. If neither file
@@ -112,7 +112,7 @@ def read(prefix: str | Path) -> tuple[Any, Any]:
         prefix: as for :func:`check`.
 
     Returns:
-        A memory map of the tokens, and ``[sentences + 1]`` places in it, int64.
+        A memory map of the tokens, and ``[sentences + 1]`` positions in it, int64.
 
     Raises:
         DataError: as for :func:`check`; or the data are missing, or their layout is not ``mmap``.
@@ -162,7 +162,7 @@ def read_data(path: Path, token_type: str) -> tuple[str, int]:
 def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
     """Return ``measure(path)``, a checksum and a number, or read both from notes.
 
-    Only notes on this version of the file count; errors of ``measure`` are not remembered.
+    Only notes on the file's present version are used; errors of ``measure`` are not noted.
     """
     status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -39,7 +39,7 @@ class Entry:
 
 
 def write(stage: Path, folder: Path) -> None:
-    """Write the manifest of the files in ``stage``, which are about to move up to ``folder``.
+    """Write the manifest of the files in ``stage``, which will be moved to ``folder``.
 
     Files that the manifest in ``folder`` lists, and that still exist, stay listed.
     """

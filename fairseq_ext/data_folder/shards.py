@@ -1,8 +1,8 @@
 """Binarized data in shards: one folder of training pairs for each epoch, with a common dictionary.
 
 fairseq-train takes folders separated by colons, ``bin/000:bin/001:…``. Each epoch opens the next
-shard, so an epoch of a corpus of any size begins as soon as one shard is open. Every n-th pair goes
-into a shard, so that each shard has its share of all texts. Validation and test sets are in the
+shard, so an epoch of a corpus of any size begins as soon as one shard is open. Pairs are dealt out
+to the shards in turn, so each shard has a share of every text. Validation and test sets are in the
 first shard, where fairseq looks for them.
 """
 
@@ -21,7 +21,7 @@ from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
 CALLED = {"shards": "--shards", "flags": "--flags"}
-MOST = 400  # shards, because all of their files are open at once
+MOST = 400  # most shards, because all of their files are open at once
 OURS = (
     *("--user-dir", "--source-lang", "-s", "--target-lang", "-t", "--trainpref", "--validpref"),
     *("--testpref", "--destdir", "--srcdict", "--tgtdict", "--dict-only", "--only-source"),
@@ -131,9 +131,9 @@ class Shards:
 
 
 def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
-    """Write a share of all shards, together with other workers; return those still missing.
+    """Write this worker's share of the shards; return the shards that are still missing.
 
-    ``share`` is the number of the share, from 0, and the count of shares.
+    ``share`` is ``(I, N)``, from (0, 1): this worker writes shard I of every N.
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]

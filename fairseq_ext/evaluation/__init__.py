@@ -1,4 +1,4 @@
-"""Evaluate trained models: read translations, score and compare them, and draw runs.
+"""Evaluate trained models: read translations, score and compare them, and draw pictures.
 
 Each module has the plain functions behind a subcommand of ``fairseq-ext``: :mod:`outputs` parses
 the output of ``fairseq-generate``, :mod:`score` scores it, :mod:`compare` puts systems side by

@@ -1,9 +1,8 @@
 """Compute scores with 95% intervals, and test systems for a difference from a baseline.
 
 Samples are drawn from the test set with replacement, the same ones for all systems and runs
-(Koehn 2004); with one run of each system, scores, samples and intervals equal those of
-``sacrebleu --paired-bs``. :mod:`~fairseq_ext.evaluation.significance` judges the differences by
-these samples.
+(Koehn 2004). With one run of each system, ``sacrebleu --paired-bs`` gives the same scores, samples
+and intervals. :mod:`~fairseq_ext.evaluation.significance` tests the differences on these samples.
 """
 
 import os
@@ -22,15 +21,15 @@ from fairseq_ext.utils.errors import ConfigError
 
 SAMPLES = 1000  # sacrebleu's default
 SEED = "12345"  # sacrebleu's, if SACREBLEU_SEED is not set
-FEWEST = 100  # of fewer samples, the outer 2.5% would be two at most
+FEWEST = 100  # with fewer samples, each outer 2.5% would be two at most
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A score of a system, with its interval and its difference from the baseline."""
 
-    value: float  # on the test set, the mean of the runs, in the metric's own unit
-    # Bounds of the 95% interval for another test set, with several runs for other trainings, too.
+    value: float  # score on the test set in the metric's own unit, averaged over the runs
+    # Bounds of the 95% interval over other test sets and, with several runs, other trainings.
     low: float
     high: float
     # p of the difference from the baseline, and p corrected for the number of systems; None for
@@ -92,7 +91,7 @@ def bootstrap_of_means(
 ) -> Comparison:
     """Compare systems by a metric whose score of a text is the mean of its segments' scores.
 
-    ``systems`` has the scores of all segments for each run.
+    ``systems`` has the scores of all segments for each run, by system.
     """
     sentences = len(systems[baseline][0])
     drawn = draw_sentences(sentences, samples)
@@ -138,14 +137,14 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def draw_sentences(sentences: int, samples: int) -> np.ndarray:
-    """Draw the sentences of sacrebleu's samples, ``[samples, sentences]``, equal in each call."""
+    """Draw the same sentence numbers as sacrebleu, ``[samples, sentences]``, in every call."""
     seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))
     return draw.choice(sentences, size=(samples, sentences), replace=True)
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Compute the score of a translation, and of its samples, ``[samples]``, by a metric."""
+    """Compute a metric on a translation, and on each of its samples, ``[samples]``."""
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     # Computed as in sacrebleu, to agree in the last digits.
     counts = np.array(sentence_statistics, dtype=np.float32)

@@ -17,8 +17,8 @@ from fairseq_ext.corpora import contamination
 from fairseq_ext.evaluation.score import build_metrics, count_units
 from fairseq_ext.text.bleu_tokenizers import is_spaceless
 
-LENGTHS = (10, 20, 30)  # words of the reference; twice as many characters without spaces
-RARITIES = (0, 9, 99)  # times that the rarest word of the reference is in the training text
+LENGTHS = (10, 20, 30)  # bounds in words of the reference, or in characters times two
+RARITIES = (0, 9, 99)  # bounds: training occurrences of the reference's rarest word
 DIFFERING = 20  # sentences
 _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
@@ -36,7 +36,7 @@ class Kind:
 class Breakdown:
     """Scores by kind of sentence, and how often translations have a fault."""
 
-    kinds: Sequence[Kind]  # those that have sentences; a sentence may belong to several
+    kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
     faults: Mapping[str, Mapping[str, float]]  # percentage of translations, by fault and system
 
 
@@ -48,8 +48,8 @@ def break_down(
 ) -> Breakdown:
     """Score the sentences of each kind, and count the faults of translations.
 
-    Without sources, names are those of the references, and no copies are counted; without lines of
-    training text there are no kinds by rarity.
+    Without sources, names are looked up in the references alone, and copies of the source are not
+    counted. Without training text, there are no kinds by rarity.
     """
     from sacrebleu import CHRF
 
@@ -80,7 +80,7 @@ def break_down(
 def _faults(
     runs: Sequence[Sequence[str]], references: Sequence[str], sources: Sequence[str] | None
 ) -> dict[str, int]:
-    """Count the translations with each fault; copies only where the sources are known."""
+    """Count the translations with each fault; count copies only if sources are given."""
     faults = {"unknown words": 0, "words three times in a row": 0}
     if sources is not None:
         faults["copies of the source"] = 0
@@ -155,7 +155,7 @@ def most_different(
 ) -> list[tuple[int, float, float]]:
     """Find the sentences whose chrF2 differs most between two translations, most different first.
 
-    Return each sentence's number and its two scores, without sentences translated equally.
+    Return each sentence's number and its two scores. Leave out sentences with equal translations.
     """
     from sacrebleu import CHRF
 
@@ -171,7 +171,7 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The test sentences that are in training text, and the scores on the others."""
+    """The test sentences that are in training text, and the scores on all other sentences."""
 
     matches: Sequence[contamination.Match]
     # Mean score of the runs, by system and metric; empty if no sentence is left.
@@ -179,7 +179,7 @@ class Overlap:
 
     @property
     def exact(self) -> int:
-        """The number of sentences that are in the training text word for word."""
+        """The number of sentences in the training text, ignoring case and punctuation."""
         return sum(match.kind == contamination.EXACT for match in self.matches)
 
 

@@ -66,7 +66,7 @@ class System:
     """A system's files; ``checkpoint`` and ``log`` come from one of its training runs."""
 
     name: str
-    generated: tuple[Path, ...]  # of each run (training): its translations
+    generated: tuple[Path, ...]  # the translations, one file for each run (training)
     checkpoint: Path | None = None
     log: Path | None = None
     plain: bool = False  # `generated` is text, a line per sentence, not fairseq-generate's output
@@ -81,7 +81,7 @@ class Latency:
     median: float
     p99: float  # 99th percentile
     processor: float  # mean processor time
-    multiply_adds: int | None  # of weights, for a token of a hypothesis; known for bundles
+    multiply_adds: int | None  # with weights, per hypothesis token; known for bundles only
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class Result:
     samples: Sequence[Sample]  # spread evenly over the test set
     # Scores of all sentences, by neural metric, system and run.
     segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] = field(default_factory=dict)
-    # Lines of each run, by system, and the lines as words, for systems whose words are known.
+    # By system, each run's lines as text, and as words for systems whose words are known.
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     overlap: Overlap | None = None  # with training text
     breakdown: Breakdown | None = None  # by kind of sentence
-    differing: Sequence[Sample] = ()  # in which a system differs most from the baseline
+    differing: Sequence[Sample] = ()  # sentences in which a system differs most from the baseline
 
     @property
     def several_runs(self) -> bool:
@@ -226,15 +226,15 @@ def compare(
         source: source text for neural metrics; None for the S lines of fairseq-generate's output.
         tokenizer: sacrebleu's tokenizer for BLEU.
         training: files of training text in the target language, to be searched for references.
-        extra_metrics: of sacrebleu, see :func:`~fairseq_ext.evaluation.score.build_metrics`.
+        extra_metrics: as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
         kinds: whether to score each kind of sentence; rarity needs ``training``.
-        differing: a system, for the sentences in which it differs most from the baseline.
-        latencies: of systems, by name.
+        differing: name of a system whose sentences that differ most from the baseline's are listed.
+        latencies: latency of each system, by name.
 
     Raises:
         ConfigError: a name is given twice, or the baseline is missing.
-        DataError: files are unreadable, incomplete or unequal, or have pieces of SentencePiece that
-            nothing joins.
+        DataError: files are unreadable, incomplete or of different lengths, or have SentencePiece
+            pieces that no converter joins.
         CheckpointError: a checkpoint is unreadable.
         EnvironmentProblem: a metric's library is missing, or its process ends.
     """
@@ -250,7 +250,7 @@ def compare(
         )
     if samples < FEWEST:
         raise ConfigError(f"`--samples` must be at least {FEWEST}, but is {samples} instead.")
-    chosen_seed()  # early, because it may be refused
+    chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
     undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
     if differing is not None and (differing not in names or differing == baseline):
@@ -264,7 +264,7 @@ def compare(
     texts = {name: runs.texts for name, runs in translations.items()}
     tokens = {name: runs.tokens for name, runs in translations.items() if runs.tokens is not None}
     sources = next((runs.sources for runs in translations.values() if runs.sources), None)
-    facts = [_facts(system) for system in systems]  # early, because it may fail
+    facts = [_facts(system) for system in systems]  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
     if metrics:
@@ -283,7 +283,7 @@ def compare(
             measured.estimates[name].update(part.estimates[name])
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Show a sentence and its translations by some systems, with a remark on each system."""
+        """Return a sentence and its translations; ``scores`` has a remark on each system."""
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 
@@ -326,7 +326,7 @@ def compare(
 def _read(
     system: System, undo: Undoing, references: Sequence[str], reference: str | Path
 ) -> Translations:
-    """Read a system's runs as lines of text and, unless they are plain text, of words."""
+    """Read a system's runs as lines of text, and also as words unless they are plain text."""
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
@@ -340,7 +340,7 @@ def _read(
         tokens = [undo.words(best_hypotheses(output)) for output in outputs]
         lines = [sentence.source for sentence in outputs[0]]
         if None not in lines:
-            # Sources become text by the same steps as translations if the language is known.
+            # Sources are turned into text, like translations, if their language is known.
             has_language = undo.made.src or not undo.made.tokenize
             sources = undo.sources(lines) if has_language else undo.words(lines)
     if tokens is not None:
@@ -365,9 +365,9 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read tokens per second from the last line of fairseq-generate's output, if it is there.
+    """Read tokens per second from the last line of fairseq-generate's output, or return None.
 
-    If the output was captured without this line, ``GENERATED.log`` beside it may have it.
+    If the output lacks this line, it is looked up in ``GENERATED.log`` in the same folder.
     """
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
@@ -378,7 +378,7 @@ def generation_speed(generated: str | Path) -> float | None:
 
 
 def _facts(system: System) -> dict[str, Any]:
-    """Read the log and checkpoint; the log, which counts parameters exactly, comes first."""
+    """Read the log and checkpoint; the log takes precedence, as it counts parameters exactly."""
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):
         facts["generation_speed"] = generation_speed(system.generated[0])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MISSING = "–"
-DAGGER = "†"  # marks a p that speaks of sentences, in a table where others speak of trainings
+DAGGER = "†"  # marks a p about sentences, in a table where other p are about trainings
 LESS_IS_BETTER = "TER"
 # Files written besides page and picture.
 OTHERS = {
@@ -36,7 +36,7 @@ OTHERS = {
 }
 
 Place = Callable[[Measured], "float | None"]
-# Title, label of the axis, and a system's place on it.
+# Each panel's title, label of the axis, and function that finds a system's position on the axis.
 PANELS: tuple[tuple[str, str, Place], ...] = (
     ("Size", "parameters (millions)", lambda row: _scaled(row.parameters)),
     ("Size on disk", "tensors (MB)", lambda row: _scaled(row.tensor_bytes)),
@@ -124,7 +124,7 @@ def as_page(result: Result, output: Path, pictures: Sequence[Path] = ()) -> str:
 
 
 def as_html(result: Result, pictures: Sequence[Path]) -> str:
-    """Return a page of HTML that has everything inside, its pictures too."""
+    """Return a page of HTML that needs no other file: its pictures are embedded."""
     parts = [f"<h1>{html.escape(_title(result))}</h1>"]
     for number, section in enumerate(sections(result)):
         parts += [f"<h2>{html.escape(section.title)}</h2>"] if section.title else []
@@ -154,7 +154,7 @@ def _title(result: Result) -> str:
 
 
 def _markdown(section: Section) -> list[str]:
-    """Format a section; headings and first cells may hold the names of systems, which are text."""
+    """Format a section; escape headings and first cells, because they may be systems' names."""
     parts = []
     for heading, *body in section.tables:
         named = [[tables.verbatim(name), *cells] for name, *cells in body]
@@ -206,7 +206,7 @@ DIFFERENCE = {
     "difference 95% high": "high",
     "detectable": "detectable",
 }
-"""Headings of the numbers of a difference, after the metric's name, and their fields."""
+"""Columns for a difference: the heading after the metric's name, and the field."""
 
 
 def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
@@ -391,8 +391,8 @@ def _notes_on_p(result: Result) -> list[str]:
 def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> list[Path]:
     """Write ``OUTPUT.md``, ``.csv``, ``.tex``, the pictures, ``.json``, ``.tsv.gz`` and ``.html``.
 
-    With an output named ``.svg`` the pictures are SVGs, else PNGs; ``pictures`` are existing ones
-    to show on the page.
+    If ``output`` ends in ``.svg``, the pictures are SVGs, otherwise PNGs. ``pictures`` are existing
+    files that the page shows, too.
     """
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",
@@ -466,7 +466,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
 
 
 def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, str]) -> None:
-    # The interval is about the samples' mean; on a tiny test set it may miss the value.
+    # The interval is centred on the samples' mean; on a tiny test set, the value may lie outside.
     bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
     axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
 
@@ -479,7 +479,7 @@ def forest_path(output: str | Path) -> Path:
 def plot_forest(result: Result, output: str | Path) -> list[Path]:
     """Draw each system's difference from the baseline with its 95% interval, a panel per metric.
 
-    Filled marks are significant after Holm's correction. There is no file if there is one system.
+    Filled marks are significant after Holm's correction. For a single system, no file is written.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -1,8 +1,8 @@
 """Compute BLEU by the length of the source, for several systems (Figure 3 of the MUSE paper).
 
-Lengths are in words, or in characters if the source has no spaces: subword pieces are joined,
-and end of sentence does not count, so that systems with different pieces have the same buckets.
-Each bucket is scored as a corpus of its own.
+Lengths are in words, or in characters if the source has no spaces. Subword pieces are joined, and
+the end of sentence does not count, so systems with different pieces have the same buckets. Each
+bucket is scored as a corpus of its own.
 """
 
 from bisect import bisect_left
@@ -37,7 +37,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class LengthScores:
-    """The BLEU of every bucket, from short to long, and of the whole corpus, by system.
+    """The BLEU of each system on every bucket, from short to long, and on the whole corpus.
 
     Lengths are in ``unit``: words, or characters if the source has no spaces.
     """
@@ -80,9 +80,9 @@ def score_by_length(
 ) -> LengthScores:
     """Read the translations of systems, and score them by the length of the source.
 
-    The bounds are the longest lengths of the buckets but the last. Without a tokenizer of
-    sacrebleu, the reference has tokens, and BLEU is that of ``multi-bleu.perl``; without a
-    converter in ``undoing``, subwords of a system are only joined.
+    ``bounds`` has the longest length of each bucket but the last. If ``tokenizer`` is None, the
+    reference must be tokens, and BLEU is computed like ``multi-bleu.perl``. If a system has no
+    converter in ``undoing``, its subwords are only joined.
     """
     references = plain_lines(reference)
     outputs = {name: read_generated(path, len(references)) for name, path in systems.items()}
@@ -109,7 +109,7 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
 ) -> tuple[list[int], str]:
-    """Count the words, or characters, of each source sentence, which all outputs share."""
+    """Count the words or characters of each source; all outputs must have the same sources."""
     lengths_by_system: dict[str, list[int]] = {}
     for name, sentences in outputs.items():
         if any(sentence.source is None for sentence in sentences):
@@ -174,7 +174,7 @@ def plot_lengths(
 ) -> list[Path]:
     """Draw BLEU over length, one line for each system; return the files written (picture, JSON).
 
-    With ``relative_to``, that system's BLEU is subtracted, so that small differences show.
+    The BLEU of the system ``relative_to`` is subtracted, so that small differences show.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -44,7 +44,7 @@ class NeuralMetric:
         batch_size: segments that the model sees at once.
 
     Raises:
-        ConfigError: the form or kind is unknown, or a batch has less than one segment.
+        ConfigError: ``specification`` is malformed, or ``batch_size`` is below 1.
         EnvironmentProblem: no Python has the library.
     """
 
@@ -129,7 +129,7 @@ class NeuralMetric:
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._started()
-        with suppress(BrokenPipeError):  # the answer, or its absence, tells why
+        with suppress(BrokenPipeError):  # `_answer` reports why
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         return self._answer()

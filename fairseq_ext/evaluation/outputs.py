@@ -7,8 +7,8 @@ They print sentences sorted by length, as tab-separated lines named by letter an
 
 With ``--nbest``, the lines H to A repeat for each hypothesis, best first. A soft alignment has
 one row per target token, separated by spaces; a row has one weight per source token, with six
-decimals, separated by commas. Both sides include end of sentence, which S and H lines leave out.
-A hard alignment is a list of ``source-target`` positions without that symbol.
+decimals, separated by commas. Its last row and column are the end of sentence, which S and H lines
+leave out. A hard alignment is a list of ``source-target`` positions without the end of sentence.
 """
 
 import gzip

@@ -1,7 +1,7 @@
 """Choose colours, dashes and markers for the systems in a picture.
 
-The architectures of this project look the same in every picture, each family in its own colour;
-other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
+The architectures of this project look the same in every picture, each family in its own colour.
+Other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
 colour-blind readers can tell apart.
 """
 
@@ -66,7 +66,7 @@ def numbered(number: int) -> Look:
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Choose a look for each system of a picture, all different as long as there are enough.
 
-    Names in :data:`FIXED` get their looks, all others follow the order of the palette.
+    A name in :data:`FIXED` gets its look; other names get the next free look of the palette.
     """
     names = list(names)
     styles: dict[str, Look] = {}

@@ -51,7 +51,7 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
 CROWD = 3  # with more runs, the legend has one entry for all training curves
-ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # removed from a name
+ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # endings that `stem` removes
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
 PANELS = {
     "loss": ("Loss", "loss (bits per target token)"),
@@ -61,9 +61,9 @@ PANELS = {
 LONGEST = 34  # most letters in a line of a title or a legend
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,535
-_LINE = 12.0  # inches
+_LINE = 12.0  # width in inches of a row of heat maps
 _MARK = "\u200b"  # invisible prefix of a label
-_ROW_SUM_TOLERANCE = 0.02  # for six printed decimals, and attention in half precision
+_ROW_SUM_TOLERANCE = 0.02  # because of six printed decimals, and half precision
 
 
 def entry(label: str) -> str:
@@ -72,7 +72,7 @@ def entry(label: str) -> str:
 
 
 def show_names(legend: Legend) -> float:
-    """Show labels as they are, long ones in several lines; return the number of lines."""
+    """Show a legend's labels, long ones in several lines; return the number of lines."""
     lines = 0.0
     for text in legend.get_texts():
         label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
@@ -125,9 +125,9 @@ def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw a panel: training thin and pale, validation with markers, one colour per run.
+    """Draw a metric: training thin and pale, validation with markers, one colour per run.
 
-    Training is left out if there are more runs than colours, and markers if there are many
+    Training curves are left out if there are more runs than colours, and markers if a run has many
     validations. Returns the number of lines of the legend.
     """
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
@@ -194,7 +194,7 @@ def alignment(sentence: Sentence, *, merge_bpe: bool = False) -> Alignment:
         )
     source = (*sentence.source.split(), END)
     target = (*sentence.best.text.split(), END)
-    if len(weights[0]) == len(source) + 1:  # `translation_ext --source-bos`, not printed
+    if len(weights[0]) == len(source) + 1:  # with `--source-bos`, <s> is not printed
         source = (START, *source)
     if (len(weights), len(weights[0])) != (len(target), len(source)):
         raise DataError(
@@ -223,10 +223,10 @@ def _merged(pieces: Alignment) -> Alignment:
 
 
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
-    """Find the first piece of each word; start and end symbols stand alone.
+    """Find the first piece of each word; start and end symbols count as words.
 
-    In a text without spaces, each piece stands alone, but for a space before the first one. The
-    last piece of a translation may lack its continuation (``ss@@``).
+    In a text without spaces, each piece is a word, except a space before the first piece. The last
+    piece of a translation may be the unfinished beginning of a word (``ss@@``).
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -314,7 +314,7 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Return the path of a picture's file with this ending; ``.svg`` replaces ``.png`` in SVGs."""
+    """Replace the ending of a picture's path; if ``output`` is an SVG, ``.png`` means ``.svg``."""
     base = stem(output)
     if Path(output).suffix == ".svg":
         ending = ending.replace(".png", ".svg")
@@ -342,9 +342,9 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 
 def _add_fonts(figure: Figure) -> None:
-    """Draw characters that :data:`FONT` lacks with installed fonts; warn of those that none has.
+    """Draw characters that :data:`FONT` lacks in installed fonts; warn if no font has them.
 
-    Other texts keep their font, so that the same data give the same file on every machine.
+    Without such characters, a figure has one font, and is the same file on every machine.
     """
     from matplotlib.font_manager import findfont, findSystemFonts, fontManager
     from matplotlib.text import Text
@@ -355,7 +355,7 @@ def _add_fonts(figure: Figure) -> None:
     if not absent:
         return
     listed = {font.fname for font in fontManager.ttflist}
-    for path in {*findSystemFonts()} - listed:  # matplotlib's cached list is older than they are
+    for path in {*findSystemFonts()} - listed:  # newer than matplotlib's cached list
         with contextlib.suppress(OSError, RuntimeError):
             fontManager.addfont(path)
     families = [FONT]

@@ -2,7 +2,7 @@
 
 Comparable scores need detokenized text, which sacrebleu tokenizes itself (Post 2018, "A
 Call for Clarity in Reporting BLEU Scores"). Papers of 2014 to 2020 mostly report BLEU on their
-own tokens (``multi-bleu.perl``); this figure is offered, too, under a name that says so.
+own tokens (``multi-bleu.perl``). This module computes that BLEU, too, under another name.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
 HYPHEN = re.compile(r"(\S)-(\S)")
 TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
-"""Further metrics of sacrebleu, by the values of ``--metric``, with their names in tables."""
+"""Names in tables of further metrics of sacrebleu, by the values of ``--metric``."""
 PLACES = {"COMET": 4}
-"""Decimals by the first word of a score's name, if not 2; these scores are about 1 in size."""
+"""Numbers of decimals other than 2, by the first word of a score's name: COMET is about 1."""
 UNKNOWN = "<unk>"
 SOURCE_CURE = "Give the source text with `--source`."
 
@@ -55,7 +55,7 @@ class Score:
     name: str  # name of the metric
     value: float  # BLEU and chrF from 0 to 100, others in their own unit
     signature: str  # signature of the metric
-    detail: str  # a long form, such as BLEU's parts
+    detail: str  # a longer text, such as BLEU with its precisions
     segments: Sequence[float] = ()  # scores of the single segments, of neural metrics only
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def shown(name: str, value: float) -> str:
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Choose BLEU's tokenizer: the requested one, or else that of the first language given."""
+    """Choose BLEU's tokenizer: the requested one, or else by the first known language."""
     if requested is not None:
         from sacrebleu.metrics import BLEU
 
@@ -115,7 +115,7 @@ def count_units(lines: Sequence[str]) -> list[int]:
 def build_metrics(
     references: Sequence[str], tokenizer: str = USUAL, extra_metrics: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Build sacrebleu's BLEU (mixed case), chrF2 and others, by the names that tables show.
+    """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
 
     ``extra_metrics`` are keys of :data:`TEXT_METRICS`.
     """
@@ -147,13 +147,13 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 def split_compounds(tokens: str) -> str:
     """Make each hyphen between two characters of a line a token of its own.
 
-    The literature on WMT14 English–German (Vaswani et al. 2017, and later papers that compare)
-    splits hyphenated words of translation and reference before counting: ``Rad-Tour`` becomes
-    ``Rad ##AT##-##AT## Tour``. This raises BLEU by about half a point, so the figure is comparable
-    only to others of its kind.
+    Vaswani et al. 2017 and later papers on WMT14 English–German split hyphenated words of
+    translation and reference before they compute BLEU: ``Rad-Tour`` becomes
+    ``Rad ##AT##-##AT## Tour``. This raises BLEU by about half a point, so it is comparable only to
+    BLEU with split words.
 
-    Matches do not overlap, as in the scripts of the literature: in ``a-b-c``, with a single letter
-    between two hyphens, only the first hyphen is split.
+    Matches do not overlap, as in the papers' scripts: in ``a-b-c``, with a single letter between
+    two hyphens, only the first hyphen becomes a token.
     """
     return HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
 
@@ -176,10 +176,10 @@ def score_files(
     """Score files of detokenized text and, if given, of tokens.
 
     Args:
-        reference, hypothesis: texts of as many lines.
+        reference, hypothesis: texts with the same number of lines.
         tokenized_reference, tokenized_hypothesis: their tokens, without subword pieces.
         source: source text, for neural metrics.
-        measures: as for :func:`score_lines`.
+        measures: further options of :func:`score_lines`.
 
     Raises:
         DataError: a file is unreadable, two files differ in their number of lines, the hypotheses
@@ -207,9 +207,9 @@ def score_generated(
 ) -> list[Score]:
     """Score the best hypotheses of a ``fairseq-generate`` output.
 
-    Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or,
-    without one, with the T lines, in which fairseq writes a word outside the target dictionary as
-    ``<<unk>>``, which nothing matches.
+    Subword pieces are joined. Tokenized BLEU compares with ``tokenized_reference`` or, without
+    one, with the T lines. In those, fairseq writes a word outside the target dictionary as
+    ``<<unk>>``, which no hypothesis matches.
 
     Args:
         generated: standard output of ``fairseq-generate``, or of all its shards.
@@ -217,11 +217,11 @@ def score_generated(
         tokenized_reference: the reference as tokens, without subword pieces.
         undoing: converter of the hypotheses to text; None only joins subwords.
         source: source text, for neural metrics; None for the S lines.
-        measures: as for :func:`score_lines`.
+        measures: further options of :func:`score_lines`.
 
     Raises:
-        DataError: files are unreadable or incomplete, nothing joins pieces of SentencePiece, or
-            S lines cannot be made text.
+        DataError: files are unreadable or incomplete, SentencePiece pieces are not joined, or S
+            lines cannot be turned into text.
     """
     references = plain_lines(reference)
     sentences = read_generated(generated, expected=len(references))
@@ -257,9 +257,9 @@ def score_lines(
     compounds: bool = False,
     neural: Mapping[str, NeuralMetric] | None = None,
 ) -> list[Score]:
-    """Score translations and references by every metric; without tokens there is no tokenized BLEU.
+    """Score translations by every metric, and by tokenized BLEU if tokens are given.
 
-    ``extra_metrics`` are keys of :data:`TEXT_METRICS`; ``sources`` are for neural metrics; with
+    ``extra_metrics`` are keys of :data:`TEXT_METRICS`. Neural metrics need ``sources``. With
     ``compounds``, tokens are also scored after :func:`split_compounds`.
     """
     scores = []
@@ -288,7 +288,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 def plain_lines(path: str | Path) -> list[str]:
-    """Read the lines of a text; refuse one that fairseq and sacrebleu would split differently."""
+    """Read a text; refuse it if fairseq and sacrebleu would split it into different lines."""
     text.check_text(path, empty_lines=True, max_tokens=None)
     return read_lines(path)
 
@@ -356,7 +356,7 @@ def check_counts(
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     """Read the scores of one system from the JSON of ``score`` or ``compare``.
 
-    A comparison of several systems needs the name of one.
+    ``system`` must name one of them if the JSON compares several systems.
     """
     content = read_json(path)
     try:

@@ -4,20 +4,20 @@ The difference of two systems' mean scores varies for two reasons. Its variance 
 
 .. math:: V = V_g + c s^2, \qquad c = 1/R_A + 1/R_B
 
-where :math:`V_g` comes from the sentences of the test set, on which one system is better whatever
-its seed, and :math:`s^2` from single trainings. :math:`s^2` is measured over the :math:`R_A` and
-:math:`R_B` runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom, and includes each run's own
-noise on sentences. The bootstrap over sentences measures :math:`V_g + c e^2`, where :math:`e^2` is
-half the variance of the difference between two runs of one system.
+where :math:`V_g` is due to the choice of test sentences, some of which favour one system whatever
+its seed, and :math:`s^2` is the variance of single trainings. :math:`s^2` is measured over the
+:math:`R_A` and :math:`R_B` runs, with :math:`\nu = R_A + R_B - 2` degrees of freedom. It includes
+each run's own noise on sentences. The bootstrap over sentences measures :math:`V_g + c e^2`, where
+:math:`e^2` is half the variance of the difference between two runs of one system.
 
-The interval at level :math:`1 - p` is that of Banerjee (1960, "Approximate confidence interval for
-linear functions of means of k populations when the population variances are not equal"), whose
-coverage is at least as high as its level for any ratio of the two variances:
+The interval at level :math:`1 - p` is Banerjee's (1960, "Approximate confidence interval for linear
+functions of means of k populations when the population variances are not equal"). Its coverage is
+at least as high as its level for any ratio of the two variances:
 
 .. math:: d \pm \sqrt{z_{p/2}^2 V_g + t_{\nu, p/2}^2 c s^2}
 
-and p is the level at which it ends at zero. With one run of each system there is no :math:`s^2`:
-then p comes from the paired bootstrap and speaks only of another test set.
+The p of a difference is the p for which this interval ends at zero. With one run of each system,
+:math:`s^2` is unknown. Then p comes from the paired bootstrap, and is only about another test set.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Difference:
     value: float
     low: float | None  # ends of its 95% interval; None if the test set is too small
     high: float | None
-    # `trainings` if p and interval speak of another test set and other trainings, `sentences` if
-    # only of another test set, because each system was trained once.
+    # `trainings` if p and interval are about another test set and other trainings; `sentences` if
+    # only about another test set, because each system was trained once.
     test: str
     # The smallest difference whose p would be below 0.05 in four of five repetitions; None if the
     # test set is too small.
     detectable: float | None = None
-    # Runs of each system on this test set, and sentences with these runs, with which `value` would
-    # be detectable; None if the spread of seeds is unknown, or no number is enough.
+    # Numbers that would make `value` detectable: runs of each system on this test set, or sentences
+    # with these runs; None if the variance of seeds is unknown, or no number is enough.
     runs_needed: int | None = None
     sentences_needed: int | None = None
 
@@ -104,12 +104,12 @@ class Variances:
         return cls(max(0.0, by_sentences - weight * noise), seeds, noise, weight, freedom)
 
     def half_width(self) -> float:
-        """Half of the 95% interval."""
+        """Return half the width of the 95% interval."""
         student = student_quantile(self.freedom)
         return math.sqrt(NORMAL**2 * self.shared + student**2 * self.weight * self.seeds)
 
     def p_value(self, difference: float) -> float:
-        """Find the level at which the interval around the difference ends at zero."""
+        """Find the p for which the interval around the difference ends at zero."""
         if not difference:
             return 1.0
 
@@ -143,9 +143,9 @@ class Variances:
 
 
 def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Difference, float | None]:
-    """Compare a system with the baseline: the difference and its p value.
+    """Return a system's difference from the baseline, and the p value of the difference.
 
-    p is None if the test set has fewer than 30 sentences, which are too few.
+    p is None if the test set has fewer than 30 sentences.
     """
     value = float(system.values.mean() - baseline.values.mean())
     is_single = len(system.values) + len(baseline.values) == 2
@@ -194,9 +194,9 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
 
     If the systems were equally good, the samples' differences ``[samples]`` would lie around zero
     as they now lie around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a
-    script of Moses, centres the absolute differences instead; if all have the same sign, it counts
-    only one direction, about half as many. The estimate is ``(larger + 1) / (samples + 1)``
-    (Davison and Hinkley 1997, section 4.2), never 0; 1 if nothing was measured.
+    script of Moses, centres the absolute differences instead. If all have the same sign, it counts
+    only one direction, about half as many. Our estimate, ``(larger + 1) / (samples + 1)``, is never
+    0 (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
     """
     if not measured:
         return 1.0

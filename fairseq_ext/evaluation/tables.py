@@ -25,7 +25,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of Markdown as a table, the heading first; :func:`verbatim` escapes text."""
+    """Format cells of Markdown as a table, the heading first; escape text with `verbatim`."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
@@ -63,7 +63,7 @@ def latex(rows: Sequence[Sequence[str]]) -> str:
 
 def _latex_row(cells: Sequence[str]) -> str:
     row = " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
-    # After `\\` and the rules above, LaTeX takes `[` and `*` for the beginning of an argument.
+    # After `\\` and the rules above, LaTeX would read `[` or `*` as the start of an argument.
     return f"{{}}{row}" if row.lstrip().startswith(("[", "*")) else row
 
 

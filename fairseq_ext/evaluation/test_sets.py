@@ -1,4 +1,4 @@
-"""Find test sets: a file of the user's, or one of sacrebleu's sets by its name.
+"""Find a test set: the user's own file, or one of sacrebleu's test sets by its name.
 
 sacrebleu downloads a set once, verifies its checksum, and keeps it in ``~/.sacrebleu``, or in the
 folder in the environment variable ``SACREBLEU``.
@@ -23,8 +23,8 @@ def source(test_set: Path, pair: str | None) -> Path | None:
 def reference(test_set: Path, pair: str | None) -> Path:
     """Return the file with the reference, downloaded if necessary.
 
-    ``test_set`` is a file, which takes precedence, or the name of a set, such as ``wmt14/full``,
-    which needs ``pair``, such as ``en-de``.
+    ``test_set`` is a file or, if there is no such file, the name of a set, such as ``wmt14/full``.
+    A set also needs ``pair``, such as ``en-de``.
     """
     name = test_set.as_posix()
     if test_set.exists() or test_set.suffix or test_set.is_absolute():

@@ -43,9 +43,9 @@ def read_log(path: str | Path) -> Curves:
     """Read the learning curves in a log of ``fairseq-train`` (``--log-file`` or captured output).
 
     The formats ``--log-format json``, ``simple`` and ``tqdm`` are supported. A resumed run may log
-    an update twice; the later line counts. Training values are logged every
-    ``--log-interval`` updates; if a log lacks these, they are the epochs' averages. Validation
-    values are those of the subset called ``valid``.
+    an update twice; the later line counts. Training values are read from the lines that are logged
+    every ``--log-interval`` updates or, if a log lacks these, from the epochs' averages. Validation
+    values are read for the subset called ``valid``.
     """
     kinds: dict[str, dict[str, Points]] = {"step": {}, "train": {}, "valid": {}}
     for line in whole_lines(read_text(path)):
@@ -66,9 +66,9 @@ def read_log(path: str | Path) -> Curves:
 
 
 def whole_lines(log: str) -> list[str]:
-    """Return the lines of a log, without a last line that may be cut within a number.
+    """Return the lines of a log, without a last line that may end in the middle of a number.
 
-    Of lines without a line feed, only one in JSON is known to be complete.
+    A last line without a line feed is known to be complete only if it is JSON.
     """
     *lines, last = [line.removesuffix("\r") for line in log.split("\n")]
     return [*lines, last] if last.endswith("}") else lines

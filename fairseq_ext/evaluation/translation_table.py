@@ -1,9 +1,9 @@
 """Read and write a table of several systems' translations, from which ``compare`` can start.
 
 The table is tab-separated, and compressed if its name ends in ``.gz``. It has a column for each
-training, named ``SYSTEM`` or ``SYSTEM@RUN``, and a row for each sentence of the test set. A name
-with ``:tokens`` after it means that the cells are words as the model wrote them, with subword
-pieces joined; otherwise they are text.
+training, named ``SYSTEM`` or ``SYSTEM@RUN``, and a row for each sentence of the test set. If
+``:tokens`` follows the name, the cells are words as the model wrote them, with subword pieces
+joined; otherwise they are text.
 """
 
 import csv
@@ -23,7 +23,7 @@ Runs = Sequence[Sequence[str]]
 def write_table(
     path: Path, texts: Mapping[str, Runs], tokens: Mapping[str, Runs] | None = None
 ) -> None:
-    """Write a table of the lines of each run by system, as words where these are known."""
+    """Write a table with a column for each run, as words for the systems in ``tokens``."""
     columns = []
     for name in texts:
         has_tokens = name in (tokens or {})

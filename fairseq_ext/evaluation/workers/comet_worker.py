@@ -8,8 +8,8 @@ first line of output describes the model. Then, until the input ends::
     {"segments": [[source, translation, reference], …]}   ->   {"scores": [one for each]}
     {"candidates": [H texts], "source": text}              ->   {"matrix": H rows of H scores}
 
-In the matrix, row i and column j have candidate i with candidate j as its reference. After
-``{"error": text}`` the program ends; ``"missing": true`` in it means that the library cannot be
+In the matrix, row i and column j have the score of candidate i with candidate j as its reference.
+After ``{"error": text}`` the program ends; with ``"missing": true``, the library cannot be
 imported. Output of libraries goes to standard error. The program ends when its parent ends.
 """
 
@@ -91,14 +91,14 @@ class Comet:
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
         """Score each candidate against every candidate as its reference."""
-        if type(self.model).__name__ != "RegressionMetric":  # reads a pair's sentences together
+        if type(self.model).__name__ != "RegressionMetric":  # encodes sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]
             )
             return [flat[i : i + len(candidates)] for i in range(0, len(flat), len(candidates))]
         import torch
 
-        # A sentence's vector depends on no other sentence, so H + 1 vectors suffice, not 3 H².
+        # A sentence's vector depends on no other sentence: compute H + 1 vectors, not 3 H².
         model = self.model.to("cuda") if self.gpus else self.model
         with torch.inference_mode():
             vectors = torch.cat(self._vectors(model, [source, *candidates]))
@@ -136,7 +136,7 @@ def serve(requests: IO[str], answers: IO[str], arguments: Sequence[str]) -> int:
                 answer({"scores": loaded.scores(request["segments"])})
             else:
                 answer({"matrix": loaded.matrix(request["candidates"], request["source"])})
-    except (Exception, SystemExit) as error:  # a library may leave the process
+    except (Exception, SystemExit) as error:  # a library may call sys.exit
         if os.environ.get("FAIRSEQ_EXT_TRACEBACK"):
             traceback.print_exc()
         kinds = (ImportError, importlib.metadata.PackageNotFoundError)
@@ -162,7 +162,7 @@ def main() -> int:
     requests = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  standard input
     try:
         return serve(requests, answers, sys.argv[1:])
-    except (KeyboardInterrupt, BrokenPipeError):  # the other side knows, or is gone
+    except (KeyboardInterrupt, BrokenPipeError):  # the parent interrupted it, or has ended
         return 130
 
 
