@@ -2,12 +2,12 @@
 
 The module ``NAME.py`` of the subcommand NAME (``scaling_fit.py`` for ``scaling-fit``) has
 ``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
-may return an exit status. The subcommands in ``MODULES`` share a module with another one, and their
-functions are called ``add_NAME``. A module imports only argparse; the rest is imported when it
-runs.
+may return an exit status. The subcommands in ``MODULES`` share another one's module, and their
+functions are called ``add_NAME``. A module imports little more than argparse until its ``run``.
 
-A wing has its subcommands in its folder ``commands``, and lists them in ``COMMANDS`` of its
-``__init__.py``, below the headings of ``GROUPS``, and its pictures for ``plot`` in ``PICTURES``.
+Subcommands of a single architecture are in the folder ``commands`` of the architecture, whose
+``__init__.py`` lists them in ``COMMANDS``, by the headings of ``GROUPS``, and its pictures for
+``plot`` in ``PICTURES``.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Set the examples of subcommands at every level; a wing's subcommands set their own."""
+    """Set the examples of subcommands at every level; keep those that a subcommand has set."""
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

@@ -1,4 +1,4 @@
-"""Subcommands of bundles, in which a trained model is shipped: bundle, trim, describe, export …"""
+"""Subcommands for bundles, the form in which models are shipped: bundle, trim, describe …"""
 
 import argparse
 from dataclasses import replace

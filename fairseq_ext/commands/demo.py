@@ -107,7 +107,7 @@ def _leaving_nothing() -> Iterator[None]:
             tempfile.tempdir = folder
             yield
     finally:
-        tempfile.tempdir = None  # let Python find the folder again
+        tempfile.tempdir = None  # let Python choose its usual folder again
 
 
 def _load(named: Sequence[Named], request: Request) -> dict[str, System]:

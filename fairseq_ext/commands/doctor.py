@@ -1,7 +1,7 @@
-"""``fairseq-ext doctor`` and ``user-dir``: whether this installation works, and where it is.
+"""``fairseq-ext doctor`` checks this installation; ``user-dir`` prints its folder.
 
-Each check is one line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
-or slow) or ``ERROR`` (training or translating cannot work), with its cure. Versions are read
+Each check prints a line: ``ok``, ``note`` (worth knowing), ``warning`` (something will be missing
+or slow) or ``ERROR`` (training or translating cannot work), and the cure. Versions are read
 from package metadata, so that most checks work even if a package cannot be imported. An
 installation with neither torch nor fairseq is complete except for training.
 """
@@ -42,7 +42,7 @@ LIBRARIES = (
     *("fastapi", "uvicorn", "prometheus-client", "python-multipart"),
 )
 RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # the extra
-LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes; a training run's checkpoints, a single checkpoint
+LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes for a run's checkpoints, and for a single checkpoint
 
 
 @dataclass(frozen=True)

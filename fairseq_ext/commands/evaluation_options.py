@@ -1,8 +1,8 @@
 """Options of the commands that read and measure translations.
 
 ``score``, ``compare``, ``plot lengths``, ``hypotheses`` and ``mbr`` share them: the reference,
-neural metrics, BLEU's tokenizer, and how translations become text. The ``text.json`` of the run
-that made the translations decides how they become text where no option does.
+neural metrics, BLEU's tokenizer, and the steps that turn translations into text. Without an option,
+the ``text.json`` of the run that made the translations decides these steps.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
-        """Find the source text by ``--source`` or ``--ref``; None: the S lines of fairseq-generate.
+        """Find the source text by ``--source`` or ``--ref``; None stands for the S lines.
 
-        ``latency`` is whether it is needed to measure latencies, too.
+        ``latency`` says whether the source is also needed to measure latencies.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS
 
@@ -173,9 +173,9 @@ class UndoingOptions:
     remove_bpe: bool | None = None
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
-        """Choose how the translations of one system become text.
+        """Choose the steps that turn the translations of one system into text.
 
-        ``subwords`` is the kind of pieces if neither ``--remove-bpe`` nor a ``text.json`` says it.
+        ``subwords`` is the kind of pieces to assume without ``--remove-bpe`` and ``text.json``.
         """
         from fairseq_ext.text import generated as outputs
         from fairseq_ext.text.pipeline import Pipeline

@@ -19,7 +19,7 @@ NAMED = ("system", "log")
 """Options whose values are NAME=FILE, with further files after commas."""
 PICTURE = (".png", ".json")
 """Endings of a picture's files; a name that ends in .svg gives an SVG instead."""
-# Files that commands read from a folder among their arguments, beside all files of a bundle.
+# Files that commands read if an argument is a folder; if it is a bundle, they read all files.
 READ = ("dict.*.txt", "text.json", "*.pt")
 
 
@@ -116,7 +116,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
         if not isinstance(path, Path):
             continue
         yield path
-        # The mean of a run's checkpoints goes into the run's folder, which is `--dir`.
+        # `average` may write into the folder of the run, its `--dir`.
         if os.path.isdir(path) and name != "dir":  # noqa: PTH112  # of any text, also a long one
             is_bundle = (path / "bundle.json").is_file()
             for pattern in ("*",) if is_bundle else READ:
@@ -125,7 +125,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block quietly at SIGTERM, as for Ctrl-C."""
+    """End the block quietly at SIGTERM or Ctrl-C."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

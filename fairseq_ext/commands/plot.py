@@ -1,6 +1,6 @@
 """``fairseq-ext plot``: draw pictures of runs, translations and checkpoints.
 
-The pictures of a wing are found like its subcommands: see :mod:`fairseq_ext.commands`.
+Pictures of a single architecture are declared in its folder: see :mod:`fairseq_ext.commands`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Command-line options of search and sampling, with names and types of :class:`Search`."""
+"""Command-line options of search and sampling, with the names and types of :class:`Search`."""
 
 import argparse
 from collections.abc import Iterable, Mapping

@@ -44,13 +44,13 @@ def serve(settings: Settings) -> int:
     from fairseq_ext.utils import address
     from fairseq_ext.utils.file_versions import FileVersions
 
-    # Resolved here, so that a name on the Hub is one commit for all workers.
+    # Resolved here, so that all workers load the same commit from the Hub.
     models = [file for path in settings.models for file in models_of(path)]
     versions = FileVersions(chain(*map(files_of, models)))
     settings = replace(settings, models=models, keys=keys, versions=versions)
     listener = address.listen(settings.host, settings.port)
     application = server.application(settings)  # workers load it again, but errors show up here
-    loaded = application if settings.workers == 1 else None  # else this process only watches them
+    loaded = application if settings.workers == 1 else None  # else only workers translate
     del application
     with options.ended_by_sigterm():  # the server handles signals itself once it runs
         print(address.url(listener), flush=True)

@@ -1,6 +1,6 @@
 """Arguments of ``translate`` and ``demo`` that say how text becomes tokens.
 
-The ``text.json`` of the run or the data decides whatever they leave open.
+The ``text.json`` of the run or the data decides every step that they leave open.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def chosen_codec(
 ) -> TextCodec:
     """Make the functions that turn text into tokens and back.
 
-    The first ``text.json`` in the folders counts; ``codes`` replace ``--bpe-codes``. With
-    ``constraints``, a line of source is followed by tabs with target text.
+    The first ``text.json`` in ``folders`` is used. ``codes`` replaces ``--bpe-codes``. With
+    ``constraints``, a line may have target text after the source, separated by tabs.
     """
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline
@@ -88,7 +88,7 @@ def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
 def _overridden(
     options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
-    """Return the saved steps, or else the plain ones, as changed by options and ``codes``."""
+    """Apply options and ``codes`` to the saved steps or, if there are none, to ``plain``."""
     overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }

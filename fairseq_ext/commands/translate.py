@@ -80,7 +80,7 @@ class PartOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The options of a call of ``translate``; :meth:`resolved` sorts models, data and text."""
+    """The options of a call of ``translate``; :meth:`resolved` finds models, data and text."""
 
     words: Sequence[str] = option(
         [],
@@ -251,7 +251,7 @@ def _require_no_text(paths: Iterable[Path]) -> None:
 def _data_or_text(
     request: Request, models: Sequence[Path]
 ) -> tuple[Path | None, Sequence[str] | None]:
-    """Return the folder with the data, or the lines of text, among the arguments."""
+    """Read the positional arguments: return a data folder, or lines of text."""
     from fairseq_ext.decoding.loading import has_dictionaries
 
     words = request.words
@@ -445,7 +445,7 @@ def translate_parts(request: Request) -> None:
     size = request.parts.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
-    # Of a bundle, the manifest has only bundle.json, which lists the checksums of its other files.
+    # For a bundle, only bundle.json is listed, because it has the checksums of the other files.
     versions = FileVersions([*inputs, *files, *chain(*map(files_of, map(in_run, request.path)))])
     all_parts, texts = cut(inputs, size)
     line_by_line = (request.search.nbest or 1) == 1
@@ -456,7 +456,7 @@ def translate_parts(request: Request) -> None:
     versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
     if not folder.shared.is_of(job):
-        count_lines(request)  # read all text before the first part
+        count_lines(request)  # check all text before the first part
     if request.parts.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
@@ -468,7 +468,7 @@ def translate_parts(request: Request) -> None:
             def write(part: Part, *files: Any) -> None:
                 versions.require_unchanged()
                 session.translate_part(part, *files)
-                versions.require_unchanged()  # before the part appears
+                versions.require_unchanged()  # before the part counts as done
                 bar.update(part.lines)
 
             folder.work(shard_parts, write)
@@ -501,7 +501,7 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe everything that translations depend on: files by checksum, and options.
 
     Options that may differ between workers are left out: devices, memory, paths, and --skip-long,
-    without which a part with overlong lines is not made at all.
+    because without it a part with an overlong line fails.
     """
     from fairseq_ext.utils.files import sha256
 
@@ -544,6 +544,6 @@ def _run_on_ray(request: Request, folder: Folder) -> None:
 
 
 def _work_on_ray(args: argparse.Namespace) -> None:
-    """Translate parts as a worker of the cluster; ``args`` say whether it has a GPU."""
+    """Translate parts as a worker of the cluster; ``args.cpu`` says whether it has no GPU."""
     search = dataclasses.replace(args.request.search, cpu=args.cpu)
     translate(dataclasses.replace(args.request, search=search))
