@@ -92,11 +92,11 @@ def _run(args: argparse.Namespace) -> None:
     request.check()
     from tqdm import tqdm
 
-    from fairseq_ext.decoding import mbr, mbr_utilities
+    from fairseq_ext.decoding import mbr
     from fairseq_ext.evaluation import outputs
     from fairseq_ext.utils import files
 
-    neural = mbr_utilities.is_neural(request.utility)
+    neural = mbr.is_neural(request.utility)
     if not neural:
         request.process.refuse("--utility comet:MODEL")
     undoing = request.texts.undoing(request.generated, "none")
@@ -107,7 +107,7 @@ def _run(args: argparse.Namespace) -> None:
         translations = outputs.best_hypotheses(outputs.read_generated(request.generated[0]))
         texts = undoing.text(undoing.words(translations))
         settings["tokenizer"] = request.tokenizer.choose([undoing], texts)
-    utility = mbr_utilities.build_utility(request.utility, _pairs(request.mbrs_option), **settings)
+    utility = mbr.build_utility(request.utility, _pairs(request.mbrs_option), **settings)
     if request.source is not None and not utility.reads_source:
         raise ConfigError(
             f"`--source` does not go with `--utility {request.utility}`, which ignores it."

@@ -375,8 +375,7 @@ class Session:
 def _reranker(search: SearchOptions) -> Callable[[Iterator[Translation]], Iterator[Translation]]:
     if search.mbr is None:
         return lambda translations: translations
-    from fairseq_ext.decoding.mbr import best_agreeing
-    from fairseq_ext.decoding.mbr_utilities import build_utility
+    from fairseq_ext.decoding.mbr import best_agreeing, build_utility
 
     utility = build_utility(search.utility or search_options.SAMPLES["utility"])
     return lambda translations: best_agreeing(translations, utility)

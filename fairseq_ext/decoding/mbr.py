@@ -5,22 +5,174 @@ It follows section 4.3 of the BMT paper, after Freitag et al. 2022::
     h_MBR = argmax_{h ∈ H} (1 / |H|) Σ_{y ∈ H} u(h, y)
 
 H are samples of the model, and the sum includes y = h. A sentence sampled twice is in H twice.
-Among equally good candidates the first one wins, which fairseq lists as the most probable.
+Among equally good candidates the first one wins, which fairseq lists as the most probable. The
+utility u(h, y) says how good h would be if y were the reference: sacrebleu's sentence-level chrF or
+BLEU, COMET in its own Python, or any metric of the optional library ``mbrs``.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from weakref import finalize
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fairseq_ext.decoding.mbr_utilities import Utility
 from fairseq_ext.decoding.stream import Translation
+from fairseq_ext.evaluation import neural
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.evaluation.score import generated_sources, read_sources, shown
+from fairseq_ext.evaluation.score import build_bleu, generated_sources, read_sources, shown
+from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing
-from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.errors import ConfigError, DataError
+
+Array = NDArray[np.float64]
+
+OUTSIDE = "mbrs:"
+SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
+"""Metrics of mbrs 0.1.8 that take a source and ignore it."""
+
+
+# ---- utilities -----------------------------------------------------------------------------------
+
+
+class Utility(Protocol):
+    """A utility u; it may read the source text, and its signature is the name to report."""
+
+    reads_source: bool
+
+    @property
+    def signature(self) -> str: ...
+
+    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
+        """Compute u(candidate i, candidate j), ``[H, H]``; larger is better."""
+
+
+def is_neural(name: str) -> bool:
+    """Return whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
+    return name.partition(":")[0] == neural.KIND
+
+
+def build_utility(
+    name: str,
+    options: Mapping[str, str] | None = None,
+    tokenizer: str = USUAL,
+    **process: Any,
+) -> Utility:
+    """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
+
+    Args:
+        options: fields of the mbrs metric's configuration, as text.
+        tokenizer: sacrebleu's, for BLEU.
+        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    """
+    if name.startswith(OUTSIDE):
+        return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
+    if options:
+        raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
+    if is_neural(name):
+        return NeuralUtility(name, **process)
+    if name not in ("chrf", "bleu"):
+        raise ConfigError(
+            f"`--utility` must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `{name}` instead."
+        )
+    return SacrebleuUtility(name, tokenizer)
+
+
+class SacrebleuUtility:
+    """sacrebleu's sentence-level chrF2 or BLEU, 0 to 100."""
+
+    reads_source = False
+
+    def __init__(self, name: str, tokenizer: str = USUAL) -> None:
+        from sacrebleu.metrics import CHRF
+
+        is_bleu = name == "bleu"
+        metric = build_bleu(tokenizer, effective_order=True) if is_bleu else CHRF()
+        metric.sentence_score("a", ["a"])  # before that, a signature lacks the number of references
+        self.signature = f"{'BLEU' if is_bleu else 'chrF2'}|{metric.get_signature()}"
+        self.score = metric.sentence_score
+
+    def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
+        """Compute u for all pairs, ``[H, H]``; the source is ignored."""
+        return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
+
+
+class NeuralUtility:
+    """A neural metric in its own process, which ends with this object."""
+
+    reads_source = True
+
+    def __init__(self, name: str, **process: Any) -> None:
+        self.metric = neural.NeuralMetric(name, **process)
+        finalize(self, self.metric.close)
+
+    @property
+    def signature(self) -> str:
+        """The metric's signature, which begins with its name."""
+        return f"COMET|{self.metric.signature}"
+
+    def matrix(self, candidates: Sequence[str], source: str) -> Array:
+        """Compute u in the metric's own unit, ``[H, H]``."""
+        if not self.metric.sees_references:
+            raise ConfigError(
+                f"`--utility {self.metric.given}` uses no reference; MBR compares candidates."
+            )
+        return np.array(self.metric.matrix(candidates, source))
+
+
+class MbrsUtility:
+    """A metric of the library ``mbrs``; it is negated if smaller values are better."""
+
+    def __init__(self, name: str, options: Mapping[str, str]) -> None:
+        try:
+            from mbrs.metrics import Metric, get_metric
+        except ImportError as error:
+            raise ConfigError(
+                f"`--utility {OUTSIDE}{name}` needs the library mbrs, which cannot be imported "
+                f"({error}): `pip install 'fairseq-ext[mbr]'`, best into an environment of its own."
+            ) from error
+        try:
+            kind = get_metric(name)
+        except KeyError:
+            raise ConfigError(f"`--utility {OUTSIDE}{name}`: mbrs has no such metric.") from None
+        if not issubclass(kind, Metric):
+            raise ConfigError(
+                f"`--utility {OUTSIDE}{name}` uses no reference; MBR compares candidates."
+            )
+        try:
+            configuration = kind.Config(**{key: _value(text) for key, text in options.items()})
+        except TypeError as error:
+            raise ConfigError(f"`--mbrs-option` does not fit `{name}`: {error}.") from None
+        self._load = partial(kind, configuration)
+        self.reads_source = name not in SOURCELESS
+        self.sign = 1.0 if kind.HIGHER_IS_BETTER else -1.0
+        self.signature = f"{OUTSIDE}{name}|{configuration}"
+
+    @cached_property
+    def metric(self) -> Any:
+        """The metric itself, loaded when first needed, because samples are checked before."""
+        return self._load()
+
+    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
+        """Compute u in the metric's own unit, ``[H, H]``."""
+        texts = list(candidates)
+        scores = self.metric.pairwise_scores(texts, texts, source)
+        return self.sign * scores.double().cpu().numpy()
+
+
+def _value(text: str) -> Any:
+    """Read ``8`` as a number, ``True`` as a truth value, and everything else as text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+# ---- decisions -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,7 @@ import torch
 
 from fairseq_ext import cli
 from fairseq_ext.decoding import mbr
-from fairseq_ext.decoding.mbr import Candidates
-from fairseq_ext.decoding.mbr_utilities import (
-    BleuUtility,
-    ChrfUtility,
-    build_utility,
-)
+from fairseq_ext.decoding.mbr import Candidates, build_utility
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import error_line, run, write_lines
@@ -30,7 +25,6 @@ NAIVE = {
     "chrf": lambda h, y: sacrebleu.sentence_chrf(h, [y]).score,
     "bleu": lambda h, y: sacrebleu.sentence_bleu(h, [y]).score,
 }
-OWN = {"chrf": ChrfUtility, "bleu": BleuUtility}
 WORDS = [
     *("the", "a", "cat", "dog,", "sat", "on", "mat.", "U.S.", "3.5", "it's", "naïve", "—", "“so”"),
     *("(", "he", ")", "ein", "Straße", "猫", "said"),
@@ -50,15 +44,15 @@ def sentences(count: int, seed: int, longest: int = 12) -> list[str]:
 # ---- utilities -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", NAIVE)
 def test_every_pair_has_sacrebleus_score(name: str) -> None:
     candidates = sentences(30, seed=1)
-    matrix = OWN[name]().matrix(candidates)
+    matrix = build_utility(name).matrix(candidates)
     expected = [[NAIVE[name](h, y) for y in candidates] for h in candidates]
     assert np.abs(matrix - np.array(expected)).max() < 1e-9
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", NAIVE)
 def test_signatures_are_sacrebleus(name: str) -> None:
     metric = sacrebleu.CHRF() if name == "chrf" else sacrebleu.BLEU(effective_order=True)
     metric.sentence_score("a", ["a"])
@@ -68,12 +62,12 @@ def test_signatures_are_sacrebleus(name: str) -> None:
 # ---- decisions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", NAIVE)
 @pytest.mark.parametrize("seed", range(5))
 def test_decision_is_the_papers_argmax(name: str, seed: int) -> None:
     generator = random.Random(seed)
     texts = generator.choices(sentences(9, seed), k=16)  # with repetitions
-    decision = mbr.decide(Candidates(3, None, tuple(texts)), OWN[name](), range(16))
+    decision = mbr.decide(Candidates(3, None, tuple(texts)), build_utility(name), range(16))
     means = [sum(NAIVE[name](h, y) for y in texts) / 16 for h in texts]
     assert decision.index == 3
     assert decision.expected_utility == pytest.approx(max(means), abs=1e-9)
@@ -85,7 +79,7 @@ def test_decision_is_the_papers_argmax(name: str, seed: int) -> None:
 
 
 def test_repetition_counts_and_the_first_of_equals_wins() -> None:
-    chrf = ChrfUtility()
+    chrf = build_utility("chrf")
     split = Candidates(0, None, ("abc", "xyz"))
     assert mbr.decide(split, chrf, range(2)).text == "abc"
     assert mbr.decide(Candidates(0, None, ("abc", "xyz", "xyz")), chrf, range(3)).text == "xyz"
@@ -112,7 +106,7 @@ def test_subsets_are_random_nested_and_of_the_sentence_alone() -> None:
 
 def test_decode_draws_where_fewer_are_wanted() -> None:
     candidate_sets = [Candidates(i, None, tuple(sentences(12, seed=i)[:12])) for i in range(4)]
-    decisions = list(mbr.decode(candidate_sets, ChrfUtility(), 5, seed=7))
+    decisions = list(mbr.decode(candidate_sets, build_utility("chrf"), 5, seed=7))
     for candidates, decision in zip(candidate_sets, decisions, strict=True):
         places = mbr.random_subset(candidates, 5, 7)
         texts = [candidates.texts[place] for place in places]

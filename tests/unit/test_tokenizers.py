@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 from fairseq_ext import cli
-from fairseq_ext.decoding.mbr_utilities import build_utility
+from fairseq_ext.decoding.mbr import build_utility
 from fairseq_ext.evaluation import lengths, plots, score, test_sets
 from fairseq_ext.plugin.repairs import generation
 from fairseq_ext.text import bleu_tokenizers
