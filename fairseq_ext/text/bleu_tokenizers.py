@@ -1,7 +1,7 @@
 """Choose sacrebleu's tokenizer for BLEU by language code, and detect scripts without spaces.
 
-The usual ``13a`` takes a sentence without spaces for one word, so BLEU would be 0 unless whole
-sentences are equal.
+The usual tokenizer ``13a`` treats a sentence without spaces as one word, so BLEU would be 0 unless
+whole sentences are equal.
 """
 
 import unicodedata
@@ -26,7 +26,7 @@ SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "
 """First words of the Unicode names of letters in scripts without spaces."""
 WORDSPACE = "\N{ETHIOPIC WORDSPACE}"
 """The sign between words in Amharic and Tigrinya text without spaces."""
-LONGEST = 4  # largest average number of letters in a word; more means that words are sentences
+LONGEST = 4  # largest average number of letters in a word; more means that spaces are missing
 READ = 200  # lines of a text that are examined
 
 
@@ -38,7 +38,7 @@ def tokenizer_for(language: str | None) -> str:
 
 
 def is_spaceless(lines: Sequence[str]) -> bool:
-    """Return whether most letters are of scripts without spaces, and words look like sentences."""
+    """Return whether most letters are of scripts without spaces, and few spaces separate words."""
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):
         return True

@@ -60,9 +60,9 @@ def check_text(
 ) -> int:
     """Check that fairseq will read a text file as one sentence per line; return the line count.
 
-    Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. Fairseq keeps lines without
-    words as empty sentences. ``controls`` allows words that it takes for the beginning, the end or
-    the padding of a sentence.
+    Lines end in ``\\n`` or ``\\r\\n``; the last end may be missing. ``empty_lines`` allows lines
+    without words, which fairseq keeps as empty sentences. ``controls`` allows words that fairseq
+    reads as the beginning, the end or the padding of a sentence.
 
     Raises:
         DataError: a line is faulty; the message has its number, the byte if useful, and a remedy.
@@ -142,7 +142,7 @@ def check_alignments(
     """Check the word alignments of a checked text for ``fairseq-preprocess --align-suffix``.
 
     A line has the alignments of a sentence pair: ``0-0 1-2`` aligns the first words of both sides,
-    and the second source word with the third target word. It may be empty.
+    and the second source word with the third target word. A line may be empty.
     """
     line_count = check_text(path, empty_lines=True, max_tokens=None)
     if line_count != sentences:

@@ -40,7 +40,7 @@ def lower_case(language: str) -> Callable[[str], str]:
 def escape_controls(tokens: str) -> str:
     """Write a backslash before each token that is one of fairseq's symbols, such as ``</s>``.
 
-    Then they stay words of the text instead of ending or padding sentences. Tokens that already
+    fairseq then reads them as words, not as the end or padding of a sentence. Tokens that already
     look escaped get another backslash, so that :func:`unescape_controls` can undo everything.
     """
     return CONTROL.sub(r"\\\g<0>", tokens) if "<" in tokens else tokens
@@ -75,7 +75,7 @@ class Spaced(dict[int, int]):
         return self[code]
 
 
-_PRINTABLE = Spaced("C", "\u200c\u200d")  # INVISIBLE lacks these two for the same reason
+_PRINTABLE = Spaced("C", "\u200c\u200d")  # INVISIBLE also leaves these joiners out
 
 
 def printable(text: str) -> str:

@@ -44,10 +44,10 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Write plain text as the tokens of a trained model, with its ``text.json``.
+    """Turn plain text into the tokens of a trained model; write them with its ``text.json``.
 
-    The languages of the model's pipeline are the endings of the files. Returns the number of lines
-    of each file.
+    The names of the files must end in the languages of the model's pipeline. Returns the number of
+    lines of each file.
     """
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
@@ -64,7 +64,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 
 @contextmanager
 def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield a folder that becomes ``out``, and the checked texts to write to it.
+    """Yield a folder whose files move to ``out`` at the end, and the paths of the checked texts.
 
     Files that are not text and sides of unequal length are refused; empty sides are allowed.
     """

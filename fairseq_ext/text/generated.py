@@ -1,8 +1,8 @@
 """Turn fairseq-generate's output into text, by the ``text.json`` of its run.
 
 fairseq-generate writes the path and checksum of that file into its output. If the run was moved or
-copied, the file is found by its checksum in the folder of the output and the folders below; the
-file of another run at the old path is not mistaken for it.
+copied, the file is found by its checksum in the folder of the output and the folders below. Another
+run's file at the old path has another checksum, so it is not used.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return the line for fairseq-generate's output that names the ``text.json`` of its text.
+    """Return the line with which fairseq-generate's output names the ``text.json`` of its run.
 
-    The first of the folders, of checkpoint and data, with a ``text.json`` counts.
+    It names the one in the first of ``folders`` (of checkpoints and data) that has a ``text.json``.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
@@ -69,7 +69,7 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Find the ``text.json`` that an output names, or beside it; return folder and content."""
+    """Find the ``text.json`` that an output names, or the one beside it; return its folder, too."""
     beside = Path(generated).absolute().parent
     noted = _noted(generated)
     if noted is None:
@@ -113,8 +113,8 @@ def require_text(
 ) -> None:
     """Refuse subword pieces where text is needed.
 
-    They are recognized if most lines begin with the mark of SentencePiece, or every tenth has the
-    mark of subword-nmt, but the references do not.
+    Lines are recognized as pieces if most of them begin with SentencePiece's mark, or more than a
+    tenth have subword-nmt's mark and no reference has it.
     """
     if (
         references is not None

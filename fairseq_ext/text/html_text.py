@@ -21,7 +21,7 @@ def paragraphs(text: str) -> tuple[list[str], list[str]]:
         markup after each paragraph but the last.
     """
     parser = _Paragraphs()
-    # The parser's time is quadratic in unclosed tags, so it gets none.
+    # The parser's time is quadratic in unclosed tags, so it gets the text up to the last `>`.
     markup, bracket, rest = text.rpartition(">")
     parser.feed(markup + bracket)
     parser.close()

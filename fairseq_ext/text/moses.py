@@ -11,11 +11,11 @@ scripts break text:
 - ``DOTMULTI``, by which the script marks successive full stops, is an ordinary word.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
-Punctuation is normalized by the library's rules, with two corrected after
-``normalize-punctuation.perl``: the script sees the line feed, so a full stop before a closing
-quotation mark moves behind it even at the end of a line, in every language but English and Czech.
-The rules are some seventy regular expressions. Most of them need a character that is rare, so each
-is tried only on lines with its character.
+Punctuation is normalized by the library's rules, but two of them are corrected to match
+``normalize-punctuation.perl``. The script sees the line feed, so it moves a full stop behind a
+closing quotation mark even at the end of a line, in every language but English and Czech. The rules
+are some seventy regular expressions. Most of them need a rare character, so each is tried only on
+lines that have its character.
 """
 
 import functools
@@ -59,7 +59,7 @@ with _without_package():
     from sacremoses.normalize import MosesPunctNormalizer
 
 GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without groups inside
-UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match other letters
+UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match different text
 
 TETUM = "tdt"
 ALIASES = {"tet": TETUM}
@@ -115,7 +115,7 @@ ESCAPES = {
     **{"'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"},
 }
 UNESCAPES = {**{entity: sign for sign, entity in ESCAPES.items() if sign != "&"}}
-UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # the last one last
+UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;` must be last
 
 
 def needed(pattern: str, replacement: str) -> str:
@@ -220,7 +220,7 @@ class Tokenizer:
                 yield word
 
     def _is_short(self, word: str, following: str | None) -> bool:
-        """Return whether the full stop after ``word`` belongs to it; ``following`` comes next."""
+        """Return whether the full stop after ``word`` is part of it; ``following`` is next."""
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):
@@ -255,7 +255,7 @@ CASE_OF_FINNISH = regex.compile(
 
 
 def _text(words: list[str], language: str) -> Iterator[str]:
-    """Yield each word with the space before it, if any; ``words`` begins with an empty one."""
+    """Yield each word with the space before it, if any; ``words`` begins with an empty string."""
     space = " "
     quotes: defaultdict[str, int] = defaultdict(int)  # odd while a quotation of that kind is open
     joined = False  # whether the word was already joined to the one before
@@ -309,7 +309,7 @@ def _is_elided(word: str, after: str) -> bool:
 
 
 def _is_dashed(word: str, after: list[str]) -> bool:
-    """Return whether a Czech word joins the next two tokens, a dash and ``li`` or ``mail``."""
+    """Return whether a Czech word is joined with the next tokens, a dash and ``li`` or ``mail``."""
     if len(after) < 2 or after[0] not in ("-", "–"):
         return False
     ending = bool(re.fullmatch("li|mail.*", after[1], re.IGNORECASE))
@@ -322,7 +322,7 @@ def base(language: str) -> str:
     return ALIASES.get(code, code)
 
 
-# Normalizers and tokenizers are built once: building takes longer than hundreds of lines.
+# Normalizers and tokenizers are cached: building one takes as long as using it for many lines.
 @functools.lru_cache
 def normalizer(language: str) -> Normalizer:
     """Return the normalizer for a language."""

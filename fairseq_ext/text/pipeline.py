@@ -40,7 +40,7 @@ class Pipeline:
         escape: write ``&``, ``<``, quotes and brackets as XML entities in the tokens.
         aggressive: make hyphens within words tokens, written ``@-@``.
         lowercase: lower-case the text after tokenization.
-        lowercase_first: lower-case before Moses' rules, which know abbreviations by their case.
+        lowercase_first: lower-case before Moses' rules, which recognize abbreviations by case.
         subwords: a kind of :data:`fairseq_ext.text.subwords.KINDS`, or ``none``.
         files: the files of the subwords.
     """

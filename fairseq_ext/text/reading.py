@@ -80,7 +80,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
     """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
 
-    The number of the first is ``first``; the path is for messages.
+    ``first`` is the number of the first line; ``path`` is for messages.
     """
     for number, raw in enumerate(raws, first):
         try:
@@ -97,7 +97,7 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
 
 
 def _conversion(path: Path, line: bytes) -> str:
-    """Name the command that converts a file with such a line, by a guess at its encoding."""
+    """Suggest a command that converts the file; guess its encoding from ``line``."""
     name = _encoding(line)
     seems = "if it is Latin-1" if name == "latin1" else f"it seems to be {name.upper()}"
     return f"{seems}, convert it: iconv -f {name} -t utf-8 {path} > {path}.utf8"
@@ -119,9 +119,9 @@ def _encoding(line: bytes) -> str:
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(first line, row)`` of a CSV file, whose quoted cells may contain line ends.
 
-    Cells are separated by commas, semicolons or tabs: those in the first line that most of the next
-    lines have as often, and if several are equal, the most frequent.
-    A carriage return, which the format does not allow outside quotation marks, becomes a space.
+    Cells are separated by commas, semicolons or tabs, whichever most lines have as often as the
+    first line; of equal ones, the most frequent in the first line is chosen. A carriage return,
+    which the format does not allow outside quotation marks, becomes a space.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]
@@ -188,7 +188,7 @@ class Part:
 def cut(paths: Sequence[Path], part_lines: int) -> tuple[list[Part], list[dict[str, Any]]]:
     """Read texts once, and cut each into parts.
 
-    Returns the parts, and the manifest's facts about each file: name, size, lines, SHA-256.
+    Returns the parts, and for the manifest each file's name, size, number of lines and SHA-256.
     """
     parts: list[Part] = []
     texts: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Split text into sentences, and join their translations: an option of decoding.
+"""Split text into sentences, and join their translations.
 
 Models are trained on single sentences, so they translate several at once badly. The library
 sentence-splitter applies Moses' rules, with the abbreviations of each language.

@@ -1,4 +1,4 @@
-"""Split words into subwords and join them, with the library that belongs to each kind.
+"""Split words into subwords and join them, with a library for each kind of subwords.
 
 A kind has two functions for one line: from words to pieces, separated by spaces, and back.
 A library is imported only by the kind that needs it.
@@ -135,12 +135,12 @@ def _sentencepiece(model: Path) -> Subwords:
 
     processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(model.read_bytes())  # it opens no path that is not UTF-8
+        processor.LoadFromSerializedProto(model.read_bytes())  # it needs a UTF-8 path otherwise
     except (RuntimeError, OSError) as error:
         raise _unreadable(model, "a model of SentencePiece", error) from error
     return Subwords(
         lambda line: " ".join(processor.encode(line, out_type=str)),
-        lambda line: one_spaced(processor.decode_pieces(line.split(" "))),  # bytes may give "\n"
+        lambda line: one_spaced(processor.decode_pieces(line.split(" "))),  # a byte may be "\n"
         METASPACE,
     )
 

@@ -1,4 +1,4 @@
-"""The network address of `demo` and `serve`, and its host names."""
+"""Listen on the network address of `demo` or `serve`, and find host names."""
 
 import socket
 from urllib.parse import urlsplit
@@ -9,7 +9,7 @@ from fairseq_ext.utils.errors import ConfigError
 def listen(host: str, port: int) -> socket.socket:
     """Open a listening socket.
 
-    Clients that connect before the models are loaded wait.
+    Clients that connect before the models are loaded have to wait.
 
     Args:
         host: name or address of this machine.

@@ -1,4 +1,4 @@
-"""Unpack untrusted archives whole and inside a folder, or not at all.
+"""Unpack untrusted archives completely and only inside a folder, or not at all.
 
 Nothing here needs fairseq or torch.
 """
@@ -52,7 +52,7 @@ MOST_TIMES, SPARE = 100, 64 << 20
 def safe_extract(
     archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30, *, file: Any = None
 ) -> list[Path]:
-    """Unpack a tar or zip archive of files and folders into ``folder``, whole or not at all.
+    """Unpack a tar or zip archive of files and folders into ``folder``, or nothing of it.
 
     The archive is opened only once, so that no other file can take its name meanwhile.
 
@@ -100,7 +100,7 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
         path: of the archive.
         kind: name of the folder in the cache.
         find: returns the wanted folder in the unpacked one; raises DataError or CheckpointError
-            where that cannot be used.
+            if the wanted folder cannot be used.
 
     Raises:
         CheckpointError: the archive is damaged or unsafe, or has no such folder.
@@ -177,7 +177,7 @@ def _require_size(total: int, max_bytes: int) -> None:
 
 
 class _Member(tarfile.TarInfo):
-    """An archive member that tarfile does not read if its header declares an impossible size."""
+    """A member of a tar file that refuses a header with an impossible size."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
@@ -220,7 +220,7 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
             write_member(tar, member, folder)
     while file.read(1 << 20):  # the checksum comes after the part that tarfile reads
         pass
-    if head.startswith(_ZSTD) and file.end != _TAR_END:  # zstandard does not miss what is cut off
+    if head.startswith(_ZSTD) and file.end != _TAR_END:  # zstandard accepts a truncated file
         raise ValueError("it is cut off")
 
 

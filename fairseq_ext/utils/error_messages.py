@@ -67,7 +67,7 @@ def final_line(error: BaseException) -> str | None:
 def _refuses_options(error: BaseException) -> bool:
     """Return whether an error is a refusal of options by fairseq or by a library that it uses.
 
-    Errors in the middle of the work do not count, nor do faults of this package.
+    Errors during training or inference, and errors raised in this package, are no refusals.
     """
     worded = isinstance(error, _REFUSALS) or type(error) is Exception
     if not str(error).strip() or not (

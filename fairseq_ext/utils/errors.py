@@ -1,4 +1,4 @@
-"""Errors that a user can cause and fix, as one family.
+"""The errors that a user can cause and fix, with a common base class.
 
 Each message names the file, line or option and says what to do. Commands print only the message,
 without a traceback, and exit with status 1 (:mod:`fairseq_ext.utils.error_messages`).

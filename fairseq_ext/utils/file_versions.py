@@ -23,7 +23,7 @@ def version(file: str | Path | int) -> Version:
 
 
 class FileVersions:
-    """The versions of files when this object was made, which is before they are read."""
+    """The versions of files when this object is made; make it before the files are read."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self._files = {path: path.stat() for path in paths}
@@ -41,7 +41,7 @@ def _has_content_of(status: os.stat_result, former: os.stat_result) -> bool:
     """Return whether nobody wrote to a file between two readings of its status.
 
     Anyone can set back the modification time, but not the change time. A new name, mode or owner
-    also sets the change time.
+    also sets the change time, so a later change time is accepted if one of those has changed.
     """
     attributes = [
         (facts.st_mode, facts.st_uid, facts.st_gid, facts.st_nlink) for facts in (status, former)

@@ -1,4 +1,4 @@
-"""Write files that are whole or absent: atomic writes, staged folders, checksums.
+"""Write files completely or not at all: atomic writes, staged folders, checksums.
 
 Nothing here needs fairseq or torch.
 """
@@ -139,12 +139,12 @@ def sha256(path: str | Path) -> str:
 def atomic_write(
     path: str | Path, mode: str = "w", *, through_links: bool = True
 ) -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path`` that takes its place once the block has succeeded.
+    """Open a temporary file beside ``path`` that replaces it once the block has succeeded.
 
     Readers see the old file or the whole new one, whatever happens in between; after an error the
     temporary file is removed. A device or pipe, such as ``/dev/null``, is written to directly.
-    ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. A symbolic link is replaced
-    itself unless ``through_links``.
+    ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. If ``path`` is a symbolic link,
+    ``through_links`` replaces its target, otherwise the link itself is replaced.
 
     Raises:
         EnvironmentProblem: the path is a folder, its folder is missing or not writable, or the
@@ -195,10 +195,10 @@ def system_error(error: BaseException) -> OSError | None:
 
 @contextmanager
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
-    """Yield an empty folder inside ``folder`` whose files move up once the block has succeeded.
+    """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
     After an error ``folder`` is as before, even if it did not exist. Files whose names start with
-    ``last`` are moved last, so that their presence shows that the others are there.
+    ``last`` are moved last, so if they exist, all other files do, too.
 
     Raises:
         EnvironmentProblem: ``folder`` cannot be made or written to.
@@ -254,7 +254,7 @@ def scratch_folder(path: str | Path) -> Iterator[Path]:
 def whole_folder(folder: str | Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``folder`` once the block has succeeded.
 
-    It does so in one step: if anything happens before, even to the process, ``folder`` stays as it
+    The last step is a single rename: after an error or a kill before it, ``folder`` stays as it
     was. ``folder`` must be empty, or not exist.
     """
     folder = Path(os.path.realpath(folder))

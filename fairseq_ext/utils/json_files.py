@@ -12,7 +12,7 @@ from typing import Any
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
 
-DIGITS = 18  # of a whole number, so that each fits into int64
+DIGITS = 18  # most digits of a whole number, so that it fits into int64
 
 
 def read_json(path: str | Path) -> Any:

@@ -14,7 +14,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 MOST_CHARACTERS = 100_000
 MOST_ELEMENTS = 100_000  # of the result: numbers, characters, containers
-MOST_OPERATORS = 1_000  # each may copy as many elements
+MOST_OPERATORS = 1_000  # each may copy MOST_ELEMENTS
 MOST_BITS = 1024  # of an integer; Python would refuse to print one of 4,300 digits
 
 _SEQUENCES = (str, list, tuple)
@@ -36,7 +36,7 @@ def literal(text: str) -> Any:
     Raises:
         LiteralError: the text has anything else (a name, a call, an index …), or it or its value
             is too large or too deep.
-        TypeError: it is not a string, as from ``eval``.
+        TypeError: ``text`` is not a string (``eval`` raises the same).
     """
     if not isinstance(text, str):
         raise TypeError(f"a literal must be written in a string, but is a {type(text).__name__}")

@@ -1,9 +1,9 @@
 """Locks between processes, and locks between threads that survive a fork.
 
 Processes use ``flock``. The kernel releases its locks when a process ends in any way, so a killed
-process never blocks the next one. On NFS the server does this for its clients, and releases the
-locks of a machine that is gone when its lease runs out (90 seconds on Linux). Nothing replaces the
-locks in a file system that has none: a file whose existence is the lock would outlive a killed
+process never blocks the next one. On NFS the server does this for its clients; it releases the
+locks of a crashed machine when the machine's lease runs out (90 seconds on Linux). On a file system
+without locks there is no substitute: a file whose existence is the lock would outlive a killed
 process.
 """
 

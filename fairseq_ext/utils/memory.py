@@ -8,7 +8,7 @@ import ctypes
 import os
 from collections.abc import Callable
 
-TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8  # of malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8  # from malloc.h
 LARGEST = 2**30
 """Bytes of the largest block to keep."""
 INITIAL = 128 * 1024
@@ -20,11 +20,11 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Let this process keep the memory that it frees; return whether it now does.
 
-    A training soon needs the memory again that it frees, and the system clears it each time.
-    Gradients and products the size of a large embedding are above the threshold, and each of their
-    pages costs a page fault and a page of zeros in every update. With this setting memory stays
-    resident until the process ends, and small blocks in the gaps of large ones may add a few
-    percent. Allocator settings in the environment take precedence.
+    Training soon needs freed memory again, but the system would clear it each time: gradients and
+    products the size of a large embedding are above the threshold, and each of their pages costs a
+    page fault and a page of zeros in every update. With this setting, memory stays resident until
+    the process ends, and fragmentation may add a few percent. Allocator settings in the environment
+    take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -38,8 +38,8 @@ def give_back() -> None:
     """Make all threads allocate from one heap, and take large blocks from the system.
 
     By default glibc gives each thread its own heap, which keeps the memory that an answer freed.
-    Whenever a block from the system is freed, glibc also raises the least size of such blocks. A
-    process that runs for weeks calls this before it has threads.
+    Whenever a large block is freed, glibc also raises the threshold above which blocks come from
+    the system. A process that runs for weeks calls this before it has threads.
     """
     mallopt = _mallopt()
     if mallopt is not None:

@@ -17,10 +17,10 @@ def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **se
     """Declare a field from which :func:`add_options` makes an option.
 
     Args:
-        default: of the option; without a default it is required.
-        help: for ``--help``.
-        names: of the option, if they differ from the field's; without ``--`` it is an argument.
-        settings: for ``add_argument``; type and action follow from the annotation.
+        default: the option's default; without one, the option is required.
+        help: the text for ``--help``.
+        names: the option's names, if not the field's; without ``--`` for a positional argument.
+        settings: for ``add_argument``; type and action follow from the field's annotation.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -34,7 +34,7 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Refuse the first option whose value is below its minimum; ``minima`` are by field name.
+    """Refuse the first option whose value is below its minimum; ``minima`` has field names.
 
     Raises:
         ConfigError: the message names the option.
@@ -50,7 +50,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
     Args:
         parser: a parser, or a group of its options.
         kind: the dataclass.
-        names: of the fields; all if empty.
+        names: names of the fields to add; empty adds all.
     """
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
@@ -69,7 +69,7 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
 
 
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
-    """Return the type of an option, or the action of a switch."""
+    """Return argparse's setting for an annotation: a type or, for a boolean, an action."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]
     if kind is bool:

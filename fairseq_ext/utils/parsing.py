@@ -1,4 +1,4 @@
-"""Report errors in a command line in one line, with the nearest right name."""
+"""Report errors in a command line in one line, and suggest the nearest valid name."""
 
 import argparse
 import re
@@ -73,7 +73,7 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
     Args:
         message: the argument of ``ArgumentParser.error``.
         options: all options of the parser, such as ``--max-tokens``.
-        command: the command with the right help, such as ``fairseq-ext translate``.
+        command: the command whose ``--help`` to name, such as ``fairseq-ext translate``.
     """
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
@@ -90,7 +90,7 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        candidates = set(options).difference(words)  # fairseq's parsers know some of later ones
+        candidates = set(options).difference(words)  # fairseq may report an option that it has
         advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
         return message + (advice or f". `{command} --help` lists the options.")
     if message.startswith("the following arguments are required: "):

@@ -22,10 +22,10 @@ def run(
     """Start as many workers as the cluster has room for, and wait for all of them.
 
     Args:
-        address: of the cluster, for ``ray.init``; ``local`` starts a cluster.
-        work: the work of one worker, a function of a module.
+        address: address of the cluster, for ``ray.init``; ``local`` starts a cluster.
+        work: the top-level function of a module that each worker calls.
         args: arguments for ``work``; workers without a GPU get ``cpu=True``.
-        cpu: whether to leave GPUs alone.
+        cpu: whether to use no GPU.
 
     Raises:
         EnvironmentProblem: Ray is not installed, or there is no such cluster.

@@ -1,9 +1,8 @@
 """Share a job among processes and machines that make its files in one folder.
 
-The files are the only record of progress, beside ``manifest.json``, which describes their job. A
-worker makes the next missing file that nobody else is making. It claims a file by a lock of the
-kernel (:mod:`fairseq_ext.utils.locks`). A killed worker loses its lock, and another one makes the
-file.
+``manifest.json`` describes the job; its progress is recorded only by the files that exist. A worker
+makes the next missing file that no other worker is making. It claims a file by a kernel lock
+(:mod:`fairseq_ext.utils.locks`). A killed worker loses its lock, so another worker makes the file.
 """
 
 import json
@@ -32,12 +31,12 @@ class SharedFolder:
     """A folder in which several workers do one job.
 
     Attributes:
-        path: of the folder, which :meth:`begin` makes if necessary.
+        path: the folder, which :meth:`begin` makes if necessary.
         head: the beginning of all manifests of this kind of job: ``format`` and ``version``.
         command: the command that works in the folder, for messages.
         things: a word for its files, for messages.
         option: the option that names the folder.
-        called: options by their names in the job, for messages.
+        called: the option behind each name in the job, for messages.
     """
 
     path: Path
@@ -136,9 +135,9 @@ class SharedFolder:
         """Make files until none of them is missing, side by side with other workers.
 
         Args:
-            names: of the files.
+            names: names of the files.
             do: writes the file of a given name to the folder, after all files that belong to it.
-            spread: like ``map``, over several processes of this worker.
+            spread: a function like ``map`` that may use several processes.
         """
         announced = False
         while missing := self.missing(names):
