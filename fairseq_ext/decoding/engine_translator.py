@@ -30,7 +30,7 @@ class EngineTranslator:
 
     Args:
         search: the default search of all calls; None for the model's own defaults.
-        threads: how many share a batch's sentences; None for :func:`available_threads`.
+        threads: number of threads that share a batch; None for :func:`available_threads`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate sentences; constraints and the size of batches are always the translator's."""
+        """Translate sentences; batch size and kind of constraints are fixed by the translator."""
         search = search or self._search
         search = replace(search, constraints=self._search.constraints)
         rules = _rules(search, len(self._model.target))
@@ -91,7 +91,7 @@ class EngineTranslator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
-        """Compute log-probabilities of targets among all tokens, even with a shortlist."""
+        """Compute log-probabilities of target tokens; a shortlist does not restrict them."""
         encoded = [self._encode(line) for line in sources]
         first, end = self._model.affixes[2], self._model.program.symbols.end
         last = (END,) if end == END else (END, end)
@@ -115,7 +115,7 @@ class EngineTranslator:
         return scored
 
     def _split(self, line: str) -> list[str]:
-        """Split a line into sentence and constraints, if the translator's search has any."""
+        """Split a line into sentence and constraints if the translator's search has constraints."""
         return line.split("\t") if self._search.constraints else [line]
 
     def _encode_constraints(self, constraints: Sequence[str]) -> list[int]:
@@ -131,7 +131,7 @@ class EngineTranslator:
         """Encode a line as token ids, truncated and with special symbols as in training."""
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
-        tokens = [number for number in numbers if number != PAD]  # fairseq takes pads for padding
+        tokens = [number for number in numbers if number != PAD]  # to fairseq, it is padding
         if model.cut:
             tokens = tokens[: model.cut - 1]
         before, after, _ = model.affixes

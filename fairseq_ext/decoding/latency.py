@@ -19,7 +19,7 @@ def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
 
     Args:
         path: a bundle; or a checkpoint whose dictionaries :func:`~fairseq_ext.load` finds.
-        texts: lines of source text; empty ones are left out.
+        texts: lines of source text; empty lines are left out.
         beam: beam size.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Open a trained model of any form to translate with it.
+"""Open a trained model of any format, to translate with it.
 
 A bundle with a program needs neither torch nor fairseq; all other models need both.
 """
@@ -28,8 +28,8 @@ class Opened(NamedTuple):
 
     Attributes:
         search: the default search of all calls.
-        folders: where its ``text.json`` may be; the first one found counts.
-        versions: of its files before they were read, to check again once the text is loaded.
+        folders: folders that may have its ``text.json``; the first ``text.json`` is used.
+        versions: versions of its files from before reading, to compare after loading the text.
     """
 
     translator: Translates
@@ -52,14 +52,14 @@ def opened(
     make_search: MakeSearch,
     threads: int | None = None,
 ) -> Iterator[Opened]:
-    """Open a model, and keep the folders with its ``text.json`` during the block.
+    """Open a model; keep the folders with its ``text.json`` until the ``with`` block ends.
 
     Args:
-        paths: bundles, checkpoints, runs, published models or names on the Hub; several vote.
+        paths: bundles, checkpoints, runs, published models or Hub names; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
         make_search: makes the default search of all calls from the model's own defaults.
-        threads: that share the work; None for the number in the environment.
+        threads: number of threads; None for the number set in the environment.
     """
     paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
     versions = FileVersions(chain(*map(files_of, paths)))
@@ -74,10 +74,10 @@ def opened(
 
 
 def files_of(path: Path) -> list[Path]:
-    """List the files of a bundle; a checkpoint is one file."""
+    """List the files of a bundle, or the single file of a checkpoint."""
     if bundle.is_bundle(path):
         return [file for file in bundle.home(path).iterdir() if file.is_file()]
-    return [path] if path.is_file() else []  # the reader reports what is wrong
+    return [path] if path.is_file() else []  # reading a missing file reports it later
 
 
 def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
@@ -86,7 +86,7 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
         return {}
     defaults = bundle.read(paths[0]).search
     try:
-        Search(**defaults).check()  # alone, so that an error names the file
+        Search(**defaults).check()  # checked here, so that an error names the file
     except ConfigError as error:
         raise CheckpointError(
             f"{paths[0]} has defaults for a search that is not possible: {error}"
@@ -95,12 +95,12 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return the checkpoints of a published model; for any other path, the model :func:`in_run`."""
+    """Return a published model's checkpoints; for any other path, what :func:`in_run` finds."""
     return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the only checkpoint of a model; see :func:`models_of`; refuse an ensemble."""
+    """Return the single checkpoint that :func:`models_of` finds; refuse an ensemble."""
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
@@ -175,8 +175,8 @@ def _for_fairseq(
 def data_of(path: Path) -> Path:
     """Find the folder with the dictionaries that a checkpoint was trained with.
 
-    A relative path in the checkpoint is tried from the checkpoint's folder, from the two folders
-    above it, as in the recipes, and then from this process's working folder.
+    If the path in the checkpoint is relative, it is looked up in the checkpoint's folder, in the
+    two folders above it (for the recipes), and then in the working folder of this process.
     """
     from fairseq_ext.checkpoints import layout, storage
 

@@ -1,11 +1,11 @@
 """Translate large texts in parts, by any number of workers that share a folder.
 
-The text is cut into parts of N lines. A part's translation is a file that is whole or absent
-(:mod:`fairseq_ext.utils.shared_folder`)::
+The text is cut into parts of N lines. The file of a part's translations is either complete or
+absent (:mod:`fairseq_ext.utils.shared_folder`)::
 
-    manifest.json       the job: texts and models by checksum, options, lines of a part
-    part-000000.txt     translations, a file for each part; joined in order, the whole text
-    part-000000.jsonl   details of the translations, if they are asked for
+    manifest.json       the job: checksums of texts and models, options, number of lines per part
+    part-000000.txt     translations of a part; all parts in order are the whole text
+    part-000000.jsonl   details of the translations, if requested
     part-000000.sha256  checksums of both, as ``sha256sum`` prints them
 """
 
@@ -32,8 +32,8 @@ class Folder:
     """The folder in which the parts of a text are translated.
 
     Attributes:
-        details: whether parts have details beside their text.
-        line_by_line: whether a part has as many lines as its source.
+        details: whether each part has a file of details beside its text.
+        line_by_line: whether a part's translation has as many lines as its source.
     """
 
     path: Path
@@ -55,20 +55,20 @@ class Folder:
         return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return the parts that are not translated yet, among the given ones or among all."""
+        """Return those of ``parts`` (None: of all parts) that are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }
         return [parts_by_name[name] for name in self.shared.missing([*parts_by_name])]
 
     def work(self, parts: Sequence[Part], write: WritePart) -> None:
-        """Translate missing parts, together with other workers, by a function that writes one."""
+        """Translate missing parts together with other workers; ``write`` translates one part."""
         parts_by_name = {self.text(part).name: part for part in parts}
         self.shared.work([*parts_by_name], lambda name: self._write(parts_by_name[name], write))
 
     def _write(self, part: Part, write: WritePart) -> None:
         with contextlib.ExitStack() as stack:
-            out = stack.enter_context(atomic_write(self.text(part)))  # appears last
+            out = stack.enter_context(atomic_write(self.text(part)))  # this file appears last
             details = None
             if self.details:
                 details = stack.enter_context(atomic_write(self.details_of(part)))
@@ -89,7 +89,7 @@ class Folder:
                 file.writelines(self._content(details))
 
     def _content(self, details: bool) -> Iterator[bytes]:
-        """Yield all texts or details in order, and check each against its checksum at its end."""
+        """Yield all parts' texts or details in order; after each part, check its checksum."""
         for part in self.parts:
             path = self.details_of(part) if details else self.text(part)
             digest, lines = hashlib.sha256(), 0

@@ -42,20 +42,20 @@ class Search:
         beam: beam size, or number of samples.
         nbest: translations returned for each sentence.
         lenpen: a score is divided by the length to this power.
-        gnmt_lenpen: α of GNMT's length penalty instead; 0 leaves the score to ``lenpen``.
+        gnmt_lenpen: α of GNMT's length penalty, used in place of ``lenpen`` unless it is 0.
         sampling: whether to draw tokens instead of searching.
         epsilon: draw only among tokens of at least this probability.
-        top_k: draw only among this many of the most probable tokens; 0 for all.
-        seed: of the samples.
+        top_k: draw only among the ``top_k`` most probable tokens; 0 for all.
+        seed: seed of the samples.
         attention: whether to return attention weights, if all models have them.
         max_len_a, max_len_b: a translation has at most ``a × source length + b`` tokens.
-        max_tokens: source tokens in a batch, padding included.
+        max_tokens: most source tokens in a batch, padding included.
         fp16: whether to use half precision.
-        cpu: whether to leave a GPU alone.
+        cpu: whether to use the CPU even if there is a GPU.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
-        constraints: ``ordered`` or ``unordered`` if constraints follow each sentence after tabs:
-            target tokens that its translation must have, in this order or in any.
+        constraints: None, or ``ordered`` or ``unordered`` if tabs and target tokens follow each
+            sentence: its translation must have these tokens, in this order or in any order.
         flags: further flags of ``fairseq-interactive``.
     """
 
@@ -79,7 +79,7 @@ class Search:
     flags: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse the first number that is out of range."""
+        """Refuse options that are out of range or do not go together."""
         for name, (option, kind, minimum, maximum) in RANGES.items():
             value = getattr(self, name)
             wish = "a whole number" if kind is Integral else "a number"
@@ -115,7 +115,7 @@ class Candidate:
 
 @dataclass
 class Counts:
-    """Counts of source tokens read, of unknown ones among them, and of tokens written."""
+    """Counts of source tokens, of unknown source tokens, and of tokens written."""
 
     source: int = 0
     unknown: int = 0

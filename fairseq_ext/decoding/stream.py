@@ -1,4 +1,4 @@
-"""Translate a file or a pipe line by line, with order and empty lines kept and memory bounded."""
+"""Translate a file or a pipe line by line, in order and in bounded memory; keep empty lines."""
 
 import codecs
 import sys
@@ -22,7 +22,7 @@ class TextCodec(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Translations of a sentence, best first, as text and as tokens; empty if it was skipped."""
+    """Translations of a sentence as text and as tokens, best first; none for a skipped sentence."""
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
@@ -94,18 +94,18 @@ def translations(
     """Translate lines as they come.
 
     Args:
-        codec: between text and tokens.
+        codec: converts text to tokens and back.
         search: how to search; None for the translator's own search.
-        name: of the input, for messages.
-        first: number of its first line.
-        before: lines of earlier inputs, which count in the numbers of translations.
+        name: name of the input, for messages.
+        first: number of the input's first line.
+        before: number of lines in earlier inputs, added to the line numbers of translations.
         buffer: lines to read before translating them in batches of about equal length.
         skip_long: whether lines that are too long get empty translations and a warning.
         splitter: splits lines into sentences to translate one by one; None keeps lines whole.
         keeper: finds spans to keep unchanged.
 
     Raises:
-        ConfigError: the buffer has no lines.
+        ConfigError: ``buffer`` is below 1.
         DataError: a line is too long; the message has its number.
     """
     if buffer < 1:
@@ -140,7 +140,7 @@ def translations(
 
 
 Batch = tuple[list[str], list[int]]
-"""Texts to translate, and for each the place of the sentence that it belongs to."""
+"""Texts to translate, and for each text the index of its sentence."""
 
 
 def _completed(
@@ -148,7 +148,7 @@ def _completed(
     translate: Translate,
     line_numbers: Sequence[int],
 ) -> list[Ranked]:
-    """Translate each batch that the generator ``steps`` yields; return its result."""
+    """Translate each batch that the generator ``steps`` yields; return the generator's result."""
     texts, places = next(steps)
     while True:
         ranked = translate(texts, [line_numbers[place] for place in places])
@@ -161,10 +161,10 @@ def _completed(
 def around_spans(
     sentences: Sequence[str], keeper: Keeper
 ) -> Generator[Batch, list[Ranked], list[Ranked]]:
-    """Translate sentences with their spans masked; if a mask gets lost, part by part.
+    """Translate sentences with masked spans; where a mask gets lost, translate the parts between.
 
     Yields:
-        Texts, whose translations must be sent back.
+        Batches, whose translations must be sent back.
 
     Returns:
         The translations of the sentences.
@@ -204,7 +204,7 @@ def _joined(
     candidates: Sequence[Sequence[Candidate]],
     splitter: SentenceSplitter,
 ) -> Translation:
-    """Join the translations of a line's sentences by rank."""
+    """Join the translations of a line's sentences: the best ones, then the second best, and on."""
     joined_texts, joined_candidates = [], []
     for rank in range(max(map(len, texts))):
         ranked = [
@@ -217,7 +217,7 @@ def _joined(
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:
-    """Concatenate translations; the score is the mean, weighted by tokens, without attention."""
+    """Concatenate translations, without attention; the score is their mean, weighted by length."""
     lengths = [len(candidate.tokens.split()) + 1 for candidate in candidates]
     scores = [candidate.score * n for candidate, n in zip(candidates, lengths, strict=True)]
     tokens = " ".join(candidate.tokens for candidate in candidates)
@@ -232,7 +232,7 @@ def _fit_to_translate(
     name: str,
     skip_long: bool,
 ) -> dict[int, str]:
-    """Encode the sentences that are neither empty nor too long; return tokens by place."""
+    """Encode the sentences that are neither empty nor too long; return their tokens by index."""
     encoded = enumerate(map(encode, sentences))
     tokens = {place: line for place, line in encoded if line.strip()}  # a line may have only blanks
     lengths = translator.lengths(list(tokens.values()))

@@ -26,13 +26,13 @@ class Model:
 
     Args:
         translator: translates lines of tokens.
-        codec: between text and tokens.
+        codec: converts text to tokens and back.
         target: turns a line of text in the target language into tokens.
         search: the default search of all calls.
 
     Attributes:
         src, tgt: languages.
-        name: of the architecture in fairseq.
+        name: fairseq's name of the architecture.
         limit: the most source tokens in a line, ``</s>`` included.
     """
 
@@ -84,23 +84,23 @@ class Model:
         max_len_b: int | None = None,
         alignments: bool = False,
     ) -> Translation | list[Translation]:
-        """Translate one line, or each of several.
+        """Translate one line or several lines.
 
         Args:
-            texts: lines; an empty one has an empty translation.
+            texts: a line or a list of lines; an empty line has an empty translation.
             beam: beam size; here and below, None stands for the model's default.
-            nbest: translations of a line, at most ``beam``.
+            nbest: number of translations for each line, at most ``beam``.
             lenpen: scores are divided by length to this power.
             max_len_a, max_len_b: a translation has at most ``a × source tokens + b`` tokens.
             alignments: whether to return attention weights, if the model has them.
 
         Returns:
-            A result for each line, in order; for a single string the result itself.
+            A list with the result for each line, in order; for a single string, just its result.
 
         Raises:
             ConfigError: the search is not possible.
-            DataError: a line is not a string or is longer than :attr:`limit`; the message has its
-                number.
+            DataError: a line is not a string or is longer than :attr:`limit`; the message gives
+                the number of the line.
         """
         single = isinstance(texts, str)
         texts = [texts] if single else _listed(texts, "texts")
@@ -128,7 +128,7 @@ class Model:
         """Translate lines as they come, even an endless stream.
 
         Args:
-            lines: without line ends.
+            lines: lines of text, without line ends.
             buffer: lines to read before translating them; no more are kept in memory.
             skip_long: whether lines that are too long get empty translations and a warning.
             beam, nbest, lenpen, max_len_a, max_len_b, alignments: see :meth:`translate`.
@@ -208,22 +208,22 @@ def load(
     max_tokens: int = Search.max_tokens,
     cpu: bool = False,
 ) -> Model:
-    """Load a trained model that translates text, which it prepares as in its training.
+    """Load a trained model that translates text; it prepares the text as in its training.
 
     Args:
-        path: a bundle, which mostly needs neither torch nor fairseq; a checkpoint; the folder of a
-            run, of which the first existing one of ``average.pt``, ``checkpoint_best.pt`` and
-            ``checkpoint_last.pt`` is taken; or a name on the Hugging Face Hub, ``org/name`` or
+        path: a bundle (most need neither torch nor fairseq); a checkpoint; a run's folder, where
+            the first of ``average.pt``, ``checkpoint_best.pt`` and ``checkpoint_last.pt`` that
+            exists is loaded; or a name on the Hugging Face Hub, ``org/name`` or
             ``org/name@revision``.
-        data: folder of fairseq-preprocess with the dictionaries; None for the model's own, or those
-            that it was trained with, if they are still there.
-        src, tgt: languages; None for those of the training.
-        engine: what translates on a CPU: ``native``, ``native-bf16``, ``native-int8``,
+        data: folder of fairseq-preprocess with the dictionaries; None for the dictionaries in the
+            model or, if they still exist, those that it was trained with.
+        src, tgt: languages; None for the languages of the training.
+        engine: the translator on a CPU: ``native``, ``native-bf16``, ``native-int8``,
             ``torch``, or ``fairseq``.
-        threads: that share the work; None for ``OMP_NUM_THREADS``, or else the number of
-            processors. With a checkpoint, they are torch's threads of the whole process.
-        max_tokens: source tokens in a batch.
-        cpu: whether to leave a GPU alone.
+        threads: number of threads; None for ``OMP_NUM_THREADS``, or else the number of
+            processors. With a checkpoint, it is set in torch for the whole process.
+        max_tokens: most source tokens in a batch.
+        cpu: whether to use the CPU even if there is a GPU.
 
     Raises:
         CheckpointError: a file cannot be used.

@@ -1,7 +1,7 @@
 """Translate sentences with trained models of any architecture.
 
 The task and its options (start symbol, cut sources, languages) come from the first checkpoint, so
-nobody has to repeat them. Loading, batches and search are fairseq's own, called in this process.
+nobody has to repeat them. fairseq's own functions load models, make batches and search.
 """
 
 import dataclasses
@@ -32,24 +32,24 @@ from fairseq_ext.utils.locks import ForkSafeLock
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
 MOST_GENERATORS = 8
-"""Generators to keep, one for each set of search options."""
+"""Most generators to keep; each set of search options has one."""
 
 
 class Translator:
-    """A model or an ensemble that translates. Threads may share it, and take turns.
+    """A model or an ensemble that translates. Threads may share it; they take turns.
 
     Args:
         data: folder with the dictionaries, from fairseq-preprocess.
         paths: checkpoints.
-        src, tgt: languages; None for those of the training.
+        src, tgt: languages; None for the languages of the training.
         search: the default search of all calls.
 
     Attributes:
         src, tgt: languages.
-        name: of the (last) model's architecture.
-        limit: the most source tokens in a sentence, its end included.
+        name: name of the (last) model's architecture.
+        limit: the most source tokens in a sentence, ``</s>`` included.
         limit_name: what sets this limit, as the subject of a sentence.
-        counts: tokens so far.
+        counts: counts of all tokens so far.
 
     Raises:
         ConfigError: options cannot work, or models do not translate text.
@@ -135,12 +135,12 @@ class Translator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate sentences: the ``nbest`` translations of each in order, best first.
+        """Translate sentences; return the ``nbest`` best translations of each, best first.
 
         Args:
             sentences: lines of source tokens, none longer than ``limit``, with constraints after
                 tabs if the translator's own search has them.
-            numbers: of the sentences, which samples depend on; from 0 if None.
+            numbers: the sentences' numbers, on which samples depend; None counts from 0.
             search: how to search; None for the translator's own search. Precision, device and
                 engine are always the translator's.
 
@@ -156,8 +156,8 @@ class Translator:
             generator = self._generator(search)
             skipped = getattr(generator, "symbols_to_strip_from_output", {generator.eos})
             if search.sampling and sentences:
-                # Samples depend on the first sentence's number, not on earlier calls; from 0 they
-                # are the samples of ``fairseq-interactive``.
+                # Samples depend on the number of the first sentence, not on earlier calls. If it is
+                # 0, ``fairseq-interactive`` draws the same samples.
                 utils.set_torch_seed(search.seed + numbers[0])
                 if not numbers[0] and search == self._search:
                     torch.set_rng_state(self._random)
@@ -175,7 +175,7 @@ class Translator:
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Tensor]:
         """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
 
-        fairseq computes them from the checkpoint's weights, also where the engine rounds them.
+        fairseq computes them with unrounded weights, even if the engine's weights are rounded.
         """
         words = self._task.target_dictionary
         tokens = [words.encode_line(line, add_if_not_exist=False).long() for line in targets]
@@ -204,12 +204,12 @@ class Translator:
         """Yield place, source tokens and hypotheses of each sentence, batch by batch."""
         if not len(dataset):
             return
-        longest = max(map(dataset.num_tokens, range(len(dataset))))  # a reference may be longer
+        longest = max(map(dataset.num_tokens, range(len(dataset))))  # of sources and references
         batches = self._task.get_batch_iterator(
             dataset=dataset,
             max_tokens=max(self._cfg.dataset.max_tokens, longest),
             max_positions=self._limits,
-            disable_iterator_cache=True,  # or fairseq keeps every dataset it has seen
+            disable_iterator_cache=True,  # otherwise fairseq keeps every dataset
         ).next_epoch_itr(shuffle=False)
         for batch in batches:
             sources, places = batch["net_input"]["src_tokens"], batch["id"].tolist()
@@ -245,7 +245,7 @@ class Translator:
         self.counts.target += len(tokens)
         text = self._task.target_dictionary.string(tokens, extra_symbols_to_ignore=skipped)
         rows = hypothesis["alignment"] if aligned else ()
-        attention = tuple(tuple(float(weight) for weight in row) for row in rows)  # of text
+        attention = tuple(tuple(float(weight) for weight in row) for row in rows)
         return Candidate(text, float(hypothesis["score"]) / math.log(2), attention)
 
 

@@ -1,9 +1,9 @@
 """Epsilon sampling and GNMT's length penalty for fairseq's generator.
 
-Epsilon sampling draws among the tokens whose probability is at least ε: Hewitt et al. 2022 (arXiv
-2210.15191), for minimum Bayes risk decoding Freitag et al. 2023 (arXiv 2305.09860, with ε = 0.02).
-Rare tokens together have much of a model's probability but make little sense. Unlike top-k and
-top-p, a threshold keeps all good tokens of a flat distribution.
+Epsilon sampling draws among the tokens whose probability is at least ε (Hewitt et al. 2022, arXiv
+2210.15191). Freitag et al. 2023 (arXiv 2305.09860) use it for minimum Bayes risk decoding, with
+ε = 0.02. Improbable tokens together have much of a model's probability, but make little sense.
+Unlike top-k and top-p, a threshold keeps all good tokens of a flat distribution.
 
 The length penalty is equation 14 of Wu et al. 2016 (arXiv 1609.08144), section 7:
 ``score(Y) = log P(Y) / lp(Y)`` with ``lp(Y) = ((5 + |Y|) / 6)^α``; ``|Y|`` counts the tokens of a
@@ -37,10 +37,10 @@ def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
 
 
 class EpsilonSampling(Sampling):
-    """A form of fairseq's ``--sampling`` that draws from the truncated, renormalized distribution.
+    """A variant of fairseq's ``--sampling`` that draws only tokens of sufficient probability.
 
-    ``--temperature`` comes before the threshold. Scores are the model's log-probabilities, as with
-    fairseq's own sampling, and not those of the truncated distribution.
+    ``--temperature`` is applied before the threshold. Scores are the model's log-probabilities from
+    before truncation, as in fairseq's own sampling.
     """
 
     def __init__(self, dictionary: Dictionary, epsilon: float) -> None:
@@ -53,16 +53,16 @@ class EpsilonSampling(Sampling):
 
 
 def penalty(length: int, alpha: float) -> float:
-    """Compute ``lp(Y)``, which is 1 for one token; a log-probability is divided by it."""
+    """Compute ``lp(Y)``, the divisor of log-probabilities, which is 1 for a single token."""
     return ((5 + length) / 6) ** alpha
 
 
 class GnmtScores:
     """A mixin for fairseq's generators that divides the scores of hypotheses by GNMT's penalty.
 
-    The search is fairseq's: hypotheses of equal length compete by log-probability, and a sentence
-    is finished with the ``--beam``-th hypothesis, whatever the scores. So the penalty only ranks
-    the hypotheses that were found. Scores of single tokens stay log-probabilities.
+    The search itself stays fairseq's: hypotheses of equal length compete by log-probability, and a
+    sentence is done when ``--beam`` hypotheses have ended. So the penalty only ranks the finished
+    hypotheses. Scores of single tokens stay log-probabilities.
     """
 
     def __init__(self, *args: Any, gnmt_alpha: float, **options: Any) -> None:
@@ -73,7 +73,7 @@ class GnmtScores:
         self, step: int, bbsz_idx: Any, eos_scores: Any, tokens: Any, scores: Any,
         finalized: list[list[dict[str, Any]]], *rest: Any,
     ) -> list[int]:  # fmt: skip
-        """Score the hypotheses that end in step ``step``, counted from 0; fairseq's hook."""
+        """Score the hypotheses that end in step ``step``, counted from 0; fairseq calls this."""
         before = [len(hypotheses) for hypotheses in finalized]
         newly_finished = super().finalize_hypos(
             step, bbsz_idx, eos_scores, tokens, scores, finalized, *rest

@@ -1,7 +1,7 @@
-"""Run fairseq's batches on our engine, in place of fairseq's generator.
+"""Translate fairseq's batches with our engine instead of fairseq's generator.
 
-The class has fairseq's interface. For bundles, which need neither torch nor fairseq, see
-:mod:`fairseq_ext.decoding.engine_translator`.
+:class:`NativeGenerator` has the interface of fairseq's generator. For bundles, which need neither
+torch nor fairseq, see :mod:`fairseq_ext.decoding.engine_translator`.
 """
 
 import logging
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log why fairseq translates instead of the engine; refuse that if there is a shortlist."""
+    """Log why fairseq translates instead of the engine; refuse to if there is a shortlist."""
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
-    # fp32 is the default and saves only time; the user has asked for rounded weights.
+    # Without the default fp32 only time is lost; but other formats were requested by the user.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
     logger.log(level, "fairseq's generator translates instead of the engine: %s", reason)
 
@@ -53,7 +53,7 @@ def on_a_device(model: BaseFairseqModel) -> bool:
 
 
 def share_weights(generators: Iterable[Any]) -> None:
-    """Share the engine's weights among generators of the same models; skip fairseq's own."""
+    """Let all engine generators of the same models share weights; skip fairseq's generators."""
     natives = [generator for generator in generators if isinstance(generator, NativeGenerator)]
     for native in natives[1:]:
         native._teams, native._shortlist = natives[0]._teams, natives[0]._shortlist
@@ -84,10 +84,10 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Replace fairseq's generator with the engine, or return it and log why.
+    """Replace fairseq's generator with the engine; if that is impossible, log why and return it.
 
     Args:
-        generator: fairseq's, with all its options.
+        generator: fairseq's generator, with all its options.
         models: the models that it was made for.
         target: the dictionary of their output.
         numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
@@ -110,7 +110,7 @@ def with_engine(
 
 
 def obstacle(generator: Any) -> str | None:
-    """Say why the engine cannot do what a generator is asked for; None if it can."""
+    """Return the reason why the engine cannot replace a generator; None if it can."""
     if type(generator) is SequenceScorer:
         return "the engine scores no references; fairseq's scorer reads whole ones at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
@@ -133,7 +133,7 @@ def _followed(generator: SequenceGenerator) -> int:
 
 
 def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
-    """Say why the engine cannot run these models; None if it can."""
+    """Return the reason why the engine cannot run these models; None if it can."""
     if numbers != TORCH:
         if any(map(on_a_device, models)):
             return "the model is on a GPU, where `--engine torch` is ours."
@@ -149,7 +149,7 @@ def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
 
 
 def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None:
-    """Say why `--engine torch` cannot do what a generator is asked for; None if it can."""
+    """Return the reason why `--engine torch` cannot replace a generator; None if it can."""
     if shortlist is not None:
         return "`--engine torch` has no shortlists."
     if isinstance(generator.search, Sampling):
@@ -160,7 +160,7 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
 
 
 def rules_of(generator: SequenceGenerator) -> search_options.Rules:
-    """Return a generator's search rules; torch draws the seed of samples."""
+    """Return a generator's options of search for the engine; torch draws the seed of samples."""
     alpha, search = getattr(generator, "gnmt_alpha", None), generator.search
     lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
     if alpha is None and not generator.normalize_scores:
@@ -194,13 +194,13 @@ def rules_of(generator: SequenceGenerator) -> search_options.Rules:
 class NativeGenerator:
     """A model or an ensemble on the engine, in place of fairseq's generator.
 
-    fairseq's generator, the ``fallback``, translates what the engine cannot: a start symbol of
-    its own, and batches in which a prefix is a whole translation. No weight may change
-    once this object exists: it lays out some weights at once and the others at the first batch.
+    fairseq's generator, the ``fallback``, translates what the engine cannot: batches whose start
+    symbol is not the end symbol, and batches in which a prefix is a complete translation. No weight
+    may change once this object exists: some are packed at once, the others at the first batch.
 
     Args:
         fallback: fairseq's generator.
-        others: as for :func:`with_engine`.
+        others: see :func:`with_engine`.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class NativeGenerator:
         self._fallback, self._numbers, self._shortlist = fallback, numbers, shortlist
         self._program = merged([compile_model(model, target, fallback.eos) for model in models])
         self._model, self._rules, self._seen = models[0], rules_of(fallback), 0
-        # none or one team; generators that share weights share the list
+        # Empty, or one team. Generators that share weights share this list.
         self._teams: list[Team | Executor] = []
         self._left: set[str] = set()
 
@@ -251,20 +251,20 @@ class NativeGenerator:
         elif prefix_tokens is not None and prefix_tokens.eq(symbols.end).any():
             reason = "a target is shorter than `--prefix-size`."
         if reason is not None:
-            if reason not in self._left:  # is logged once
+            if reason not in self._left:  # log each reason once
                 leave(reason, self._numbers, self._shortlist)
                 self._left.add(reason)
             unsupported = {"prefix_tokens": prefix_tokens, "constraints": constraints}
             return self._fallback.generate(models, sample, bos_token=bos_token, **unsupported)
         sources = sample["net_input"]["src_tokens"].cpu()
         prefixes = None if prefix_tokens is None else words(prefix_tokens.cpu(), symbols.pad)
-        # Samples depend on the number of a sentence, and so not on batches.
+        # Samples depend on a sentence's number, and therefore not on its batch.
         first, self._seen = self._seen, self._seen + len(sources)
         numbers = sample["id"].tolist() if "id" in sample else range(first, self._seen)
         if not self._teams:
             self._teams.append(self._opened())
         sentences = words(sources, symbols.pad)
-        required = None if constraints is None else constraints[:, 1:].tolist()  # behind the count
+        required = None if constraints is None else constraints[:, 1:].tolist()  # without the count
         candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers, required)
         return [
             [self._hypothesis(candidate, row) for candidate in row_candidates]
@@ -280,9 +280,9 @@ class NativeGenerator:
         return Team(machine, torch.get_num_threads())
 
     def _hypothesis(self, candidate: Found, source: Tensor) -> dict[str, Tensor]:
-        """Convert a hypothesis from the engine's form to fairseq's.
+        """Convert a hypothesis of the engine to a hypothesis of fairseq.
 
-        Its attention over ``source`` ``[S]`` is ``[S, T]``, 0 on pads, or empty if not computed.
+        Its attention ``[S, T]`` over ``source`` ``[S]`` is 0 on pads, and empty if not computed.
         """
         symbols, tokens = self._program.symbols, torch.from_numpy(candidate.tokens)
         attention = alignment = torch.empty(0)

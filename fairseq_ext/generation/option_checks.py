@@ -1,15 +1,15 @@
-"""Refuse options of translation that cannot work: fairseq's, and those of this package."""
+"""Refuse options of fairseq and of this package with which translation cannot work."""
 
 from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError
 
-STEEPEST = 100  # exponent of a length penalty; far larger ones make scores 0 or infinite
+STEEPEST = 100  # largest exponent of a length penalty; far larger ones make scores 0 or infinite
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
-    """Refuse options of translation that end in an error deep inside fairseq, or do nothing."""
+    """Refuse options that do nothing, or that end in an error deep inside fairseq."""
     generation = cfg.generation
     soft = generation.print_alignment == "soft"
     if generation.replace_unk is not None:

@@ -1,11 +1,11 @@
 """The task ``translation_ext``: ``translation`` with further options for its data and search.
 
-It has nine more options than ``translation``. For the Linformer paper: targets cut as
-``--truncate-source`` cuts sources, a start symbol on every source, and training batches drawn at
+It has nine more options than ``translation``. The Linformer paper needs targets that are cut like
+sources with ``--truncate-source``, a start symbol on every source, and training batches drawn at
 random instead of by length. Cutting and the start symbol also apply in fairseq-interactive and hub
-use, where ``translation`` ignores ``--truncate-source``. For the BMT paper: epsilon sampling for
-its minimum Bayes risk decoding, and GNMT's length penalty for its beam search. For models of many
-languages: symbols of the languages around sources and targets.
+use, where ``translation`` ignores ``--truncate-source``. The BMT paper needs epsilon sampling for
+minimum Bayes risk decoding, and GNMT's length penalty for beam search. Models of many languages
+need the symbols of the languages around sources and targets.
 """
 
 from copy import copy
@@ -237,7 +237,7 @@ class TranslationExtTask(TranslationTask):
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
     def prepare_target(self, target: FairseqDataset) -> FairseqDataset:
-        """Put the options' symbols around the targets."""
+        """Put the symbols of ``--target-prefix`` and ``--target-suffix`` around the targets."""
         return surrounded(target, self.affixes.target_prefix, self.affixes.target_suffix)
 
     def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
