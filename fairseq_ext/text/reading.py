@@ -44,6 +44,11 @@ def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
+        if number == 1 and b"\n" not in line and b"\r" in line.rstrip(b"\r") and b"\0" not in line:
+            raise DataError(
+                f"{path}, line 1: carriage return at each line's end, without a line feed; convert "
+                f"the file: tr '\\r' '\\n' < {path} > {path}.lf"
+            )
         if len(line) > LONGEST:
             raise DataError(
                 f"{path}, line {number}: longer than {LONGEST:,} bytes; split it into sentences."

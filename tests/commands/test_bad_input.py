@@ -81,7 +81,7 @@ class TestCheckText:
             (b"a\nb\nc\0d\n", "a.txt, line 3: NUL bytes"),
             (b"a\nb\rc\nd\n", "a.txt, line 2: carriage return inside the line"),
             (b"a\r\r\nb\n", "a.txt, line 1: carriage return inside the line"),
-            (b"a\rb\rc", "line 1: carriage return"),
+            (b"a\rb\rc\r", "line 1: carriage return at each line's end, without a line feed"),
             (b"a\rb\nc\rd\n", "lines 1, 2: carriage return"),
             (b"a\rb\nc\n", r"Delete it: tr -d '\r' < "),
             (b"a\n\nb\n", "a.txt, line 2: empty"),

@@ -249,6 +249,10 @@ def test_unreadable_input_is_named(tmp_path):
         list(lines(packed(tmp_path, "tsv", b"fine\nno\xff\n")))
     with pytest.raises(ValueError, match=r"line 2: 1 column\(s\).* needs 2\.$"):
         pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
+    for form in ("csv", "gz", "zip"):
+        path = packed(tmp_path, form, b"a,b\rc,d\r")
+        with pytest.raises(ValueError, match=r"without a line feed; convert the file: tr '\\r'"):
+            pairs_of(tmp_path, path)
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
     for form in ("gz", "bz2", "xz"):
