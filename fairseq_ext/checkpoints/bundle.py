@@ -62,8 +62,6 @@ LATENT = {"bmt": 2.0, "xnor": 1.0}
 TERNARY = "ternary"
 """The binarizer whose latent weights depend on the number of zeros."""
 LARGEST = 1 << 24  # bytes of a JSON file
-OTHER_ARCHIVES = (".tar", ".gz", ".tgz", ".xz", ".txz", ".bz2", ".tbz2", ".7z")
-"""Endings of archives that are not written; a folder with such a name would mislead."""
 LEVEL = 10  # of zstd
 WIDEST_BEAM = 100
 """Widest default beam that a bundle may set: memory and time grow with the beam, and its user has
@@ -230,10 +228,12 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse an archive's name if archives of its kind cannot be written."""
-    if path.name.lower().endswith(OTHER_ARCHIVES):
-        endings = " or ".join(SUFFIXES)
-        raise ConfigError(f"`--output {path}`: an archive's name must end in {endings}.")
+    """Refuse a name with an ending, other than a version's, that is none of our archives'."""
+    if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
+        raise ConfigError(
+            f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "
+            f"must not end in {path.suffix}."
+        )
 
 
 def archive(folder: Path, path: Path) -> None:

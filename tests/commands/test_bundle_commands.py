@@ -165,7 +165,7 @@ def test_one_line_where_it_cannot_be(copy_model: Path, bundled: Path, tmp_path: 
     done = run("fairseq-ext", "bundle", copy_model, "-o", bundled, ok=False)
     assert "is there already; choose another name for the bundle" in done.stderr
     assert done.stderr.count("\n") == 1
-    for name in ("a.tar.gz", "a.TGZ", "a.7z"):
+    for name in ("a.tar.gz", "a.TGZ", "a.7z", "a.rar"):
         done = run("fairseq-ext", "bundle", copy_model, "-o", tmp_path / name, ok=False)
         refused(done, f"{tmp_path / name}`: an archive's name must end in .zip or .tar.zst.")
     done = run("fairseq-ext", "translate", "--path", tmp_path, ok=False, stdin=LINES)
