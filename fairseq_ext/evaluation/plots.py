@@ -152,6 +152,8 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
             axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **look.line)
     title, unit = PANELS[metric]
     axes.set(title=title, xlabel="updates (optimizer steps)", ylabel=unit)
+    if metric == "bleu":
+        axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))  # below 0 if every score is 0
     if metric == "ppl":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -9,7 +9,7 @@ import sacrebleu
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_ext.evaluation import lengths, outputs, plot_styles, plots
+from fairseq_ext.evaluation import lengths, outputs, plot_styles, plots, training_log
 from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
@@ -151,6 +151,10 @@ def test_the_axis_begins_near_the_lowest_score(monkeypatch):
     assert shown == ["a (all: +2.00)", "b (zero line, all: 41.00)"]
     worst = lengths.LengthScores("BLEU", (lengths.Bucket(1, 1, 3, {"a": 0.0}),), {"a": 0.0})
     assert drawn(monkeypatch, worst).get_ylim() == (0, 1)
+    figures = []
+    monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
+    plots.plot_curves({"worst": training_log.Curves(valid={"bleu": {1: 0.0, 2: 0.0}})}, "out")
+    assert figures[0].axes[0].get_ylim()[0] == 0
 
 
 def test_a_known_system_looks_the_same_in_every_picture():
