@@ -84,6 +84,11 @@ def plan(
             _require_language(folder, option, code, codes)
         if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
             raise CheckpointError(f"{folder} has a language of the name {str(code)[:40]!r}.")
+    if not multilingual and None not in trained and (src, tgt) != trained:
+        raise ConfigError(
+            f"{folder} translates from {trained[0]} to {trained[1]} only, not from {src} to {tgt}; "
+            "leave out `--src` and `--tgt`."
+        )
     result = Plan(str(src), str(tgt))
     if name == EPOCHS:
         _add_tokens(folder, settings, codes, result)

@@ -288,6 +288,9 @@ def test_languages_that_a_model_does_not_have(languages: tuple, message: str, tm
     folder, *_ = publish_many(tmp_path / "model", EPOCHS, **M2M)
     with pytest.raises(ConfigError, match=message):
         models_of(folder, *languages)
+    pair = publish(tmp_path / "pair")
+    with pytest.raises(ConfigError, match=r"from en to de only, not from de to en; leave out"):
+        models_of(pair, "de", "en")
 
 
 @pytest.mark.parametrize(
