@@ -77,6 +77,10 @@ TRAIN = {
         "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
     ),
     "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`?"),
+    "metric-of-a-loss": (
+        ("--criterion", "adaptive_loss", "--best-checkpoint-metric", "los"),
+        "but is `los`; did you mean `loss`?",
+    ),
     "no-bleu": (("--best-checkpoint-metric", "bleu"), "bleu` must have `--eval-bleu`."),
     "direction": (
         ("--best-checkpoint-metric", "accuracy"),

@@ -11,9 +11,15 @@ from fairseq_ext.utils.literals import literal
 from fairseq_ext.utils.parsing import nearest
 
 LOWER_IS_BETTER, HIGHER_IS_BETTER = ("loss", "nll_loss", "ppl"), ("accuracy", "bleu")
-STOCK = ("cross_entropy", "label_smoothed_cross_entropy")
-"""fairseq's criterions whose only metrics are the above."""
 ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
+METRICS: dict[str, tuple[str, ...]] = {
+    "cross_entropy": (),
+    "label_smoothed_cross_entropy": (),
+    "adaptive_loss": (),
+    "distillation": (),
+    ALIGNMENT: ("alignment_loss",),
+}
+"""The metrics of some criterions besides the above."""
 
 
 def refuse(cfg: Any) -> None:
@@ -171,8 +177,9 @@ def _metric(cfg: Any) -> Iterator[str]:
             f"`--best-checkpoint-metric {metric}` does not go with "
             "`--maximize-best-checkpoint-metric`: the lowest value is the best one."
         )
-    if metric not in names and getattr(cfg.criterion, "_name", None) in STOCK:
-        yield _unknown_metric(metric, names)
+    special = METRICS.get(getattr(cfg.criterion, "_name", None) or "", (metric,))
+    if metric not in (*names, *special):
+        yield _unknown_metric(metric, (*names, *special))
 
 
 def _unknown_metric(metric: str, names: Any) -> str:
