@@ -1,8 +1,8 @@
-"""Four translation papers as fairseq architectures.
+"""The architectures of four translation papers, for fairseq.
 
-Importing this package registers nothing. :func:`register` makes the architectures known to fairseq;
-``--user-dir user_dir`` from a clone and ``--user-dir "$(fairseq-ext user-dir)"`` when installed
-call it. :func:`load` returns a trained model as a Python object that translates.
+Importing this package registers nothing. :func:`register` makes the architectures known to fairseq.
+It is called by ``--user-dir user_dir`` in a clone, and by ``--user-dir "$(fairseq-ext user-dir)"``
+if installed. :func:`load` returns a trained model as a Python object that translates.
 """
 
 from typing import TYPE_CHECKING, Any

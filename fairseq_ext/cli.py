@@ -18,7 +18,7 @@ from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
 OF_FAIRSEQ = ("train", "generate", "interactive", "preprocess", "eval-lm", "validate")
-"""fairseq's own commands, which users look for here."""
+"""fairseq's own commands, which users may expect to be subcommands."""
 DESCRIPTION = "Prepare text, use and evaluate models, and package them, around fairseq's commands."
 
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _as_options(arguments: Sequence[str]) -> Sequence[str]:
-    """Turn `help COMMAND` and `version` into options; refuse fairseq's commands by their names."""
+    """Turn `help COMMAND` and `version` into options; refuse the names of fairseq's commands."""
     command = arguments[0] if arguments else ""
     if command == "help":
         return [*arguments[1:], "--help"]

@@ -1,4 +1,4 @@
-"""The versions of this package and of what it depends on, all stated only here.
+"""The versions of this package and of its dependencies, all stated only here.
 
 The build, `fairseq-ext doctor` and the recipes read this file, which imports nothing. A test
 compares `pyproject.toml` with it. `constraints.txt` adds the exact set that is tested.
@@ -7,17 +7,17 @@ compares `pyproject.toml` with it. `constraints.txt` adds the exact set that is 
 __version__ = "0.1.0"
 
 PYTHONS = ("3.11", "3.12", "3.10")
-"""Pythons that train; the whole suite runs on the first. Recipes look for them in this order."""
+"""Pythons that can train. All tests run on the first. Recipes look for them in this order."""
 
 PYTHONS_WITHOUT_TRAINING = ("3.13",)
-"""Pythons on which everything works that needs neither torch nor fairseq."""
+"""Pythons that can do everything except what needs torch or fairseq."""
 
 OLDEST_TORCH = "2.6"
-"""The first whose ``torch.load`` is safe by default."""
+"""The first version whose ``torch.load`` is safe by default."""
 
 TESTED_FAIRSEQ = ("fairseq-fixed", "0.12.3.1")
 """Distribution and version; `docs/compatibility.md` has the others that were tried."""
 
 FAIRSEQ_WHEELS = ("3.12",)
-"""Pythons for which the package index has a wheel of it (Linux, x86-64), so that nothing has to be
-compiled. The recipes look for these first."""
+"""Pythons for which the package index has a wheel of that fairseq (Linux, x86-64), so that nothing
+has to be compiled. The recipes look for these first."""

@@ -1,1 +1,1 @@
-"""What the tests share: commands as processes, tiny corpora, tiny models."""
+"""Helpers that the tests share: commands as processes, tiny corpora, tiny models."""

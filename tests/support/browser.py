@@ -1,4 +1,4 @@
-"""The demo's page in a headless Chromium of the system's, for its test and for its picture.
+"""Open the demo's page in the system's Chromium, for its test and for its picture.
 
 python -m tests.support.browser http://127.0.0.1:7860 'A sentence.' docs/results/demo.png
 """
@@ -19,16 +19,16 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 ]
-PATIENCE = 60_000  # milliseconds, on a machine that is busy
+PATIENCE = 60_000  # milliseconds, enough on a busy machine
 
 
 @contextmanager
 def opened(address: str, requests: list[str], *, scale: float = 1.0) -> Iterator[Page]:
-    """A page 1,200 points wide, in a browser that knows nothing yet.
+    """Open a page 1,200 points wide in a new browser without a cache.
 
     Args:
-        address: of the page.
-        requests: what the browser asks for is added here.
+        address: address of the page.
+        requests: list to which the URLs that the browser requests are added.
         scale: pixels for each point.
     """
     from playwright.sync_api import expect, sync_playwright
@@ -52,7 +52,7 @@ def translate(page: Page, sentence: str) -> None:
 
 
 def main() -> None:
-    """Draw the page with a sentence translated by the systems that it chooses at first."""
+    """Draw the page with a sentence translated by the systems that are chosen by default."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("address")
     parser.add_argument("sentence")

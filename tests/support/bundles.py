@@ -1,4 +1,4 @@
-"""Runs, bundles and models for the engine, made of small models in memory."""
+"""Make runs, bundles and engine models from small models in memory."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def save_run(
     task: TranslationTask,
     text: Pipeline | None = None,
 ) -> Path:
-    """A run's folder with a checkpoint, dictionaries, and a text.json that lower-cases."""
+    """Write a run's folder: a checkpoint, dictionaries, and a text.json that lower-cases."""
     cfg = models.configuration([*flags, "--source-lang", "de", "--target-lang", "en"])
     folder.mkdir()
     for language, words in (("de", task.source_dictionary), ("en", task.target_dictionary)):
@@ -39,12 +39,12 @@ def save_run(
 
 
 def saved(folder: Path, name: str) -> Path:
-    """The run of a small model of an architecture."""
+    """Write the run of a small model of the architecture ``name``."""
     return save_run(folder, ALL[name], *sharpened(name))
 
 
 def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
-    """A bundle of a small model, made of a run in the same folder."""
+    """Write a bundle of a small model, made from a run in the same folder."""
     run = saved(folder / "run", name)
     write.write(run / "checkpoint_best.pt", run, folder / numbers, numbers=numbers)
     return folder / numbers
@@ -53,7 +53,7 @@ def bundled(folder: Path, name: str, numbers: str = "fp32") -> Path:
 def engine_model(
     model: BaseFairseqModel, task: TranslationTask, numbers: str, name: str
 ) -> EngineModel:
-    """A trained model, laid out, without text and defaults."""
+    """Compile a model for the engine, without text steps and default options."""
     program, begins, cut = write.compiled(model, task)
     return EngineModel(
         program,
@@ -65,14 +65,14 @@ def engine_model(
 
 
 def sign_again(folder: Path) -> None:
-    """Give a changed bundle the right checksums, as whoever changes it could."""
+    """Give a changed bundle the right checksums, as an attacker could."""
     content = json.loads((folder / "bundle.json").read_text())
     content["files"] = {name: files.sha256(folder / name) for name in content["files"]}
     (folder / "bundle.json").write_text(json.dumps(content))
 
 
 def edit(folder: Path, name: str, change: Callable[[Any], object]) -> None:
-    """Change the JSON of a bundle's file in place; other files than the manifest are signed."""
+    """Change the JSON of a bundle's file in place; update its checksum in the manifest."""
     content = json.loads((folder / name).read_text())
     change(content)
     (folder / name).write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""Translate by the public API, as a program of somebody else's that mypy checks would."""
+"""Translate with the public API, like another project's program that mypy checks."""
 
 import fairseq_ext
 from fairseq_ext.decoding.stream import Translation

@@ -1,4 +1,4 @@
-"""Parts of a safetensors file, and damages, as disks, networks and people do them."""
+"""Split a safetensors file, and damage files like disks, networks and people do."""
 
 import random
 from collections.abc import Callable
@@ -7,13 +7,13 @@ Damage = Callable[[bytearray, random.Random], bytes]
 
 
 def parts(data: bytes) -> tuple[bytes, bytes]:
-    """Header and numbers of a file."""
+    """Split a file into its header and its numbers."""
     end = 8 + int.from_bytes(data[:8], "little")
     return data[8:end], data[end:]
 
 
 def joined(header: bytes, numbers: bytes) -> bytes:
-    """The file of these."""
+    """Build a file from a header and numbers."""
     return len(header).to_bytes(8, "little") + header + numbers
 
 
@@ -56,7 +56,7 @@ def lie_about_the_header(data: bytearray, draw: random.Random) -> bytes:
 
 
 def change_a_digit(data: bytearray, draw: random.Random) -> bytes:
-    """Of shapes, offsets and settings in the header: what stays well-formed JSON."""
+    """Change a digit of a shape, offset or setting in the header, which stays valid JSON."""
     header, _ = parts(data)
     digits = [place for place, code in enumerate(header, start=8) if chr(code).isdigit()]
     data[draw.choice(digits)] = ord(str(draw.randrange(10)))

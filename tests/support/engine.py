@@ -1,4 +1,4 @@
-"""Models for the tests of the engine, and the searches that its translations are compared with."""
+"""Build models for the engine's tests, and translate with other searches to compare with."""
 
 import itertools
 import math
@@ -54,30 +54,30 @@ STOCK = {
 }
 ALL = {**STOCK, **models.ARCHITECTURES}
 WITH_FULL_FORWARD = [name for name in ALL if not name.startswith("dynamicconv")]
-"""Without DynamicConv, whose full forward gives shorter sentences another softmax of a kernel."""
+"""All but DynamicConv, whose full forward normalizes the kernels of short sentences otherwise."""
 
-SIZE, PAD, END = 40, 1, 2  # symbols of a dictionary, and numbers of two of them
+SIZE, PAD, END = 40, 1, 2  # size of a dictionary, and ids of two symbols
 LENGTHS = [9, 3, 1, 17, 6, 12, 2]
 SENTENCE = [5, 9, 14, 7, 2]
 TIE = 1e-5
-"""Candidates whose scores are nearer than this may change places: sums are rounded differently."""
+"""Candidates whose scores differ by less may change their order, because sums are rounded."""
 
 
 def sharpened(name: str, seed: int = 0) -> tuple[BaseFairseqModel, object]:
-    """A model whose random weights are large enough for its words to differ."""
+    """Build a model whose random weights are large enough for its words to vary."""
     model, task = models.build(ALL[name], size=SIZE, seed=seed)
-    models.sharpen(model, 6 if name.startswith("lstm") else 1.5)  # fairseq's are below 0.1
+    models.sharpen(model, 6 if name.startswith("lstm") else 1.5)  # fairseq's weights are < 0.1
     return model, task
 
 
 def together(names: str) -> tuple[list[BaseFairseqModel], object]:
-    """One model, or several joined by ``+`` with different random weights, and their task."""
+    """Build models, whose names ``+`` joins, with different random weights, and their task."""
     pairs = [sharpened(name, seed) for seed, name in enumerate(names.split("+"))]
     return [model for model, _ in pairs], pairs[0][1]
 
 
 def program_of(voters: BaseFairseqModel | list[BaseFairseqModel], task: object) -> Program:
-    """The program of a model, or of several that vote."""
+    """Compile a model, or several that vote, into one program."""
     voters = voters if isinstance(voters, list) else [voters]
     return merged([compile_model(model, task.target_dictionary) for model in voters])
 
@@ -85,12 +85,12 @@ def program_of(voters: BaseFairseqModel | list[BaseFairseqModel], task: object) 
 def worker_of(
     voters: BaseFairseqModel | list[BaseFairseqModel], task: object, *how: object, **options: object
 ) -> Worker:
-    """A worker of the engine; options are those of its machine."""
+    """Make a worker of the engine; ``how`` and ``options`` are for its :class:`Machine`."""
     return Machine(program_of(voters, task), *how, **options).worker()
 
 
 class Watching(BeamSearch):
-    """fairseq's search; it remembers how near the best candidates came to each other."""
+    """fairseq's beam search, which also records the smallest gap between the best candidates."""
 
     nearest = math.inf
 
@@ -103,7 +103,7 @@ class Watching(BeamSearch):
 
 
 def as_found(hypotheses: list[dict]) -> list[Found]:
-    """Hypotheses of fairseq's in the engine's form."""
+    """Convert fairseq's hypotheses to the engine's class."""
     return [
         Found(
             hypothesis["tokens"].numpy(),
@@ -121,7 +121,7 @@ def by_fairseq(
     sentences: list[list[int]],
     prefixes: Sequence[list[int] | None] | None = None,
 ) -> list[list[Found]]:
-    """What a generator of fairseq's finds, a sentence at a time."""
+    """Translate with a generator of fairseq, one sentence at a time."""
     translations = []
     for sentence, prefix in zip(sentences, prefixes or [None] * len(sentences), strict=True):
         forced = None if prefix is None else torch.tensor([prefix])
@@ -137,7 +137,7 @@ def fairseqs(
     prefixes: list[list[int]] | None = None,
     **how: object,
 ) -> list[list[Found] | None]:
-    """What fairseq's beam search finds; None where candidates were tied."""
+    """Translate with fairseq's beam search; return None for sentences with tied candidates."""
     voters = voters if isinstance(voters, list) else [voters]
     translations: list[list[Found] | None] = []
     for sentence, prefix in zip(sentences, prefixes or [None] * len(sentences), strict=True):
@@ -157,7 +157,7 @@ def next_token(
     temperature: float = 1.0,
     tokens: Sequence[int] = range(SIZE),
 ) -> Tensor:
-    """Exact log-probabilities of what follows ``before``: of the mean of all voters' shares."""
+    """Compute exact log-probabilities of the token after ``before``, the mean of all voters'."""
     inputs = [torch.tensor(row) for row in ([sentence], [len(sentence)], [before])]
     voters = voters if isinstance(voters, list) else [voters]
     with torch.no_grad():
@@ -173,15 +173,15 @@ def naive(
     tokens: Sequence[int] = range(SIZE),
     no_repeat: int = 0,
 ) -> list[Found] | None:
-    """Beam search without caches, batches or padding; None where candidates were tied.
+    """Search with a beam, without caches, batches or padding; return None if candidates tie.
 
     Args:
         voters: one model or several.
         sentence: source tokens.
-        beam: hypotheses that are continued.
-        longest: words of a translation.
-        tokens: those that are searched.
-        no_repeat: so many words in a row must not come twice; 0 for no such rule.
+        beam: number of hypotheses to continue.
+        longest: most words of a translation.
+        tokens: tokens to search among.
+        no_repeat: length of n-grams that must not occur twice; 0 allows all.
     """
     unfinished, ended = [(0.0, [END])], []
     for step in range(longest + 1):
@@ -219,7 +219,7 @@ def assert_same(
     attention: bool = False,
     atol: float = 1e-4,
 ) -> None:
-    """Equal tokens, and numbers as near as sums in other orders; nothing where theirs is None."""
+    """Require equal tokens and, up to rounding, equal scores; skip sentences of theirs if None."""
     for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True):
         if their_hypotheses is None:
             continue
@@ -235,7 +235,7 @@ def assert_same(
 
 
 def bits(translations: Sequence[list[Found]]) -> list[list[tuple]]:
-    """All numbers of translations, to compare them to the last bit."""
+    """Return all numbers of translations, to compare them bit by bit."""
     return [
         [(best.tokens.tolist(), best.score, best.scores.tobytes()) for best in hypotheses]
         for hypotheses in translations

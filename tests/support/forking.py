@@ -1,11 +1,11 @@
-"""Console scripts as forks of one process that has imported fairseq, and changes nothing in it.
+"""Run console scripts as forks of one process that has imported fairseq and changed nothing.
 
-Imports take seconds, most of what a tiny command costs. A fork has them already, and then runs the
-script itself: its own arguments, folder, environment, streams, plugin import and exit. What a
-*fresh* interpreter does is tested by the quickstart, which starts every command.
+Imports take seconds, most of a tiny command's time, and a fork has them already. It then runs the
+script itself, with its own arguments, folder, environment, streams, plugin import and exit. The
+test of the quickstart starts every command in a *fresh* interpreter.
 
-`programs` gives a folder for PATH. Each program in it asks the process for a fork, by a packet of
-JSON with its standard streams, and passes on how the fork has ended.
+`programs` returns a folder for PATH. Each program in it asks the process for a fork, with a packet
+of JSON and its standard streams, and then exits like the fork.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ import sys
 from pathlib import Path
 
 LONGEST = 1 << 17  # bytes of a request
-SERVERS: list[object] = []  # whose pipes stay open as long as this process lives
+SERVERS: list[object] = []  # kept, so that their pipes stay open while this process lives
 
 
 @functools.cache
 def programs(owner: int) -> Path:
-    """A folder with fairseq's commands and ours, and python for scripts.
+    """Make a folder with fairseq's commands and ours, and ``python`` for scripts.
 
     Args:
-        owner: number of the calling process, with which the process to fork from and the folder go.
+        owner: id of the calling process; when it ends, the server and the folder are removed.
     """
     import subprocess
     import tempfile
@@ -42,7 +42,7 @@ def programs(owner: int) -> Path:
             pass_fds=[listener.fileno()],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,  # or a fork would take a pipe for a file that can be sought
+            stdout=subprocess.PIPE,  # otherwise a fork would treat a pipe as seekable
             stderr=subprocess.DEVNULL,
         )
     SERVERS.append(server)
@@ -57,7 +57,7 @@ def programs(owner: int) -> Path:
 
 
 def ask(address: str, program: str, *arguments: str) -> None:
-    """Have a fork run a console script, or python a script of its own; end as the fork has."""
+    """Let a fork run a console script or a Python script; exit like the fork."""
     words = [program, *arguments]
     if program.endswith("/python"):
         if not arguments or not arguments[0].endswith(".py"):
@@ -80,7 +80,7 @@ def ask(address: str, program: str, *arguments: str) -> None:
 
 
 def serve(listener: socket.socket) -> bool:
-    """Answer requests until standard input ends; true in a fork, which has a command to run."""
+    """Answer requests until standard input ends; return True in a fork that must run a command."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that answer
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         client = listener.accept()[0]
@@ -99,7 +99,7 @@ def serve(listener: socket.socket) -> bool:
             os.close(stream)
         client.sendall(json.dumps(child).encode())
         if client in select.select([client, os.pidfd_open(child)], [], [])[0]:
-            os.kill(child, signal.SIGKILL)  # who has asked is gone
+            os.kill(child, signal.SIGKILL)  # the client has ended
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         client.sendall(json.dumps(status).encode())
         os._exit(0)
@@ -111,8 +111,8 @@ def become(request: dict, streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    with contextlib.suppress(PermissionError):  # of another session
-        os.setpgid(0, request["group"])  # so that who ends the caller's group ends it too
+    with contextlib.suppress(PermissionError):  # the group is of another session
+        os.setpgid(0, request["group"])  # a signal to the caller's group ends it, too
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -133,13 +133,13 @@ def preload() -> None:
 
     # Hydra's parser learns its grammar from what it reads, and fairseq asks it for every option.
     OverridesParser.create().parse_overrides(["a.b='c d'", "a.b=1e-3", "a.b=[1,2]", "a=null"])
-    # Most modules of ours, none of which changes anything before `register()` is called.
+    # This imports most of our modules; none of them changes anything before `register()`.
     import fairseq_ext.plugin.patches  # noqa: F401
 
-    # A line that `import fairseq` logs has set logging up; the commands do it in their own way.
+    # `import fairseq` logs a line, which sets up logging; the commands must set it up themselves.
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
-    gc.freeze()  # or a fork's collector would write to, and so copy, all that they share
+    gc.freeze()  # else a fork's collector would write to all shared memory, and so copy it
 
 
 def main() -> None:

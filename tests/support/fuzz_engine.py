@@ -1,6 +1,6 @@
-"""Bundles with other numbers in their programs and weights: refused, or run without a crash.
+"""Change numbers in programs and weights of bundles: each is refused, or runs without a crash.
 
-``python -m tests.support.fuzz_engine BUNDLE --files 10000`` tries that many.
+``python -m tests.support.fuzz_engine BUNDLE --files 10000`` tries 10000 changed copies.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RULES = (
 
 
 def mutate(folder: Path, draw: Random) -> None:
-    """Change something in a bundle, and sign it again."""
+    """Change something in a bundle, and update its checksums."""
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         kind = draw.random()
         if kind < 0.15:
@@ -77,7 +77,7 @@ def _change(tree: Any, draw: Random) -> None:
 
 
 def _spots(tree: Any) -> list[tuple[Any, Any]]:
-    """Every place in a tree: what holds it, and its key there."""
+    """List all values in a tree, each as its container and its key in the container."""
     keys = tree.keys() if isinstance(tree, dict) else range(len(tree))
     spots = []
     for key in keys:
@@ -91,7 +91,7 @@ def run(model: EngineModel) -> None:
     """Translate a few sentences in a process of its own.
 
     Raises:
-        AssertionError: it crashed.
+        AssertionError: the process crashed.
     """
     child = os.fork()
     if not child:
@@ -121,8 +121,8 @@ def fuzz(bundle: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
     """Read ``count`` mutated copies of a bundle, run those that are read, and count both.
 
     Raises:
-        AssertionError: one crashed.
-        Exception: one led to any error but a clear one.
+        AssertionError: a copy crashed.
+        Exception: a copy led to an unexpected error.
     """
     draw, outcomes = Random(seed), Counter()
     path = folder / "mutated"

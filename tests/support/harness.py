@@ -1,4 +1,4 @@
-"""What the tests share: the real fairseq commands as processes, and tiny corpora.
+"""Helpers that the tests share: the real fairseq commands as processes, and tiny corpora.
 
 Nothing here imports fairseq, so a test that only runs commands starts at once.
 """
@@ -24,7 +24,7 @@ REPO = Path(__file__).resolve().parents[2]
 USER_DIR = REPO / "user_dir"
 STARTUP = REPO / "tests" / "support" / "startup"
 BIN = Path(sys.executable).parent
-FRESH = bool(os.environ.get("FRESH_COMMANDS"))  # every command from a new interpreter
+FRESH = bool(os.environ.get("FRESH_COMMANDS"))  # run every command in a new interpreter
 
 
 def run(
@@ -35,13 +35,13 @@ def run(
     timeout: float = 600,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command (a console script's name or a path, then arguments), one thread, text output.
+    """Run a command (a console script's name or a path, then arguments) with one thread.
 
-    A script of fairseq's or ours, or one in ``recipes/``, is forked from a
-    process that has imported fairseq, which saves seconds, unless the test sets ``environment``
-    variables or ``FRESH_COMMANDS`` is set.
+    To save seconds, a script of fairseq, of this package or in ``recipes/`` is forked from a
+    process that has imported fairseq, unless the test sets ``environment`` variables or
+    ``FRESH_COMMANDS`` is set.
 
-    With ``ok`` the exit status must be 0; without, it must not be, and no signal may have ended it.
+    With ``ok`` the exit status must be 0. Without, it must be above 0, so no signal ended it.
     """
     words = [str(word) for word in command]
     interpreted = words[0] in ("python", sys.executable)
@@ -69,14 +69,14 @@ def run(
 
 
 def forked(name: str) -> str:
-    """The path of a program that runs in a fork of a process with fairseq."""
+    """Return the path of a program that runs in a fork of a process with fairseq."""
     return str(forking.programs(os.getpid()) / name)
 
 
 def wait_for(
     appears: Callable[[], object], process: subprocess.Popen, seconds: float = 900
 ) -> None:
-    """Wait until ``process`` has done something, which it must before it ends."""
+    """Wait until ``appears`` returns true, which must happen before ``process`` ends."""
     end = time.monotonic() + seconds
     while not appears():
         assert process.poll() is None, "it ended before"
@@ -87,7 +87,7 @@ def wait_for(
 def interrupted(
     words: Sequence[object], folder: Path, where: str, number: signal.Signals, *, group: bool
 ) -> tuple[subprocess.Popen[str], str]:
-    """Interrupt a script of Python where the plugin `faulty` pauses; the process and its output.
+    """Interrupt a Python script in a pause of the plugin `faulty`; return process and output.
 
     With ``group`` every process gets the signal, as from a terminal on Ctrl-C.
     """
@@ -109,9 +109,9 @@ def interrupted(
 
 
 def spawned(parent: int) -> list[int]:
-    """Processes that ``multiprocessing`` has spawned below this one, oldest first.
+    """List the processes that ``multiprocessing`` has spawned below ``parent``, oldest first.
 
-    Not by their numbers, which begin again at a limit, and without the tracker of shared memory.
+    They are not sorted by id, because ids begin again at a limit. The resource tracker is left out.
     """
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [
@@ -127,7 +127,7 @@ def fairseq(name: str, *arguments: object, **options: object) -> subprocess.Comp
 
 
 def command(*words: object) -> None:
-    """Run a command of ours in this process; it must end well."""
+    """Run a command of ours in this process; it must succeed."""
     import pytest
 
     from fairseq_ext import cli
@@ -138,7 +138,7 @@ def command(*words: object) -> None:
 
 
 def error_line(*words: object) -> str:
-    """The line with which a command of ours must end, run in this process without a result."""
+    """Run a command of ours in this process; it must fail without output; return its error."""
     import pytest
 
     from fairseq_ext import cli
@@ -175,7 +175,7 @@ def digits_corpus(
     max_len: int = 9,
     seed: int = 1,
 ) -> Path:
-    """Write ``{train,valid,test}.{src,tgt}``: random digits, and ``transform`` of them.
+    """Write ``{train,valid,test}.{src,tgt}``: random digits, and the result of ``transform``.
 
     ``transform=list`` is the copy task, ``transform=sorted`` the sorting task.
     """
@@ -191,7 +191,7 @@ def digits_corpus(
 
 
 def binarize(text: Path, destination: Path, *extra: object) -> Path:
-    """``fairseq-preprocess`` on ``{train,valid,test}.{src,tgt}`` in ``text``; the new folder."""
+    """Run ``fairseq-preprocess`` on a corpus of `digits_corpus`; return the new folder."""
     fairseq(
         "preprocess",
         *("--source-lang", "src", "--target-lang", "tgt"),
@@ -203,7 +203,7 @@ def binarize(text: Path, destination: Path, *extra: object) -> Path:
 
 
 def hypotheses(generated: str) -> list[str]:
-    """The best hypotheses in ``fairseq-generate``'s output, in corpus order."""
+    """Return the best hypotheses in ``fairseq-generate``'s output, in corpus order."""
     best: dict[int, str] = {}
     for line in generated.splitlines():
         if line.startswith("H-"):
@@ -213,7 +213,7 @@ def hypotheses(generated: str) -> list[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
-    """The command ended with status 1 and exactly one message, which contains ``said``."""
+    """Require that a command ended with status 1 and exactly one message, which has ``parts``."""
     output = done.stdout + done.stderr
     messages = [line for line in output.splitlines() if line.startswith("fairseq-ext: error: ")]
     assert done.returncode == 1, output
@@ -227,7 +227,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
 
 
 def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
-    """The result of ``work`` in a child that is forked within ``at_the_fork``; it has a minute."""
+    """Return the result of ``work`` in a child forked within ``at_the_fork``; wait a minute."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     forks = multiprocessing.get_context("fork")
     child = forks.Process(target=lambda: sender.send(work()))

@@ -1,8 +1,8 @@
-"""Read which room of the package uses which other: the material for the laws of `test_house.py`.
+"""Find out which room of the package uses which other room, for the rules in `test_house.py`.
 
-A room is what stands at the root of the package: a folder, or a module such as `cli.py`. The
-subcommands of a wing, `WING/commands`, are a room of their own, because a command stands above
-everything and the wing's mathematics does not.
+A room is a folder, or a module such as `cli.py`, at the root of the package. The subcommands of a
+single architecture, in its folder `commands`, are a room of their own: a command may use every
+room, but the architecture's mathematics may not.
 """
 
 import ast
@@ -30,14 +30,14 @@ class House:
         self.reexports = self._reexports()
 
     def room_of(self, path: Path) -> str:
-        """Name the room in which a file of the package stands; "" for the package's own module."""
+        """Name the room of a file of the package; "" for the package's own ``__init__.py``."""
         parts = path.relative_to(self.package).with_suffix("").parts
         if len(parts) > 2 and parts[1] == "commands":
             return f"{parts[0]}.commands"
         return "" if parts == ("__init__",) else parts[0]
 
     def room_of_name(self, dotted: str) -> str | None:
-        """Name the room of `PACKAGE.a.b`, of a name that the package re-exports, or None."""
+        """Name the room of `PACKAGE.a.b`, or of a re-exported name; None for other packages."""
         package, *parts = dotted.split(".")
         if package != self.name:
             return None
@@ -48,7 +48,7 @@ class House:
         return parts[0] if parts[0] in self.rooms else self.reexports.get(parts[0], "")
 
     def _reexports(self) -> dict[str, str]:
-        """Rooms of the names that the package's own `__init__.py` imports."""
+        """Find the rooms of the names that the package's own `__init__.py` imports."""
         self.reexports: dict[str, str] = {}
         path = self.package / "__init__.py"
         names: dict[str, str] = {}
@@ -61,7 +61,7 @@ class House:
         return names
 
     def _source(self, node: ast.ImportFrom, path: Path) -> str:
-        """The module of a `from … import`, a relative one made absolute."""
+        """Return the absolute name of the module in a `from … import`."""
         if not node.level:
             return node.module or ""
         parts = [self.name, *path.relative_to(self.package).parent.parts]
@@ -69,10 +69,10 @@ class House:
         return ".".join([*parts, *filter(None, [node.module])])
 
     def names_in(self, path: Path) -> Iterator[tuple[str, int]]:
-        """Every dotted name of the package that a module mentions in code, with its line.
+        """Yield every dotted name of the package that a module mentions in code, with its line.
 
-        These are imports, at the top and inside functions; attributes of what an import bound
-        (`PACKAGE.a.b`); and strings that name a module, as `importlib` takes them.
+        These are imports, at the top and inside functions; attributes of imported names
+        (`PACKAGE.a.b`); and strings that name a module, such as arguments of `importlib`.
         """
         tree = ast.parse(path.read_text(encoding="utf-8"))
         bound: dict[str, str] = {}
@@ -108,7 +108,7 @@ class House:
         return package == self.name and (path.is_dir() or path.with_suffix(".py").is_file())
 
     def uses(self) -> Uses:
-        """For each room the other rooms that it uses, by Python and by C, and where."""
+        """Map each room to the other rooms that it uses, in Python or C, and the places."""
         used: Uses = {room: defaultdict(set) for room in self.rooms}
         for path in self.modules:
             for name, line in self.names_in(path):

@@ -1,7 +1,7 @@
-"""A stand-in of the Hugging Face Hub, without Git LFS and Xet: the HTTP that bundles need.
+"""A stand-in for the Hugging Face Hub with the HTTP that bundles need, without Git LFS and Xet.
 
-Every commit is a whole set of files, whose name is the SHA-1 of its content. Repositories can be
-made and written with the token ``secret`` alone.
+A commit is a complete set of files, and its name is the SHA-1 of them all. Making a repository and
+writing to it require the token ``secret``.
 """
 
 import base64
@@ -15,15 +15,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 TOKEN = "secret"
-KINDS = ("file", "deletedFile")  # of a commit's lines
+KINDS = ("file", "deletedFile")  # kinds of lines in a commit
 Files = dict[str, bytes]
 
 
 class Hub:
-    """What is on it.
+    """The content of the stand-in, and the requests that it has received.
 
     Attributes:
-        address: where it answers.
+        address: its URL.
         commits: files of each commit, by repository and name.
         branches: the commit of each branch or tag, by repository.
         asked: every request's method and path.
@@ -38,7 +38,7 @@ class Hub:
     def commit(
         self, repo: str, files: Files, branch: str = "main", deleted: Collection[str] = ()
     ) -> str:
-        """Add files to a branch, and delete some; the name of the commit."""
+        """Add files to a branch, and delete some; return the name of the commit."""
         commits, branches = self.commits.setdefault(repo, {}), self.branches.setdefault(repo, {})
         tree = {**commits.get(branches.get(branch, ""), {}), **files}
         for name in deleted:
@@ -49,7 +49,7 @@ class Hub:
         return name
 
     def files(self, repo: str, revision: str) -> tuple[str, Files] | None:
-        """The commit that a revision means, and its files."""
+        """Return the name and the files of the commit that a revision stands for."""
         name = self.branches.get(repo, {}).get(revision, revision)
         commit = self.commits.get(repo, {}).get(name)
         return None if commit is None else (name, commit)
@@ -149,7 +149,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 @contextlib.contextmanager
 def running() -> Iterator[Hub]:
-    """The stand-in, for as long as the block takes."""
+    """Run the stand-in during the block."""
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
     hub.address = f"http://127.0.0.1:{server.server_address[1]}"

@@ -1,7 +1,7 @@
-"""Processes that are killed: at moments chosen by their own file operations, and Ray's workers.
+"""Kill processes at chosen file operations of their own, and Ray's workers.
 
-A random moment in time hardly ever falls into the milliseconds in which a checkpoint is written;
-these moments do by construction. They are set in the process before it starts its command.
+A random moment hardly ever falls into the milliseconds in which a checkpoint is written; a chosen
+file operation always does. The process chooses it before it starts its command.
 """
 
 import builtins
@@ -23,7 +23,7 @@ WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.cop
 
 
 def die() -> None:
-    """``kill -9`` for this process and those that it has started."""
+    """Kill (``kill -9``) this process and the processes that it has started."""
     os.killpg(0, signal.SIGKILL)
 
 
@@ -97,7 +97,7 @@ def at_byte(number: int, folder: Path) -> Callable[[], None]:
     return replace_open
 
 
-# The command, which dies at the nth operation in a folder.
+# A program that runs a command of ours, and dies at the nth operation in a folder.
 DYING = """
 import sys
 from fairseq_ext import cli
@@ -108,7 +108,7 @@ cli.main(sys.argv[3:])
 
 
 def die_in_command(number: int, folder: Path, *words: str) -> None:
-    """Run a command of ours, which must die at that operation in the folder."""
+    """Run a command of ours, which must die at operation ``number`` in the folder."""
     command = [sys.executable, "-c", DYING, str(number), str(folder), *words]
     done = subprocess.run(command, stderr=subprocess.DEVNULL, cwd=REPO, start_new_session=True)
     assert done.returncode == -signal.SIGKILL
@@ -119,7 +119,7 @@ def die_in_command(number: int, folder: Path, *words: str) -> None:
 
 @contextlib.contextmanager
 def ray_cluster_of_two() -> Iterator[Any]:
-    """A Ray cluster on this machine with one processor on each of two nodes."""
+    """Run a Ray cluster on this machine with one processor on each of two nodes."""
     import pytest
 
     pytest.importorskip("ray")
@@ -133,12 +133,12 @@ def ray_cluster_of_two() -> Iterator[Any]:
 
 
 def kill_workers(cluster: Any, title: bytes, process: subprocess.Popen[bytes]) -> None:
-    """Kill our process on each node once all are there; Ray starts them again.
+    """Kill our process on each node once all are running; Ray starts them again.
 
     Args:
-        cluster: of Ray.
-        title: of our processes.
-        process: that works on the cluster.
+        cluster: Ray's cluster.
+        title: title of our processes.
+        process: the process that gives the cluster its work.
     """
     nodes, workers = cluster.list_all_nodes(), []
 
@@ -152,7 +152,7 @@ def kill_workers(cluster: Any, title: bytes, process: subprocess.Popen[bytes]) -
 
 
 def _workers_of(node: Any, title: bytes) -> list[int]:
-    """Our processes on a node of the cluster, by their numbers."""
+    """List the ids of our processes on a node of the cluster."""
     (raylet,) = node.all_processes["raylet"]
     processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [int(path.name) for path in processes if _is_ours(path, raylet.process.pid, title)]

@@ -10,7 +10,7 @@ class Sentence(NamedTuple):
     Attributes:
         language: its code.
         text: the sentence.
-        tokens, detokenized: by Moses' scripts; empty where these split marks from their letters.
+        tokens, detokenized: by Moses' scripts; empty if these split marks from their letters.
     """
 
     language: str

@@ -1,4 +1,4 @@
-"""Rows and table of `tests/matrix.sh`: which fairseq, which Python, what the tests said.
+"""Write the rows and the table of `tests/matrix.sh`: fairseq, Python and results of the tests.
 
 ``row FOLDER`` is run by the Python of one environment and writes ``FOLDER/row.json``;
 ``table FOLDER`` gathers the rows of all environments in it. Only the standard library is needed.
@@ -21,7 +21,7 @@ HEADINGS = {name: name for name in COLUMNS} | {"python": "Python", "selection": 
 
 
 def counts(report: Path) -> dict[str, int]:
-    """What a JUnit report says: tests run, passed, failed (errors too), skipped, and seconds."""
+    """Count a JUnit report's tests run, passed, failed (errors too), skipped, and seconds."""
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
     names = ("tests", "failures", "errors", "skipped", "time")
     total = {name: round(float(suite.get(name, 0))) for name in names}
@@ -32,7 +32,7 @@ def counts(report: Path) -> dict[str, int]:
 
 
 def failures(report: Path) -> list[str]:
-    """Names of the tests that failed."""
+    """List the names of the tests that failed."""
     return sorted(
         f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         for case in ElementTree.parse(report).getroot().iter("testcase")
@@ -41,7 +41,7 @@ def failures(report: Path) -> list[str]:
 
 
 def fairseq(clone: Path) -> str:
-    """The installed distribution of fairseq with its version, and the commit of a clone."""
+    """Name the installed distribution of fairseq, its version, and the commit of a clone."""
     names = sorted(set(metadata.packages_distributions().get("fairseq", [])))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     if not clone.exists():
@@ -52,7 +52,7 @@ def fairseq(clone: Path) -> str:
 
 
 def row(folder: Path, name: str, selection: str, commit: str) -> dict[str, object]:
-    """All that is reported on one environment."""
+    """Collect everything that is reported on one environment."""
     return {
         "environment": name,
         "python": sys.version.split()[0],
@@ -67,7 +67,7 @@ def row(folder: Path, name: str, selection: str, commit: str) -> dict[str, objec
 
 
 def gather(folder: Path, out: Path, names: list[str]) -> list[dict[str, object]]:
-    """The rows below ``folder``, and of other environments those already in ``out``, in order."""
+    """Read the rows below ``folder``, and other environments' rows from ``out``, in order."""
     rows = json.loads(out.read_text("utf-8")) if out.exists() else []
     rows += [json.loads(path.read_text("utf-8")) for path in folder.glob("*/row.json")]
     latest = {row["environment"]: row for row in rows}
@@ -75,14 +75,14 @@ def gather(folder: Path, out: Path, names: list[str]) -> list[dict[str, object]]
 
 
 def as_table(rows: list[dict[str, object]]) -> str:
-    """The rows in Markdown."""
+    """Format the rows in Markdown."""
     lines = [f"| {' | '.join(HEADINGS.values())} |", f"|{' --- |' * len(HEADINGS)}"]
     lines += [f"| {' | '.join(str(row[key]) for key in HEADINGS)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def with_table(page: str, table: str) -> str:
-    """The page with this table in place of the one it has."""
+    """Replace the table in a page."""
     before, mark, rest = page.partition(BEGIN)
     return f"{before}{mark}\n{table}{END}{rest.partition(END)[2]}"
 

@@ -1,4 +1,4 @@
-"""Architectures under the laws of ``test_laws.py``, built as the commands build them."""
+"""Build the architectures that ``test_laws.py`` tests, as the commands build them."""
 
 import copy
 import functools
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairseq_ext.base import wings
 
-# Parameters whose gradient is 0 by the mathematics, with the reason.
+# Patterns of parameters whose gradient is 0 in theory, with the reason.
 ZERO_GRADIENTS = {
     r"score\.bias$": "b_v shifts every score of a softmax alike",
     r"head_norms\.k\.bias$": "β of the keys' norm shifts every score of a softmax alike",
@@ -28,22 +28,22 @@ ZERO_GRADIENTS = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A line of the table below: flags of an architecture, and where the laws must know more.
+    """A line of the table below: an architecture's flags, and facts that its tests need.
 
     Attributes:
         wings: folders of the package that it needs; without them, its line is left out.
-        flags: of ``fairseq-train``.
+        flags: flags of ``fairseq-train``.
         step_tolerance: how far a step of incremental decoding may be from the full forward, in
             float64. fairseq's attention, which many decoders use, takes its softmax in float32.
-        attention_tolerance: the largest difference of attention weights, which most decoders hand
-            on in float32.
-        unsteady: whether activations are binary or weights ternary. A sign depends on the last bit
-            of what is near 0, a ternary weight on that of what is near half of the mean: in half
-            precision, or after a few updates, such a model is another function.
+        attention_tolerance: the largest difference of attention weights, which most decoders
+            return in float32.
+        unsteady: whether activations are binary or weights ternary. A sign near 0, or a ternary
+            weight near its threshold, depends on the last bit of a number. So in half precision,
+            or after a few updates, such a model is another function.
         attention_dropout: whether ``--attention-dropout`` does anything.
-        sharpening: factor of all weights with which attention is no longer nearly uniform.
+        sharpening: factor of all weights that makes attention clearly non-uniform.
         overfitting_rate: Adam's learning rate with which 80 steps learn a tiny batch by heart.
-        overfitted_loss: its loss afterwards is below this.
+        overfitted_loss: the loss of that batch after these steps must be below this.
         zero_gradients: patterns of parameters without influence on the output, with the reason.
     """
 
@@ -59,7 +59,7 @@ class Architecture:
     zero_gradients: Mapping[str, str] = field(default_factory=lambda: ZERO_GRADIENTS)
 
     def has_no_gradient(self, parameter: str) -> bool:
-        """Whether the mathematics gives a parameter the gradient 0."""
+        """Return whether a parameter's gradient is 0 in theory."""
         return any(re.search(pattern, parameter) for pattern in self.zero_gradients)
 
 
@@ -79,12 +79,12 @@ EXACT_STEPS = {"step_tolerance": 1e-12}
 ALL_SIGNS = {
     "unsteady": True,
     "overfitted_loss": 1.0,
-}  # and no layer norms of BMT: it learns slowly
-NO_SHIFT_IS_LOST: dict[str, Any] = {"zero_gradients": {}}  # what shifts a key changes its signs
+}  # without BMT's layer norms, it learns slowly
+NO_SHIFT_IS_LOST: dict[str, Any] = {"zero_gradients": {}}  # a shift of a key changes its signs
 
 
 def gru(*flags: str) -> Architecture:
-    """A recurrent model, whose attention has no dropout and is nearly uniform at first."""
+    """Describe a recurrent model, whose attention has no dropout and is nearly uniform at first."""
     return Architecture(
         wings=("gru",),
         flags=["--arch", "gru_tiny", *flags],
@@ -164,20 +164,20 @@ TABLE: dict[str, Architecture] = {
         ("binary", "linformer"), [*LINFORMER, *ALL_LAYERS], **ALL_SIGNS
     ),
 }
-"""A new architecture, or a variant worth the same laws, is one line here."""
+"""A new architecture, or a variant that needs the same tests, is one line here."""
 
 UNDER_LAW = {name: line for name, line in TABLE.items() if set(line.wings) <= set(wings.names())}
-"""The lines of :data:`TABLE` whose wings are there."""
+"""The lines of :data:`TABLE` whose folders (`wings`) exist."""
 FIRST_OF_WINGS = {
     line.wings: name for name, line in reversed(UNDER_LAW.items()) if len(line.wings) == 1
 }.values()
-"""The first line of each wing, for the quick tests."""
+"""The first line that needs each folder alone, for the quick tests."""
 ARCHITECTURES = {name: line.flags for name, line in UNDER_LAW.items()}
-"""Their flags."""
+"""The flags of the lines in :data:`UNDER_LAW`."""
 
 
 def dictionary(size: int = 30) -> Dictionary:
-    """A dictionary of exactly ``size`` symbols, the four special ones among them."""
+    """Make a dictionary of exactly ``size`` symbols, including the four special ones."""
     words = Dictionary()
     for index in range(size - words.nspecial):
         words.add_symbol(f"w{index}")
@@ -185,7 +185,7 @@ def dictionary(size: int = 30) -> Dictionary:
 
 
 def configuration(flags: list[str]) -> DictConfig:
-    """What ``fairseq-train`` makes of these flags; the caller may change it."""
+    """Return ``fairseq-train``'s configuration for flags; the caller may change it."""
     return copy.deepcopy(_composed(tuple(flags)))
 
 
@@ -199,7 +199,7 @@ def _composed(flags: tuple[str, ...]) -> DictConfig:
 def build(
     flags: list[str], *, size: int = 30, target_size: int | None = None, seed: int = 0
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Model and task; dropout is as the flags say, the model is in eval mode."""
+    """Build a model in eval mode, and its task; the flags also set dropout."""
     torch.manual_seed(seed)
     cfg = configuration(flags)
     source = dictionary(size)
@@ -209,7 +209,7 @@ def build(
 
 
 def padded(sentences: list[list[int]], *, left: bool, extra: int = 0) -> Tensor:
-    """``[B, S]`` with ``extra`` columns of pads on the padded side."""
+    """Pad sentences to ``[B, S]``, with ``extra`` more columns of padding."""
     width = max(map(len, sentences)) + extra
     rows = []
     for sentence in sentences:
@@ -219,7 +219,7 @@ def padded(sentences: list[list[int]], *, left: bool, extra: int = 0) -> Tensor:
 
 
 def random_sentences(lengths: list[int], size: int = 30, seed: int = 3) -> list[list[int]]:
-    """Random words and the end-of-sentence symbol, ``lengths`` in all."""
+    """Draw sentences of random words; ``lengths`` include the end-of-sentence symbol."""
     generator = torch.Generator().manual_seed(seed)
     return [
         [*torch.randint(4, size, (length - 1,), generator=generator).tolist(), 2]
@@ -228,20 +228,20 @@ def random_sentences(lengths: list[int], size: int = 30, seed: int = 3) -> list[
 
 
 def previous(target: Tensor) -> Tensor:
-    """Teacher-forcing input of right-padded targets ``[B, T]``: shifted, led by the end symbol."""
+    """Shift right-padded targets ``[B, T]`` into a decoder's input, which starts with ``</s>``."""
     shifted = torch.full_like(target, 2)
     shifted[:, 1:] = target[:, :-1]
     return shifted.masked_fill(target.eq(1), 1)
 
 
 def net_input(source: Tensor, target: Tensor | None = None) -> dict[str, Tensor]:
-    """A model's arguments for padded sources, and for the teacher-forcing of padded targets."""
+    """Return a model's arguments for padded sources and, with teacher forcing, padded targets."""
     words = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
     return words if target is None else {**words, "prev_output_tokens": previous(target)}
 
 
 def sample_of(sentences: list[list[int]]) -> dict[str, Any]:
-    """A batch of sources padded on the left, as generators take it."""
+    """Make a batch of left-padded sources for a generator."""
     rows = padded(sentences, left=True)
     return {"id": torch.arange(len(rows)), "net_input": net_input(rows)}
 
@@ -255,7 +255,7 @@ def sharpen(model: BaseFairseqModel, factor: float) -> None:
 
 
 def batch() -> dict[str, Any]:
-    """Four pairs of unequal length, the longest source first, as fairseq's LSTM wants them."""
+    """Make a batch of four pairs, the longest source first, as fairseq's LSTM requires."""
     source = padded(random_sentences([7, 5, 3, 1]), left=True)
     target = padded(random_sentences([4, 6, 3, 2], seed=4), left=False)
     return {

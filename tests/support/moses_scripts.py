@@ -1,4 +1,4 @@
-"""sacremoses with the branches of the Moses scripts that it lacks, written out once more."""
+"""sacremoses, with the branches of the Moses scripts that it lacks."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Splitting in memory, read straight from its rules: what splitting on disk is compared with."""
+"""Split pairs in memory, directly by the rules, to compare the split on disk with the result."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ SentencePair = tuple[str, str]
 
 @dataclass
 class Counts:
-    """What was read and dropped, and what leaked."""
+    """The numbers of pairs that were read, dropped or leaked."""
 
     read: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def cleaned(pairs: Iterable[SentencePair], max_words: int, report: Counts) -> li
 
 
 def repeating_side(pairs: list[SentencePair]) -> int:
-    """0 when source sentences repeat more often (fewer distinct ones), 1 when targets do."""
+    """Return 0 if source sentences repeat more often (fewer distinct ones), 1 if targets do."""
     distinct = [len({normalized(pair[side]) for pair in pairs}) for side in (0, 1)]
     return int(distinct[1] < distinct[0])
 
@@ -61,14 +61,14 @@ def split(
     """Split ``pairs`` so that no (normalized) sentence of the key side is in two splits.
 
     The distinct key sentences are put in the order of their SHA-256 hashes; the first ``test``
-    go into the test set, the next ``valid`` into the validation set, all others into train. Of
-    several pairs with one key sentence, valid and test keep one, so their sizes are exact.
+    go into the test set, the next ``valid`` into the validation set, all others into train. If
+    several pairs have a key sentence, valid and test keep one of them, so their sizes are exact.
 
     Args:
         key: the side that decides, 0 for source or 1 for target.
         salt: hashed with each sentence; another salt gives another split.
-        strict: also drop from train the pairs whose *other* side stands in valid or test.
-        report: counts what was dropped and what leaked on the other side.
+        strict: also drop training pairs whose *other* side is in valid or test.
+        report: receives the counts of dropped pairs, and of leaks on the other side.
     """
     report = report if report is not None else Counts()
     keys = [normalized(pair[key]) for pair in pairs]
@@ -101,7 +101,7 @@ def split(
 
 
 def _leak(side: str) -> str:
-    """What is wrong with a pair of train whose sentence on this side is held out too."""
+    """Return the reason to drop a training pair whose sentence on this side is also held out."""
     return f"{side} sentence also in valid or test"
 
 
@@ -112,7 +112,7 @@ def _hash(salt: str, text: str) -> bytes:
 def _one_pair_per_key(
     pairs: list[SentencePair], keys: list[str], place: dict[str, str], salt: str
 ) -> set[int]:
-    """For each key in ``place``, the index of one of its pairs: the one of smallest hash."""
+    """Return the index of one pair for each key in ``place``: the pair with the smallest hash."""
     best: dict[str, tuple[bytes, int]] = {}
     for index, (pair, key) in enumerate(zip(pairs, keys, strict=True)):
         if key in place:

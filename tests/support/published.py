@@ -1,4 +1,4 @@
-"""Models in the layouts in which fairseq's authors publish them: cut small, with random weights."""
+"""Write small models with random weights in the layouts of fairseq's published models."""
 
 import json
 from argparse import Namespace
@@ -33,9 +33,9 @@ MERGES = ["t h", "th e</w>", "o u", "h ou", "l d</w>", "l l", "o g</w>", "d og</
 
 
 def model_of(arch: str, sizes: dict[str, Any], task: Any) -> tuple[torch.nn.Module, Namespace]:
-    """A model of an architecture, and the options that a checkpoint of 2019 keeps of it."""
+    """Build a model, and the options that a checkpoint of 2019 would have."""
     parsed = {"max_source_positions": 1024, "max_target_positions": 1024, "weight_softmax": True}
-    sizes = {**parsed, **sizes}  # what only the parser sets
+    sizes = {**parsed, **sizes}  # only the parser sets these
     args = Namespace(arch=arch, task="translation", criterion="cross_entropy", **sizes)
     ARCH_CONFIG_REGISTRY[arch](args)
     torch.manual_seed(sizes.get("seed", 1))
@@ -44,7 +44,7 @@ def model_of(arch: str, sizes: dict[str, Any], task: Any) -> tuple[torch.nn.Modu
 
 
 class Words:
-    """A task as far as building a model needs it."""
+    """A task with only the attributes that building a model needs."""
 
     def __init__(self, source: Dictionary, target: Dictionary) -> None:
         self.source_dictionary, self.target_dictionary = source, target
@@ -73,7 +73,7 @@ def write_tokens(folder: Path, kind: str) -> list[str]:
 
 
 def as_in_2019(arch: str, weights: dict[str, Any], args: Namespace) -> dict[str, Any]:
-    """Weights under the names that published LightConv models have."""
+    """Rename weights as in published LightConv models."""
     if not arch.startswith("lightconv"):
         return weights
     older = {name: w for name, w in weights.items() if not name.endswith("conv.conv_bias")}
@@ -84,7 +84,7 @@ def as_in_2019(arch: str, weights: dict[str, Any], args: Namespace) -> dict[str,
 
 
 def state_of(args: Namespace, weights: dict[str, Any]) -> dict[str, Any]:
-    """The content of a checkpoint after a training."""
+    """Return the content of a checkpoint after a training."""
     return {
         "args": args,
         "model": weights,
@@ -108,13 +108,13 @@ def publish(
     """Write a published model of two languages.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         arch: architecture.
-        kind: of subwords.
+        kind: kind of subwords.
         languages: source and target.
-        models: how many vote.
-        legacy: in torch's format of before 1.6.
-        cfg: with the newer form of a configuration instead of ``args``.
+        models: number of models in the ensemble.
+        legacy: whether to write torch's format from before 1.6.
+        cfg: whether to write the newer kind of configuration instead of ``args``.
         sizes: options of the architecture.
     """
     words = Dictionary()
@@ -146,11 +146,11 @@ def publish_many(
     """Write a published model of the languages :data:`CODES`.
 
     Args:
-        folder: of the model.
-        task: of fairseq, for many languages.
+        folder: folder of the model.
+        task: task of fairseq for many languages.
         arch: architecture.
-        style: of language tokens.
-        options: of the task.
+        style: style of language tokens.
+        options: options of the task.
 
     Returns:
         The folder, the dictionary with the language tokens, and the model.

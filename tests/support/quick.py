@@ -1,7 +1,7 @@
-"""Tests of `bash tests/run.sh --quick`: some of every room, in less than a minute.
+"""List the files of `bash tests/run.sh --quick`: tests of every room, in less than a minute.
 
-Only files stand here, so that pytest imports no other. Of each file, tests marked `system`, `slow`
-or `long` are left out. `test_house.py` demands that the files use every room of the package.
+pytest imports no other files. In each file, tests marked `system`, `slow` or `long` are left out.
+`test_house.py` demands that the files use every room (top folder or module) of the package.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ FILES = (
     # text, corpora and data folders
     "tests/unit/test_pipeline.py",
     "tests/unit/test_corpus_parts.py",
-    # wings: layers against the papers' equations, and one line of each in the laws
+    # architectures: layers against the papers' equations, and one line of each in the laws
     *sorted(str(path) for path in Path("tests/models").glob("test_*_layers.py")),
     "tests/models/test_laws.py",
     # checkpoints, the engine, training and the plugin
@@ -34,7 +34,7 @@ FILES = (
     "tests/recipes/test_launch.py",
 )
 SLOW_FIXTURES = {"copy_data", "copy_model", "quiet_page", "server", "trained"}
-"""They start processes, most of them to train a model."""
+"""Fixtures that start processes, most of them to train a model."""
 LEFT_OUT = """\
 --quick leaves out: fairseq's commands and ours as processes (tests/commands), trainings, recipes,
 variants of architectures, the bundle, the demo with its page, fuzzing, kills and full disks.
@@ -42,7 +42,7 @@ Before you open a pull request: bash tests/run.sh, or .ci/run with the checks of
 
 
 def files() -> list[str]:
-    """Name the files that are there; a missing one is for `test_house.py` to report."""
+    """Return the files that exist; `test_house.py` reports missing ones."""
     return [name for name in FILES if Path(name).is_file()]
 
 

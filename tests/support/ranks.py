@@ -1,4 +1,4 @@
-"""A job of N processes, as a cluster starts them: `ranks.py N PORT SCRIPT ARGUMENTS …`.
+"""Start a job of N processes, like a cluster: `ranks.py N PORT SCRIPT ARGUMENTS …`.
 
 Each process is a fork of this one, which may itself be a fork of `forking.py`, so that none of them
 has to import fairseq.
@@ -13,7 +13,7 @@ LONGEST = 300  # seconds until a process that hangs is ended
 
 
 def main() -> int:
-    """Start the processes and wait; the first status that is not 0 ends the others."""
+    """Start the processes and wait; if one exits with a status other than 0, kill the others."""
     size, port, *words = sys.argv[1:]
     children = set()
     for rank in range(int(size)):

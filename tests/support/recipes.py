@@ -1,4 +1,4 @@
-"""Recipes as a user runs them, what they would run, and what fairseq makes of its words."""
+"""Run recipes like a user, list the commands that they would run, and parse these like fairseq."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ from tests.support.models import configuration
 
 RECIPES = REPO / "recipes"
 
-# A clean shell: no settings of ours, no terminal, an old-fashioned locale, this environment first.
+# A clean shell: none of our settings, no terminal, the C locale, this environment first in PATH.
 ENVIRONMENT = {
     "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
     "HOME": "/nonexistent",
@@ -24,14 +24,14 @@ ENVIRONMENT = {
     "SMOKE": "1",
     "OMP_NUM_THREADS": "1",
 }
-if "PYTHONPATH" in os.environ:  # of another checkout than the one that is installed
+if "PYTHONPATH" in os.environ:  # another checkout than the installed one
     ENVIRONMENT["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
 
 def bash(
     *words: object, ok: bool = True, fresh: bool = FRESH, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a recipe, whose commands are forks of one process unless it wants ``fresh`` ones."""
+    """Run a recipe; its commands are forks of one process unless ``fresh`` is true."""
     variables = {**ENVIRONMENT, **environment}
     real = Path(str(words[0])).suffix == ".sh" and environment.get("DRY_RUN") != "1"
     if real and not fresh and "PATH" not in environment:
@@ -73,7 +73,7 @@ def commands(shown: str) -> list[list[str]]:
 
 
 def value(words: list[str], flag: str) -> str:
-    """Return the value of an option that fairseq takes: the last one of the command."""
+    """Return the last value of an option in a command, which is the value that fairseq uses."""
     return words[len(words) - words[::-1].index(flag)]
 
 
@@ -85,7 +85,7 @@ def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
 
 
 def dry_run(recipe: Path, folder: Path, *options: object, **environment: str) -> list[list[str]]:
-    """Return the commands of a run in ``folder`` that is only shown, and no smoke test."""
+    """Return the commands that a full run in ``folder`` would run, without running them."""
     words = (recipe, "--out", folder / "run", *options)
     done = bash(*words, **{"DRY_RUN": "1", "SMOKE": "0", **environment})
     assert not (folder / "run").exists()

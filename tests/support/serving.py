@@ -1,4 +1,4 @@
-"""``fairseq-ext serve`` as a process, and clients of it that behave well or badly."""
+"""Run ``fairseq-ext serve`` as a process, and send it good and bad requests."""
 
 import contextlib
 import http.client
@@ -19,7 +19,7 @@ ENGLISH = {"source": "src", "target": "tgt"}
 
 
 class Answer(NamedTuple):
-    """A status, headers, and what the body says where it is JSON."""
+    """An answer: its status, its headers, and its body, parsed if it is JSON."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -27,11 +27,11 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """A running command.
+    """A running ``fairseq-ext serve``.
 
     Attributes:
         process: its process.
-        port: where it answers.
+        port: the port on which it answers.
     """
 
     def __init__(self, folder: Path, *words: object, **environment: str) -> None:
@@ -49,7 +49,7 @@ class Server:
     def ask(
         self, path: str, body: Any = None, *, method: str | None = None, **headers: str
     ) -> Answer:
-        """GET, or POST of JSON, a form or bytes, over a connection of its own."""
+        """Send a GET, or a POST of JSON, a form or bytes, over a new connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             if isinstance(body, dict):
@@ -67,7 +67,7 @@ class Server:
         return self.ask("/translate", {"q": q, **ENGLISH, **options})
 
     def figure(self, name: str) -> float:
-        """A figure of ``/metrics``; 0 where there is none yet."""
+        """Return a figure of ``/metrics``, or 0 if there is none yet."""
         page = self.ask("/metrics")
         assert page.status == 200, page
         lines = page.body.decode().splitlines()
@@ -75,24 +75,24 @@ class Server:
 
     @contextlib.contextmanager
     def half_a_request(self, body: bytes) -> Iterator[socket.socket]:
-        """A connection of which the server reads the body, and has half of it."""
+        """Open a connection over which the server has received half of a request's body."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=120) as client:
             client.sendall(
                 b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                 b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
             )
-            assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # it waits for the body now
+            assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # now the server waits
             client.sendall(body[: len(body) // 2])
             yield client
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> str:
-        """End it, which must succeed; what it has logged."""
+        """End the server, which must exit with status 0; return its log."""
         self.process.send_signal(how)
         assert self.process.wait(120) == 0, self.log.read_text()
         return self.log.read_text()
 
     def close(self) -> None:
-        """Kill it with its workers, if they are still there."""
+        """Kill the server and its workers if they are still running."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -101,7 +101,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder: Path, *words: object, **environment: str) -> Iterator[Server]:
-    """A server for as long as the block takes; it logs and keeps temporary files in ``folder``."""
+    """Run a server during the block; its log and temporary files are in ``folder``."""
     server = Server(folder, *words, **environment)
     try:
         yield server

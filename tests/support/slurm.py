@@ -2,10 +2,10 @@
 
     SLURM_STANDIN=FOLDER sbatch --nodes 2 SCRIPT ARGUMENT...
 
-``sbatch`` runs the script as a job, and waits for it. Once the file FOLDER/limit exists the job's
-time is nearly over: its shell gets the signal of ``#SBATCH --signal=B:…``. A job that is queued
-again is ended with all its processes, and then started again. ``srun`` starts a program on each
-node: here, that many times.
+``sbatch`` runs the script as a job, and waits for it. When the file FOLDER/limit appears, the job's
+shell gets the signal of ``#SBATCH --signal=B:…``, as if its time were nearly over. A job that is
+queued again is ended with all its processes, and then started again. ``srun`` starts ``--ntasks``
+processes, all on this machine.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def install(folder: Path) -> Path:
 
 
 def _options(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Options, with ``=`` or a value after them, and what follows."""
+    """Parse ``--NAME=VALUE`` and ``--NAME VALUE``; return the options and the remaining words."""
     options = {}
     while words and words[0].startswith("--"):
         name, equals, value = words[0].partition("=")
@@ -73,7 +73,7 @@ def sbatch(words: list[str]) -> int:
 
 
 def _end(signals: Iterable[signal.Signals], marks: set[str]) -> None:
-    """End every process with these variables, wherever it is: torchrun's workers lead sessions."""
+    """End every process with these variables, in any session: torchrun's workers have their own."""
     for number in signals:
         deadline = time.monotonic() + 10
         sent: set[int] = set()
@@ -86,7 +86,7 @@ def _end(signals: Iterable[signal.Signals], marks: set[str]) -> None:
 
 
 def _marked(marks: set[str]) -> set[int]:
-    """Processes with these variables in their environment."""
+    """Return the ids of the processes with these variables in their environment."""
     processes = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's

@@ -1,4 +1,4 @@
-"""What the tests of the patches share: tiny models, and the plugin short of some patches."""
+"""Helpers for the tests of the patches: tiny models, and the plugin without some patches."""
 
 import argparse
 from pathlib import Path
@@ -25,18 +25,18 @@ ARCHITECTURES: dict[str, tuple[object, ...]] = {
     ),
     "muse_tiny": (
         *("--arch", "muse_tiny", "--encoder-layers", 1, "--decoder-layers", 1),
-        *("--weight-dropout", 0),  # each process would draw its own
+        *("--weight-dropout", 0),  # each process would draw its own mask
     ),
 }
 STOCK = ("lstm", "transformer")
-"""Those of fairseq itself."""
+"""The architectures of fairseq itself."""
 
 TRAINING: tuple[object, ...] = (
     *("--optimizer", "adam", "--lr", 0.01, "--criterion", "label_smoothed_cross_entropy"),
     *("--label-smoothing", 0.1, "--max-tokens", 400, "--cpu", "--no-progress-bar"),
     *("--num-workers", 0, "--log-interval", 1),
 )
-"""Some ten updates per epoch on the digits corpus."""
+"""Options for some ten updates per epoch on the digits corpus."""
 
 WITHOUT = """
 import fairseq_ext
@@ -47,7 +47,7 @@ fairseq_ext.register()
 
 
 def plugin_without(folder: Path, *names: str) -> Path:
-    """A ``--user-dir`` that applies every fix but those named, to see a check fail."""
+    """Write a ``--user-dir`` that applies every patch except ``names``, to see a check fail."""
     from fairseq_ext.plugin import patches
 
     unknown = set(names) - {patch.name for patch in patches.PATCHES}
@@ -59,13 +59,13 @@ def plugin_without(folder: Path, *names: str) -> Path:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A checkpoint as it is on disk."""
+    """Load a checkpoint as it is on disk."""
     torch.serialization.add_safe_globals([argparse.Namespace])
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def training_state(path: Path) -> dict[str, Any]:
-    """Everything in a checkpoint that decides how training goes on: no clocks, no paths."""
+    """Return what in a checkpoint decides how training continues, without times and paths."""
     checkpoint = load(path)
     extra = checkpoint["extra_state"]
     history = checkpoint["optimizer_history"][-1]
@@ -82,7 +82,7 @@ def training_state(path: Path) -> dict[str, Any]:
 
 
 def same_state(left: Any, right: Any) -> bool:
-    """Whether two nested states are equal bit for bit."""
+    """Return whether two nested states are equal bit for bit."""
     if torch.is_tensor(left):
         return left.dtype == right.dtype and torch.equal(left, right)
     if isinstance(left, dict):

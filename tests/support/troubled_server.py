@@ -20,7 +20,7 @@ def sha256(data: bytes) -> str:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves ``files``, and does to the next answers what ``troubles`` says, one for each."""
+    """A server of ``files``; each entry of ``troubles`` spoils one of its next answers."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -75,7 +75,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """A running server; downloads do not pause between attempts meanwhile."""
+    """Run a server during the block, in which downloads hardly pause between attempts."""
     with Server() as running, pytest.MonkeyPatch.context() as patch:
         patch.setattr(downloads, "PAUSE", 0.01)
         threading.Thread(target=running.serve_forever, daemon=True).start()

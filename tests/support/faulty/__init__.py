@@ -1,9 +1,9 @@
-"""A plugin for tests of bad ends: a criterion that goes wrong, and pauses to be killed in.
+"""A plugin for tests of failures: a criterion that goes wrong, and pauses in which to kill it.
 
 ``--criterion faulty --fault gradient --fault-factor inf --fault-at 5`` multiplies the gradients of
-the fifth and all later batches by infinity. With the environment variable ``PAUSE``, set to
-``training``, ``validation`` or ``saving``, a process makes the file ``paused`` and sleeps when it
-gets there for the second time.
+the fifth and all later batches by infinity. If the environment variable ``PAUSE`` is ``training``,
+``validation`` or ``saving``, the process makes the file ``paused`` and sleeps when it does that for
+the second time.
 """
 
 import os

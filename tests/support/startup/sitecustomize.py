@@ -1,7 +1,7 @@
-"""Start the tests' commands without scikit-learn and `scipy.stats`, a third of fairseq's start.
+"""Defer the imports of scikit-learn and `scipy.stats`, which take a third of fairseq's start.
 
-fairseq imports them for the scores of its classifiers alone. In a process that has this folder in
-``PYTHONPATH`` they are imported when one of their functions is called, or another name is read.
+fairseq imports them only for the scores of its classifiers. A process with this folder in
+``PYTHONPATH`` imports them only if it calls one of their functions, or reads another name.
 """
 
 import importlib
@@ -38,10 +38,10 @@ def later(name: str, function: str) -> Callable[..., Any]:
 
 
 def read(name: str, attribute: str) -> Any:
-    """Return a name of the real module, which takes the place of the empty one."""
-    if attribute.startswith("__"):  # asked by whoever looks at all modules
+    """Replace the empty module with the real one; return an attribute of it."""
+    if attribute.startswith("__"):  # for code that inspects all modules
         raise AttributeError(attribute)
-    if f"{name}.{attribute}" in FUNCTIONS:  # another of them
+    if f"{name}.{attribute}" in FUNCTIONS:  # another deferred module
         return importlib.import_module(f"{name}.{attribute}")
     if DEFERRED in sys.meta_path:
         sys.meta_path.remove(DEFERRED)
