@@ -1,1 +1,1 @@
-"""Code that all wings share; nothing here imports a wing."""
+"""Code that the papers' folders share; it imports none of them."""

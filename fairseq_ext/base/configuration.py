@@ -1,4 +1,4 @@
-"""The configuration that our models have in common, under fairseq's own names."""
+"""The configuration options that our models share, under fairseq's own names."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field, fields
@@ -21,7 +21,7 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """Stock flags that all of our architectures honour; the parser refuses any other stock flag."""
+    """fairseq's flags that all our architectures obey; the parser refuses its other flags."""
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")
@@ -29,7 +29,7 @@ class ModelConfig(FairseqDataclass):
 
 @dataclass
 class TranslationModelConfig(ModelConfig):
-    """Stock flags of every architecture that translates."""
+    """fairseq's flags for every architecture that translates."""
 
     decoder_embed_dim: int = option(256, "decoder embedding dimension")
     share_decoder_input_output_embed: bool = option(
@@ -46,7 +46,7 @@ class TranslationModelConfig(ModelConfig):
 
 @dataclass
 class EncoderConfig(ModelConfig):
-    """Stock flags of an encoder made of Transformer layers."""
+    """fairseq's flags for an encoder made of Transformer layers."""
 
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(
         "relu", "activation function of the feed-forward layers"
@@ -117,7 +117,7 @@ class BinaryOptions(FairseqDataclass):
 
 @dataclass
 class TransformerModelConfig(EncoderConfig, TranslationModelConfig, BinaryOptions):
-    """Stock flags of Transformer architectures that translate, and the options of binarization."""
+    """fairseq's flags for Transformers that translate, and the options of binarization."""
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension")
     decoder_ffn_embed_dim: int = option(2048, "size of the decoder's feed-forward layers")
@@ -145,7 +145,7 @@ def with_defaults(
 ) -> Namespace:
     """Copy ``cfg``, with defaults for options that did not exist yet when a checkpoint was saved.
 
-    The task has the values of defaults such as ``${task.max_source_positions}``.
+    Defaults such as ``${task.max_source_positions}`` are read from the task.
     """
     present = namespace(cfg)
     missing = {}
@@ -160,7 +160,7 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
     """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
 
     Raises:
-        ConfigError: a number of heads that does not divide its embedding dimension.
+        ConfigError: an embedding dimension is not a multiple of its number of heads.
     """
     cfg = namespace(cfg)
     sides = [side for side in ("encoder", "decoder") if hasattr(cfg, f"{side}_embed_dim")]
@@ -181,6 +181,6 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
 def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
     """Add the options of a flat dataclass to a parser, without their defaults.
 
-    So a flag overrides the named architecture, which overrides the dataclass.
+    So a flag overrides the architecture's value, which overrides the dataclass's default.
     """
     gen_parser_from_dataclass(parser, config(), delete_default=True)

@@ -29,7 +29,7 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
     the factor ``1 / (1 - p)`` by which kept values are multiplied (0 if all are dropped).
     """
     dropped = round(p * STEPS)
-    if dropped >= STEPS:  # 2^15 is not an int16, so no draw could be below it
+    if dropped >= STEPS:  # `lowest` would be 2^15, which is not an int16
         return torch.zeros_like(x, dtype=torch.int8), 0.0
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
     draws.random_(-(2**63), None)  # all 64 bits are random
@@ -52,12 +52,12 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep, ctx.scale = draw(x, p)  # int8, like x
+        keep, ctx.scale = draw(x, p)  # int8, of the shape of x
         ctx.save_for_backward(keep)
         return torch.mul(x, keep).mul_(ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors  # like grad
+        (keep,) = ctx.saved_tensors  # of the shape of grad
         return torch.mul(grad, keep).mul_(ctx.scale), None

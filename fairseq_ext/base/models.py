@@ -29,13 +29,13 @@ from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
 Model = TypeVar("Model", bound=type)
 
-# Functions to call with every new model and its configuration. The wing `binary` adds a function
-# that binarizes the layers named by the options, so that no wing has to import another.
+# Functions to call with every new model and its configuration. `binary` adds a function that
+# binarizes the layers named by the options, so that no paper's folder has to import another.
 after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Register a model with fairseq, which would silently keep another class with the same name."""
+    """Register a model with fairseq; refuse a name that is taken, which fairseq would ignore."""
 
     def register(cls: Model) -> Model:
         refuse_taken(name, cls)
@@ -92,7 +92,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 def build_embeddings(
     cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
 ) -> tuple[nn.Embedding, nn.Embedding]:
-    """Build the embedding tables of encoder and decoder, or one with ``--share-all-embeddings``."""
+    """Build the embedding tables of encoder and decoder: one if ``--share-all-embeddings``."""
     encoder = build_embedding(source, cfg.encoder_embed_dim)
     if not cfg.share_all_embeddings:
         return encoder, build_embedding(target, cfg.decoder_embed_dim)
@@ -138,7 +138,7 @@ class TranslationTransformer(TransformerModelBase):
         """Build the model for a task's dictionaries.
 
         Raises:
-            ConfigError: options that do not fit each other.
+            ConfigError: options do not fit each other.
         """
         options: Any = with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:

@@ -24,7 +24,7 @@ AXES = {
 def real_first(padding_mask: Tensor) -> Tensor:
     """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
 
-    Gathering that batch by the ``argsort`` of the indices restores the original order.
+    Gathering the result by the ``argsort`` of the indices restores the original order.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
@@ -41,8 +41,8 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
     Beam search reorders the rows at every step, but nearly always within each sentence. Tensors
     that are equal for all rows of a sentence (such as its keys) can therefore be stored once per
     sentence, which takes ``beam`` times less memory and no copying. ``order`` ``[R']`` are the rows
-    to take, of groups of ``rows_per_sentence`` rows. Where sentences have different numbers of
-    rows, the result has a sentence for each row.
+    to take; ``rows_per_sentence`` rows belong to each sentence. If sentences keep different numbers
+    of rows, the result has one sentence for each row.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
     sentence_order, counts = torch.unique_consecutive(sentences, return_counts=True)
@@ -64,7 +64,7 @@ def reorder_rows(
 ) -> dict[str, list[Tensor]]:
     """Select an encoder's output for the rows ``order`` ``[R']`` of beam search.
 
-    Entries have an item for each sentence, but the entry ``by_row`` has one for each row.
+    Entries have an item for each sentence, except ``by_row``, which has an item for each row.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

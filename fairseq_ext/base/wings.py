@@ -1,11 +1,11 @@
-"""Find the wings of this package: one folder for each paper, without a list of them.
+"""Find the wings of this package, which are the folders of papers, such as ``gru/``.
 
-A wing is a subpackage with a ``model.py``, whose import registers its architectures. Other modules
-that register something (a criterion, a schedule, a second model) are named in ``REGISTERS`` of the
-wing's ``__init__.py``. Its own rows of the table of patches are in its ``patches.py``, and its
-subcommands of ``fairseq-ext`` in its folder ``commands`` (see :mod:`fairseq_ext.commands`).
-``PORTRAIT`` names the module whose ``portrait(checkpoint)`` gives the demo pictures of a model,
-``BITS`` the module whose ``binary_weights`` gives the weights that a bundle keeps as bits.
+A wing is a subpackage with a ``model.py``, whose import registers its architectures. Its
+``__init__.py`` lists other modules that register something (a criterion, a schedule, a second
+model) in ``REGISTERS``. ``patches.py`` has its changes to fairseq, and the folder ``commands`` its
+subcommands of ``fairseq-ext`` (see :mod:`fairseq_ext.commands`). ``PORTRAIT`` names a module whose
+``portrait(checkpoint)`` returns pictures of a model for the demo. ``BITS`` names a module whose
+``binary_weights`` returns the weights that a bundle stores as bits.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def names(with_module: str = "model") -> tuple[str, ...]:
 
 
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
-    """Yield what wings declare as ``attribute`` in ``__init__.py``, with each package's name."""
+    """Yield the name of each wing whose ``__init__.py`` has ``attribute``, and its value."""
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
         if hasattr(package, attribute):

@@ -14,12 +14,12 @@ Weights may be ternary instead, as in BitNet b1.58 (Ma et al. 2024, "The Era of 
 
     W_t = round(clip(W / γ, -1, 1)) γ                  γ = mean |W|, detached
 
-``docs/bmt.md`` lists the code of each equation. ``reference.py`` has these equations in plain code
-and is what the tests compare with. ``binarize.py`` has the function and its gradient, ``linear.py``
-the layer that stands in for any ``nn.Linear`` and the second half of (3.4), ``attention.py`` the
-attention and its two products, ``switches.py`` the choice of products (rows of the paper's
-Table 1), ``stages.py`` the stages of training and their learning rate, ``distillation.py`` the
-criterion, ``model.py`` the fairseq wiring and ``compose.py`` the wiring of all other architectures.
+``docs/bmt.md`` lists the code of each equation. ``reference.py`` has these equations in plain code,
+with which the tests compare the fast layers. ``binarize.py`` has the function and its gradient,
+``linear.py`` the layer that replaces ``nn.Linear`` and the second half of (3.4), ``attention.py``
+the attention and its two products, ``switches.py`` the choice of products (rows of the paper's
+Table 1), ``stages.py`` the stages of training and their learning rate, and ``distillation.py`` the
+criterion. ``model.py`` has the model for fairseq; ``compose.py`` binarizes other architectures.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch bmt_base --bmt-preset bmt-1 --stage-updates
 50000,88339 --lr-scheduler staged_cosine``.

@@ -1,23 +1,23 @@
 """Multi-head attention of section 3.5, in which every matrix product can be binarized.
 
-It is a subclass of fairseq's attention, whose handling of incremental state it uses, but with its
-own ``forward``. In training, fairseq's ``forward`` reads the weights of the projections directly
-and would skip their binarization.
+It is a subclass of fairseq's attention, from which it takes the handling of incremental state. Its
+``forward`` is its own: in training, fairseq's ``forward`` reads the weights of the projections
+directly, which would skip their binarization.
 
-The paper binarizes them in rows BMT-7 and BMT-8 of Table 1, but neither the paper nor its code says
-how. There must be one bound for each sum (3.1), and no sum may depend on masked positions.
+The paper binarizes QK and Score-V in rows BMT-7 and BMT-8 of Table 1, but neither the paper nor its
+code says how. Each sum must have one bound (3.1), and no sum may depend on masked positions.
 
 *QK*: ``q_b · k_b`` is a sum over the channels of a head. Queries and keys have a bound for each
 position and head, so positions do not influence each other.
 
 *Score-V*: ``Σ_j p_ij v_j`` is a sum over positions ``j``. By the rule of 3.1, each channel of V
-would have one bound over all positions, also masked and future ones. Here each ``v_j`` has its own
+would have one bound over all positions, even masked and future ones. Here each ``v_j`` has its own
 bound ``B_j`` instead, which is moved to the other operand: ``Σ_j (p_ij B_j) (v_jb / B_j)``. The
-left operand has one bound for each query, and the right one is ±1/2. So each sum still has one
-bound, and it depends only on positions that the query may see. Probabilities are never negative, so
-3.1 maps them all to ``+B/2``, even the zeros of masked positions; these are set to 0 again
-afterwards. With ``signed`` all visible positions therefore count equally; with ``unsigned`` only
-those count that have at least half of the largest weight, as in binarized BERTs.
+left operand has one bound for each query, and the right operand is ±1/2. So each sum still has one
+bound, which depends only on positions that the query may see. Probabilities are never negative, so
+3.1 maps them all to ``+B/2``, even at masked positions, where they are set to 0 again afterwards.
+So with ``signed`` all visible positions count equally. With ``unsigned`` only positions with at
+least half of the largest weight count, as in binarized BERTs.
 
 Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels of a head, ``R``
 rows of a beam, ``C = H · D`` channels.
@@ -42,9 +42,9 @@ class BinaryAttention(MultiheadAttention):
     """Multi-head attention ``Out(softmax(Q K^T / √D) V)`` whose products can be binarized.
 
     Args:
-        embed_dim, num_heads, dropout, **options: as for fairseq's attention.
+        embed_dim, num_heads, dropout, **options: see fairseq's attention.
         norm_heads: normalize q, k and v of each head over its channels; all heads share the gain.
-        norm_output, shortcut: ``LN(A W)`` and ``… + A`` at the output (3.5).
+        norm_output, shortcut: apply the norm ``LN(A W)`` and the shortcut ``+ A`` of (3.5).
         qk: binarize both operands of Q K^T from stage 2 on.
         score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum, too.
     """
@@ -105,10 +105,10 @@ class BinaryAttention(MultiheadAttention):
         before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return ``[T, R, C]`` and weights ``[R, T, S]`` or ``[H, R, T, S]``, like fairseq's.
+        """Return ``[T, R, C]`` and weights ``[R, T, S]`` or ``[H, R, T, S]``, like fairseq.
 
-        ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The returned weights are
-        those before binarization and dropout, or None if nobody asks for them.
+        ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The weights are returned
+        without binarization and dropout, or as None if they are not needed.
         """
         queries = self._heads(self.q_proj(query), "q")
         keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)
@@ -197,8 +197,8 @@ def attention_weights(
     else:
         scores = (queries * factor) @ keys.transpose(-1, -2)
     if hidden is not None:
-        # With -inf a query that may not look anywhere would give NaN. The weight is 0 all the same
-        # if any position is visible.
+        # With -inf, a query that may not look anywhere would give NaN. If any position is visible,
+        # masked positions get the weight 0 anyway.
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     precise = torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, dim=-1, dtype=precise).to(scores.dtype)

@@ -24,7 +24,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """Compute the signs of ``x``, times ``level`` if given, with gradients by :class:`Levels`."""
+    """The signs of ``x``, times ``level`` if given, with gradients by :class:`Levels`."""
 
     @staticmethod
     def forward(
@@ -32,15 +32,15 @@ class _Quantized(torch.autograd.Function):
     ) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)
-        signs = levels.signs(x)  # like x
+        signs = levels.signs(x)  # of the shape of x
         return signs if level is None else signs.mul_(level)
 
     @staticmethod
     def backward(
         ctx: torch.autograd.function.FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, None, None]:
-        passes, slope = ctx.saved_tensors  # like x, [..., 1]
-        of_x = passes.to(grad.dtype).mul_(grad)  # like x
+        passes, slope = ctx.saved_tensors  # of the shape of x, [..., 1]
+        of_x = passes.to(grad.dtype).mul_(grad)  # of the shape of x
         return of_x if slope is None else of_x.mul_(slope), None, None
 
 
@@ -75,7 +75,7 @@ class Levels(NamedTuple):
         return x.detach().abs().le_(self.limit)
 
     def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
-        """Turn the gradient of ``x_b`` into that of ``x``, in place."""
+        """Turn the gradient of ``x_b`` into the gradient of ``x``, in place."""
         grad.mul_(self.passes(x))
         return grad if self.slope is None else grad.mul_(self.slope)
 
@@ -92,7 +92,7 @@ class Binarizer:
             weights also ``ternary``, BitNet b1.58's ``round(clip(x / γ, -1, 1)) γ`` with
             ``γ = mean |x|`` (Ma et al. 2024), whose gradient is 1 everywhere.
         mask: where the gradient is 1; elsewhere it is 0. ``code``: for ``|x| <= (1 - ε) B``, as in
-            the paper's code, where the largest number gets none. ``paper``: for ``|x| <= B``.
+            the paper's code, so not for the largest number. ``paper``: for ``|x| <= B``.
         bound: a fixed ``B``; None for the largest ``|x|``.
     """
 
@@ -109,7 +109,7 @@ class Binarizer:
         """Factor ``x_b`` into signs ±1, shaped like ``x``, and their level of size 1 along ``dim``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
-        subnormal in fp32), the product's gradient is 0 or nearly 0, while that of ``x_b`` is 1.
+        subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.
         """
         levels = self.levels(x, dim)
         # The product multiplies the gradient by the level, which is what `xnor` needs.
@@ -124,8 +124,8 @@ class Binarizer:
             mean = magnitudes.mean(dim, keepdim=True)
             return Levels(mean, torch.ones_like(mean), mean)
         if self.kind == TERNARY:
-            # A mean of doubles does not depend on the order of the sum, so that the weights that a
-            # bundle gives back have the level of the trained ones, to the bit.
+            # A mean of doubles does not depend on the order of the sum. So weights read from a
+            # bundle have exactly the level of the trained weights.
             level = magnitudes.mean(dim, keepdim=True, dtype=torch.float64).to(magnitudes.dtype)
             return Levels(level, torch.full_like(level, torch.inf), zero=level * 0.5)
         bound = magnitudes.amax(dim, keepdim=True)
@@ -150,7 +150,7 @@ def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
 def _inverse(level: Tensor) -> Tensor:
     """Return ``1 / level`` in at least fp32, or 1 where the level is 0 or subnormal.
 
-    A gradient there was multiplied by the level, so it is 0 or nearly 0.
+    A gradient was multiplied by such a level before, so it is 0 or nearly 0.
     """
     level = level.to(torch.promote_types(level.dtype, torch.float32))  # fp16 ends at 65,504
     return 1 / level.where(level >= torch.finfo(level.dtype).tiny, 1.0)

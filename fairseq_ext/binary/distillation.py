@@ -60,7 +60,7 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 
 @register_criterion("distillation", dataclass=DistillationConfig)
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Train with :func:`distillation_loss`; validate with the negative log-likelihood.
+    """A criterion of :func:`distillation_loss`; validation uses the negative log-likelihood.
 
     The teacher is in evaluation mode and has no gradient. It is not a submodule, so neither
     checkpoints nor the optimizer contain it.
@@ -117,7 +117,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         return torch.lerp(nll[0], distilled.to(nll[0]), self.teacher_weight), nll[1]
 
     def obstacle(self) -> str | None:
-        """Return why this criterion needs logits and not features, or None."""
+        """Return the reason why this criterion needs logits instead of features, or None."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
 
@@ -135,10 +135,10 @@ def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:
     """Load the model of a checkpoint for the task's dictionaries, in evaluation mode."""
     if not path:
         raise ConfigError("`--criterion distillation` must have a `--teacher`, but has none.")
-    storage.peek(path)  # raises our clear messages
+    storage.peek(path)  # raises an error with a clear message
     try:
         (teacher,), _ = checkpoint_utils.load_model_ensemble([path], task=task)
-    except RuntimeError as error:  # other words, or other sizes if words are not recorded
+    except RuntimeError as error:  # other dictionaries, or embeddings of other sizes
         reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"`--teacher` must be trained with the dictionaries of the data, but {reason}"

@@ -85,11 +85,11 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage.
 
     Returns:
-        Settings for their reader: ``binarizer``, ``granularity`` and the ``inputs`` K of each;
-        and for the name of each weight the tensors that store it, by the endings of their names.
+        Settings for reading them: ``binarizer``, ``granularity``, and the ``inputs`` K of each
+        weight. For each weight's name, the tensors that store it, by the endings of their names.
 
     Raises:
-        CheckpointError: there are none. The message is the end of a sentence.
+        CheckpointError: there are none; the message is the end of a sentence.
     """
     layers = {
         f"{name}.weight": layer
@@ -105,7 +105,7 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
             )
         raise CheckpointError(f"{reason} Only binary weights can be stored in bits.")
     ways = {(layer.weight_binarizer.kind, layer.granularity) for layer in layers.values()}
-    ((kind, granularity),) = ways  # options of the whole model
+    ((kind, granularity),) = ways  # the same in all layers
     ending, pack = (TRITS, pack_trits) if kind == TERNARY else (BITS, pack_bits)
     weights = {}
     for name, layer in layers.items():

@@ -19,13 +19,13 @@ GRANULARITIES = {"channel": 1, "tensor": (0, 1)}
 
 
 class _Product(torch.autograd.Function):
-    """Compute ``A W_b + b`` with float inputs, or ``A_b W_b / s + b`` with binary ones.
+    """The product ``A W_b + b`` of float inputs, or ``A_b W_b / s + b`` of binary inputs.
 
-    With binary inputs the sum over signs is an exact integer, rounded once in half precision; signs
-    of ternary weights, and of inputs that the ``mask`` of a dropout drops, are 0. The backward pass
-    computes ``W_b`` and ``A_b`` again.
+    With binary inputs the sum over signs is an exact integer, rounded once in half precision. Signs
+    of ternary weights may be 0; inputs that a dropout's ``mask`` drops have the sign 0. The
+    backward pass computes ``W_b`` and ``A_b`` again.
 
-    ``levels`` and ``inputs`` are those of weights and inputs (None for float ones), ``scale`` is s.
+    ``levels`` belong to weights, ``inputs`` are the inputs' levels or None, ``scale`` is s.
     """
 
     @staticmethod
@@ -91,12 +91,12 @@ def _rows(x: Tensor) -> Tensor:
 class BinaryLinear(nn.Linear):
     """A linear layer with ``A_b W_b / s + b`` instead of ``A W + b`` (sections 3.1 and 3.3).
 
-    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. Each row has a bound,
-    its largest magnitude, and so have the ``K`` inputs of each token. After
-    :meth:`make_generation_fast_` only binary weights are left; the stage is fixed until reloading.
+    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. The bound of a row is
+    its largest magnitude; so is the bound of a token's ``K`` inputs. :meth:`make_generation_fast_`
+    keeps only binary weights and fixes the stage until weights are loaded again.
 
     Args:
-        in_features, out_features, bias: as for ``nn.Linear``.
+        in_features, out_features, bias: see ``nn.Linear``.
         weights, inputs: whether they become binary, the weights from stage 1 on and the inputs from
             stage 2 on (:meth:`set_stage`). A new layer is in stage 2.
         scale: ``s``; the product is divided by it while its inputs are binary.
@@ -166,7 +166,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return the input of a product in floats, with dropout and, if asked for, binarized."""
+        """Return a product's input as floats: binarized if this stage does so, then dropped out."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale
@@ -185,7 +185,7 @@ class BinaryLinear(nn.Linear):
         """Return the signs of ``W_b``, ±1 or 0, int8 ``[N, K]``, and their levels ``[N]``, fp32."""
         weight = self.binarized_weight().float()
         ternary = self.weight_binarizer.kind == TERNARY
-        signs = weight.sign() if ternary else signs_of(weight)  # binary ones also of a level of 0
+        signs = weight.sign() if ternary else signs_of(weight)  # `sign` would be 0 at level 0
         return signs.to(torch.int8), weight.abs().amax(1)
 
     def _levels(self) -> Levels:
@@ -219,16 +219,16 @@ class BinaryLinear(nn.Linear):
 
 
 class FeedForwardOutput(nn.Module):
-    """Compute ``LN(LN(h)_b W_2b + b_2)`` (3.4) of the hidden layer ``h = max(0, A_b W_1b + b_1)``.
+    """The second half ``LN(LN(h)_b W_2b + b_2)`` of (3.4), with ``h = max(0, A_b W_1b + b_1)``.
 
     ``h`` is never negative. The inner norm centres it, so that both signs occur.
 
     Args:
         linear: ``W_2`` and ``b_2``.
         dropout: applied to the hidden layer.
-        norms: use the two layer norms.
-        dropout_first: apply dropout before binarization, as the paper's code does, so that a
-            dropped number becomes ``+B/2``. Otherwise it counts as 0.
+        norms: whether to use the two layer norms.
+        dropout_first: whether to apply dropout before binarization, as the paper's code does; a
+            dropped number then becomes ``+B/2``. Otherwise it counts as 0.
     """
 
     def __init__(

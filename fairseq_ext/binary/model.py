@@ -1,4 +1,4 @@
-"""fairseq wiring of BMT: configuration, model, named architectures.
+"""BMT as a model of fairseq: configuration, model, named architectures.
 
 A BMT is fairseq's pre-norm Transformer with other attentions and feed-forward layers. Everything
 else is fairseq's own, including the flags.
@@ -27,7 +27,7 @@ NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 
 
 @dataclass
 class BmtConfig(configuration.TransformerModelConfig):
-    """Options of ``bmt``; the defaults are those of the paper's scaling-law study."""
+    """Options of ``bmt``; the defaults come from the paper's study of scaling laws."""
 
     encoder_embed_dim: int = option(512, "encoder embedding dimension")
     attention_dropout: float = option(0.1, "dropout probability for attention weights")
@@ -96,7 +96,7 @@ class Layers:
         return layer
 
     def attention(self, stock: MultiheadAttention) -> BinaryAttention:
-        """Build an attention with the same sizes as fairseq's."""
+        """Build an attention with the sizes of fairseq's attention ``stock``."""
         attention = BinaryAttention(
             stock.embed_dim,
             stock.num_heads,
@@ -120,7 +120,7 @@ class Layers:
 
 @models.register_model("bmt", dataclass=BmtConfig)
 class BmtModel(models.TranslationTransformer):
-    """Pre-norm Transformer whose matrix products can be binarized."""
+    """A pre-norm Transformer whose matrix products can be binarized."""
 
     Config = BmtConfig
 
@@ -143,7 +143,7 @@ class BmtModel(models.TranslationTransformer):
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layers.exchange(layer)
         for module in model.modules():
-            if hasattr(module, "normalized_shape"):  # apex's layer norm is none of torch's
+            if hasattr(module, "normalized_shape"):  # a layer norm of torch or of apex
                 module.eps = NORM_EPS
         model.binary_stage = stages.Stage(
             compose.staged_layers(model), compose.stages_of(cfg, layers.switches)

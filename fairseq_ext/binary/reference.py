@@ -1,10 +1,9 @@
 """BMT, written from the paper's equations (torch only).
 
-One sentence, no padding and no dropout. It is slow and meant to be read; the tests compare the fast
-layers with it, values and all gradients. ``floor`` counts as the identity in the backward pass (the
-straight-through estimator), everything else is plain autograd. Numbers are those of the paper's
-sections. Parameters have the names that they have in
-:class:`~fairseq_ext.binary.attention.BinaryAttention`.
+It takes one sentence, without padding and dropout. It is slow and meant to be read; the tests
+compare the fast layers' values and gradients with it. In the backward pass, ``floor`` counts as the
+identity (the straight-through estimator); all else is plain autograd. Section numbers are the
+paper's. Parameters have the names of :class:`~fairseq_ext.binary.attention.BinaryAttention`.
 
 Letters: ``T`` queries, ``S`` keys, ``C`` channels, ``D`` channels of a head.
 """
@@ -30,9 +29,9 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 
 
 def ternary(weight: Tensor, rows: bool = True) -> Tensor:
-    """Compute ``round(clip(W / γ, -1, 1)) γ`` with ``γ = mean |W|`` by row or in all (b1.58).
+    """Compute ``round(clip(W / γ, -1, 1)) γ``; ``γ = mean |W|`` of a row or of all (b1.58).
 
-    Half of ``γ`` is rounded to 0.
+    ``γ / 2`` is rounded to 0.
     """
     level = weight.detach().abs()
     level = level.mean(-1, keepdim=True) if rows else level.mean()  # γ
@@ -78,11 +77,11 @@ def attention(
     """Compute attention ``[T, C]`` from ``[T, C]`` and ``[S, C]``; section 3.5 and figure 1.
 
     Args:
-        queries, source: of one sentence.
+        queries, source: states of one sentence.
         visible: ``[T, S]``, true where a query may look.
         p: the parameters.
         heads: ``H``.
-        bits: of the products ``qkv``, ``out`` and ``qk``.
+        bits: ``bits`` of :func:`dense` for the products ``qkv``, ``out`` and ``qk``.
         eps: ε of the layer norms.
         score_v: ``signed`` or ``unsigned`` to binarize the weighted sum of the values.
     """

@@ -1,12 +1,12 @@
-"""The scaling law of translation models, fitted to the losses of many sizes.
+"""The scaling law of translation models, fitted to the losses of models of many sizes.
 
 Section 4.2 of the BMT paper, after Ghorbani et al. 2021 (arXiv 2109.07740)::
 
     L(Ne, Nd) = α (N̄e / Ne)^pe (N̄d / Nd)^pd + L∞
 
-``Ne`` and ``Nd`` are the parameters of encoder and decoder without embeddings, ``N̄e`` and ``N̄d``
-those of the baseline (6 + 6 layers in the paper), ``L`` the loss per token, ``L∞`` the loss that
-no size removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
+``Ne`` and ``Nd`` are the numbers of parameters of encoder and decoder, without embeddings; ``N̄e``
+and ``N̄d`` are the baseline's (6 + 6 layers in the paper). ``L`` is the loss per token, ``L∞`` the
+loss that no size removes. Letters below: ``n`` models, ``θ = (log α, pe, pd, L∞)``.
 
 α and L∞ are nearly interchangeable over the range of sizes that one can train (their correlation
 is about -0.999 in the paper's design), so an estimate says little without its interval. Every fit
@@ -51,12 +51,12 @@ NUMBERS = {*COLUMNS[1:], "train_loss"}
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LEAST, _MOST = 1e-9, 1e18  # a loss or size outside would overflow the fit
 PARAMETERS = ("alpha", "p_e", "p_d", "L_inf")
-LEVEL = 0.95  # of every interval
+LEVEL = 0.95  # confidence of every interval
 FEWEST_SIZES = 5  # one more than parameters, or the fit would be perfect
 STEEPEST = 2.0  # bound on pe and pd
 _STARTS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.85, 0.92, 0.96, 0.99)  # L∞ as a fraction of the least loss
 _BELOW = 1 - 1e-9  # L∞ stays under the least loss
-_TOLERANCE = 1e-6  # of singular values of the scaled Jacobian, and of a bound
+_TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a bound
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Fit:
         r_squared: share of the losses' variance that the law explains.
         residual_sd: standard deviation of the residuals, for n - 4 degrees of freedom.
         jacobian: interval of each of ``PARAMETERS`` from the curvature (Student's t, n - 4).
-        bootstrap: interval of each from resampled residuals, percentiles.
-        at_bound: parameters whose estimate is a bound of the search; their intervals, and those
-            of the others, are then too narrow.
+        bootstrap: interval of each of ``PARAMETERS`` from percentiles of the bootstrap refits.
+        at_bound: parameters whose estimate is a bound of the search; if there are any, all
+            intervals are too narrow.
     """
 
     law: Law
@@ -130,7 +130,7 @@ def fit_law(
         base: (N̄e, N̄d).
         what: the name of these models in messages.
         resamples: bootstrap refits, with a progress bar.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
     """
     x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)
@@ -232,8 +232,8 @@ def _bootstrap(
 ) -> list[Array]:
     """Refit θ to the fitted losses plus residuals drawn with replacement.
 
-    Models are not resampled, because some draws would miss a whole arm of the design. Residuals are
-    smaller than the errors, so they are first divided by ``√(1 - h)``, h the leverage, and centred.
+    Models are not resampled, because a draw might lack all encoder-scaling models, say. Residuals
+    are smaller than errors, so they are first divided by ``√(1 - leverage)`` and centred.
     """
     fitted = _predict(theta, x, y)
     basis = np.linalg.qr(_jacobian(theta, x, y))[0]
@@ -298,7 +298,7 @@ def read_table(path: str | Path) -> list[Model]:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"`{path}` must be a JSON list of objects, one for each model.")
     elif suffix in _DELIMITERS:
-        text = read_text(path).removeprefix("\ufeff")  # spreadsheets write it
+        text = read_text(path).removeprefix("\ufeff")  # which spreadsheets write
         try:
             lines = io.StringIO(text, newline="")
             rows = list(csv.DictReader(lines, delimiter=_DELIMITERS[suffix], strict=True))
@@ -313,7 +313,7 @@ def read_table(path: str | Path) -> list[Model]:
 
 def _model(row: dict[str, Any], where: str) -> Model:
     """Read a model from a row; empty cells count as missing."""
-    if None in row:  # what `csv` calls the cells behind the last column
+    if None in row:  # the key of `csv` for cells behind the last column
         raise DataError(f"{where}: the row has more cells than the table has columns.")
     cells = {name: value for name, value in row.items() if value not in (None, "")}
     for name in COLUMNS:

@@ -1,7 +1,7 @@
 """Pictures of the scaling law, after Figures 2 and 3 of the BMT paper.
 
 One picture shows losses and the fitted law over parameters, for encoder- and decoder-scaling models
-of each family; the other shows these losses over the training loss. JSON has the numbers.
+of each family. The other shows these losses over the training loss. JSON files have the numbers.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Draw the loss over the training loss, a panel for each dataset (Figure 3).
 
-    Each family with at least three models gets their least-squares line. Nothing is drawn where no
-    model has a training loss.
+    Each family with at least three models gets a least-squares line. Nothing is drawn if no model
+    has a training loss.
     """
     import matplotlib
 

@@ -1,8 +1,8 @@
 """The stages of training: float, binary weights, binary weights and activations (section 4.1).
 
 The stage is stored in the model's state, not only in its schedule. So a checkpoint always computes
-the function that was trained, wherever it is loaded. The learning rate has a warm-up and a cosine
-that ends at 0 in each stage.
+the function that was trained, wherever it is loaded. In each stage, the learning rate has a warm-up
+and then falls to 0 along a cosine.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
@@ -65,13 +65,13 @@ def stage_at(update: int, stages: list[int]) -> int:
 class Stage(nn.Module):
     """A module that keeps all layers of a model in the same stage of training.
 
-    fairseq tells modules the number of each update (``set_num_updates``), also that of a checkpoint
+    fairseq tells modules the number of each update (``set_num_updates``), and a checkpoint's number
     before its state is loaded. The stage in a loaded state has priority, and training never goes
     back from it. So loading never changes what a model computes: not at the boundary of two stages,
     not with ``--reset-optimizer``, and not for fine-tuning.
 
     Args:
-        layers: the layers to keep in the stage, by their ``set_stage``.
+        layers: the layers whose ``set_stage`` is called.
         stages: the number of updates of each stage (:func:`lengths`); if it is empty, everything is
             binary from the start.
     """
@@ -90,7 +90,7 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates``, counted from 0; called before this update."""
+        """Enter the stage of update ``num_updates``, counted from 0; fairseq calls this first."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             # No message if a checkpoint is about to be loaded in the middle of a stage.
@@ -150,7 +150,7 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
 
 @register_lr_scheduler("staged_cosine", dataclass=StagedCosineConfig)
 class StagedCosine(FairseqLRScheduler):
-    """A scheduler with :func:`learning_rate`, which does not reset the optimizer's moments.
+    """A scheduler that follows :func:`learning_rate`; it never resets the optimizer's moments.
 
     ``--lr`` is the peak of all stages, or a comma-separated list with one for each.
     """

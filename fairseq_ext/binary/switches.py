@@ -25,7 +25,7 @@ class Switches:
         weights: the products whose weights are binarized, out of ``LAYERS``.
         activations: the products whose inputs are binarized, out of ``PRODUCTS``.
         heads_norm: apply layer norm to each head of q, k and v.
-        ffn: after each product of the feed-forward network: layer norm, ``1 / s`` or nothing.
+        ffn: what follows each product of the feed-forward network: a norm, ``1 / s`` or nothing.
         output: what the attention returns: ``LN(A W) + A``, ``LN(A W)``, ``A W / s`` or ``A W``.
         binarizer: ``bmt`` or ``xnor``.
         ternary: make weights ternary instead of binary.

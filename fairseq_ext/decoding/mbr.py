@@ -5,9 +5,9 @@ It follows section 4.3 of the BMT paper, after Freitag et al. 2022::
     h_MBR = argmax_{h ∈ H} (1 / |H|) Σ_{y ∈ H} u(h, y)
 
 H are samples of the model, and the sum includes y = h. A sentence sampled twice is in H twice.
-Among equally good candidates the first one wins, which fairseq lists as the most probable. The
+Among equally good candidates the first one wins; fairseq lists the most probable one first. The
 utility u(h, y) says how good h would be if y were the reference: sacrebleu's sentence-level chrF or
-BLEU, COMET in its own Python, or any metric of the optional library ``mbrs``.
+BLEU, COMET in a Python environment of its own, or any metric of the optional library ``mbrs``.
 """
 
 import ast
@@ -40,7 +40,7 @@ SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
 
 
 class Utility(Protocol):
-    """A utility u; it may read the source text, and its signature is the name to report."""
+    """A utility u, which may read the source text; ``signature`` is its name in reports."""
 
     reads_source: bool
 
@@ -66,7 +66,7 @@ def build_utility(
 
     Args:
         options: fields of the mbrs metric's configuration, as text.
-        tokenizer: sacrebleu's, for BLEU.
+        tokenizer: sacrebleu's tokenizer, for BLEU.
         process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
     if name.startswith(OUTSIDE):
@@ -92,7 +92,7 @@ class SacrebleuUtility:
 
         is_bleu = name == "bleu"
         metric = build_bleu(tokenizer, effective_order=True) if is_bleu else CHRF()
-        metric.sentence_score("a", ["a"])  # before that, a signature lacks the number of references
+        metric.sentence_score("a", ["a"])  # puts the number of references into the signature
         self.signature = f"{'BLEU' if is_bleu else 'chrF2'}|{metric.get_signature()}"
         self.score = metric.sentence_score
 
@@ -154,7 +154,7 @@ class MbrsUtility:
 
     @cached_property
     def metric(self) -> Any:
-        """The metric itself, loaded when first needed, because samples are checked before."""
+        """The metric itself, loaded only after the samples were checked."""
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
@@ -177,7 +177,7 @@ def _value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The samples of one sentence, empty ones and repetitions included, and perhaps its source."""
+    """The samples of one sentence, even empty or repeated ones, and its source if needed."""
 
     index: int
     source: str | None
@@ -189,7 +189,7 @@ class Decision:
     """The candidate chosen for a sentence.
 
     Attributes:
-        candidate: its place among the sentence's candidates in the files, from 0.
+        candidate: its index among the sentence's candidates in the files.
         expected_utility: its mean utility over all candidates.
         mean_utility: the expected utility of a random candidate.
         distinct: how many different candidates there were.
@@ -218,7 +218,7 @@ def read_candidates(
         count: how many candidates each sentence has in all files together.
         undoing: turns samples and S lines into text.
         source: the source text; None for the S lines.
-        reads_source: whether the utility reads the source; if not, candidates have none.
+        reads_source: whether the utility reads the source; if not, candidates get no source.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)
@@ -269,8 +269,8 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
 def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ...]:
     """Draw the indices of ``size`` candidates, in ascending order.
 
-    A larger draw contains a smaller one. fairseq sorts samples by score, so the first ones are not
-    a random choice.
+    A larger subset contains all smaller ones. The first ``size`` samples would not be random,
+    because fairseq sorts samples by score.
     """
     order = np.random.default_rng([seed, candidates.index]).permutation(len(candidates.texts))
     return tuple(sorted(order[:size].tolist()))

@@ -28,7 +28,7 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def exponentials(keys: Tensor) -> Tensor | None:
-    """Compute ``e^{2k}`` of the keys for :func:`tanh_of_sum`; None if it should use plain tanh.
+    """Compute ``e^{2k}`` of the keys for :func:`tanh_of_sum`; None if plain tanh must be used.
 
     Exponentials are used on a CPU, where a tanh takes ten times as long as a product, and only if
     every ``|k| < 30``. Then the product of ``e^{2k}`` and ``e^{2q}`` is always defined, and where

@@ -18,8 +18,8 @@ class Source(NamedTuple):
     """Tensors of the source sentences that are computed once and read in every decoding step.
 
     Args:
-        annotations: ``[B, S, C]``, ``h_j``.
-        keys: ``[B, S, A]``, of the attention.
+        annotations: ``h_j``, ``[B, S, C]``.
+        keys: the keys of the attention, ``[B, S, A]``.
         padding_mask: ``[B, S]``, true on pads.
     """
 
@@ -32,8 +32,8 @@ class State(NamedTuple):
     """The state that one step passes to the next, with one row per hypothesis.
 
     Args:
-        hidden: ``[B·G, H]``, ``s``.
-        fed: ``[B·G, H]``, the attentional vector for Luong's input feeding, else None.
+        hidden: ``s``, ``[B·G, H]``.
+        fed: the attentional vector ``[B·G, H]`` if Luong's input feeding is used, else None.
     """
 
     hidden: Tensor

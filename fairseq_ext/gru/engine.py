@@ -11,7 +11,7 @@ from fairseq_ext.gru.model import GRUAttentionDecoder, GRUAttentionModel, GRUEnc
 
 
 def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
-    """Compile a whole model; its equations are in :mod:`fairseq_ext.gru.decoding`."""
+    """Compile a model; its equations are in :mod:`fairseq_ext.gru.decoding`."""
     annotations, initial = encode(model.encoder, program)
     decode(model.decoder, annotations, initial, program)
 
@@ -67,7 +67,7 @@ def decode(
 
 
 def turned(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Reorder a matrix for inputs whose first ``first`` numbers are moved to the end."""
+    """Move the first ``first`` columns of a matrix to its end."""
     return program.derive("beside", *reversed(halved(weight, first, program)))
 
 
@@ -105,7 +105,7 @@ def attend(
         program.additive(queries, keys, annotations, v, out=out, shown=True)
         return
     keys = annotations
-    if hasattr(attention, "hidden"):  # general; dot compares with the annotations themselves
+    if hasattr(attention, "hidden"):  # general attention; for dot, keys are the annotations
         keys = linear(attention.hidden, annotations, program)
     program.attend(query, keys, annotations, 1, scale=1.0, shown=True, out=out)
 

@@ -1,4 +1,4 @@
-"""fairseq wiring of the GRU with attention: configuration, model, named architectures.
+"""The GRU with attention as a model of fairseq: configuration, model, named architectures.
 
 This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, T, V]``.
 """
@@ -169,7 +169,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Compute logits ``[B, T, V]`` (``[R, 1, V]`` with ``incremental_state``) and attention.
 
-        The second part has ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None if
+        Attention is under ``attn``: ``[B, T, S]`` over the columns of ``src_tokens``, or None if
         generation does not need it.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
@@ -193,7 +193,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             if saved is None:
                 source = self._source(encoder_out)
                 state = self.recurrence.initial(encoder_out["hidden"][0])
-            else:  # the encoder's output still has all of the source but the keys
+            else:  # the encoder's output has all tensors of the source except the keys
                 annotations = encoder_out["encoder_out"][0].transpose(0, 1)
                 source = Source(annotations, saved["keys"], encoder_out["encoder_padding_mask"][0])
                 state = State(saved["hidden"], saved.get("fed"))

@@ -1,7 +1,7 @@
 """Compute recurrences over all time steps as single functions with hand-written backward passes.
 
-Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps and ``D`` independent
-GRUs; time is the first dimension. With autograd, a loop of GRU steps adds up T small gradients for
+Torch only. Letters: see :mod:`fairseq_ext.gru.attention`; also ``T`` steps and ``D`` independent
+GRUs. Time is the first dimension. In a loop of GRU steps, autograd adds up T small gradients for
 each weight. Here the gradient of each weight is one product over all steps, which is faster.
 """
 
@@ -103,8 +103,8 @@ def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> A
 class _Gates:
     """The gates of T GRU steps, kept for the backward pass.
 
-    The hidden half has the order n, r, z (``torch.roll`` of torch's r, z, n), the input half r, z,
-    n. So the gradients of both halves fit into one row ``[dh_n | dr | dz | dn]`` without copying:
+    The hidden half has the order n, r, z (``torch.roll`` of torch's r, z, n); the input half stays
+    r, z, n. So both halves' gradients fit into one row ``[dh_n | dr | dz | dn]`` without copying:
     the first three parts belong to the hidden half, the last three to the input half.
     """
 
@@ -136,7 +136,7 @@ class _GateGradients:
         self.of_r = hidden_n * self.reset * (1 - self.reset)
 
     def step(self, t: int, grad: Tensor, row: Tensor) -> None:
-        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``; ``grad`` is the new state's."""
+        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``; ``grad`` is for the new state."""
         dh_n, dr, dz, dn = row.chunk(4, -1)
         torch.mul(grad, self.of_n[t], out=dn)
         torch.mul(grad, self.of_z[t], out=dz)
@@ -184,7 +184,7 @@ class _GRURecurrence(torch.autograd.Function):
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
-    """Compute :func:`additive_recurrence` with its gradient, with ``u_t = tanh(W_s s + keys)``."""
+    """The function :func:`additive_recurrence` with its gradient; ``u_t = tanh(W_s s + keys)``."""
 
     @staticmethod
     def forward(
@@ -258,8 +258,8 @@ class _AdditiveRecurrence(torch.autograd.Function):
             torch.mul(alpha, grad_alpha.sub_(inner), out=energy)  # de: [B, S]
             tanh_of_sum(keys, keys_exponentials, queries[t, :, None, None], out=layer)
             grad_score.addmv_(flat_layer, energy.view(-1))
-            # du = de v (1 - u²). A key's gradient is its sum over t, the query's is its sum over j,
-            # in which Σ_j de_j v = 0, because de is the gradient of a softmax.
+            # du = de v (1 - u²). Summed over t, it is a key's gradient; summed over j, the query's,
+            # where Σ_j de_j v = 0, because de is the gradient of a softmax.
             torch.mul(layer.squeeze(1), layer.squeeze(1), out=squares)
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
             squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)  # [B, A]
@@ -306,7 +306,7 @@ class BidirectionalGRU(nn.Module):
 
         Args:
             embedded: ``[B, S, E]``.
-            padding_mask: ``[B, S]``, true on pads. Pads may be anywhere, or everything.
+            padding_mask: ``[B, S]``, true on pads, which may be anywhere in a sentence, or all.
 
         Returns:
             annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states.

@@ -1,7 +1,7 @@
 """The GRU with attention, written from the paper's equations (torch only).
 
 It takes one sentence, one word at a time, without padding. It is slow and meant to be read; the
-tests compare values and all gradients of the fast layers with it. The paper does not number its
+tests compare the fast layers' values and gradients with it. The paper does not number its
 equations, so the comments name its sections. Parameters have the names of
 :class:`~fairseq_ext.gru.decoding.AttentiveGRU`.
 
@@ -51,7 +51,7 @@ def decode(
     """Compute the input of the output layer ``[T, ·]``, and attention weights ``[T, S]``.
 
     Args:
-        p: parameters by name; ``combine.weight`` among them means Luong's order.
+        p: parameters by name; with ``combine.weight``, the order is Luong's.
         words: embeddings ``[T, E]`` of the words before the predicted ones.
         s: the first state, ``[H]``.
         annotations: ``[S, C]``.

@@ -11,9 +11,9 @@ The encoder's self-attention and the decoder's cross-attention work like this, a
 linearly with ``n``. The decoder's self-attention stays exact, because a mixture over positions
 cannot be causal (section 1.2).
 
-``docs/linformer.md`` says where each equation is. ``reference.py`` has the equation in plain code,
-with which the tests compare. ``attention.py`` has E, F and the equation above,
-``model.py`` the fairseq wiring, ``encoder.py`` the sentence classifier.
+``docs/linformer.md`` lists the code of each equation. ``reference.py`` has the equation in plain
+code, with which the tests compare the fast layer. ``attention.py`` has E, F and the fast layer,
+``model.py`` the model for fairseq, ``encoder.py`` the sentence classifier.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch linformer``.
 """

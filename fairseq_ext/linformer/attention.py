@@ -34,9 +34,9 @@ class LinformerAttention(nn.Module):
         num_heads: ``H``.
         projection: E and F; layers may share one.
         scale: ``head-dim`` divides scores by ``√D``, ``model-dim`` by ``√C`` as the paper prints.
-        compress_first: whether to mix the tokens before ``W_k`` and ``W_v``, which then multiply
-            ``K`` instead of ``S`` rows with equal results; None chooses the cheaper order. It must
-            be False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
+        compress_first: whether to mix the tokens before ``W_k`` and ``W_v``. Results are equal, but
+            ``K`` rows are multiplied instead of ``S``. None chooses the cheaper order. Must be
+            False if ``k_proj`` or ``v_proj`` is replaced by a layer that is not linear.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class LinformerAttention(nn.Module):
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.head_dim = embed_dim // num_heads
         self.scaling = 1 / sqrt(self.head_dim if scale == "head-dim" else embed_dim)
-        self.dropout: nn.Module = nn.Identity()  # replaced by fairseq's in a model
+        self.dropout: nn.Module = nn.Identity()  # in a model, replaced by fairseq's dropout
         self.compress_first = compress_first
         self.projection = projection
         self.q_proj = nn.Linear(embed_dim, embed_dim)
@@ -90,7 +90,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compress first, by ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; vector 1 is 0 on pads."""
+        """Compress first: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; the vector 1 is 0 on pads."""
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]

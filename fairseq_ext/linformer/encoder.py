@@ -1,4 +1,4 @@
-"""Encoder-only models for classifying sentences: ``linformer_encoder`` and its exact twin.
+"""Encoder-only models that classify sentences, with Linformer attention or exact attention.
 
 Pampaloni (section 7) measures a much larger gain in speed for an encoder alone, and suggests that
 sentence classification may be the better benchmark. Both models consist of an encoder, a pooling
@@ -84,7 +84,7 @@ class TransformerClassifier(FairseqEncoderModel):
         """Build the model for a task's dictionary; the task registers the head it needs.
 
         Raises:
-            ConfigError: options that do not fit each other.
+            ConfigError: options do not fit each other.
         """
         cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
@@ -150,7 +150,7 @@ class TransformerClassifier(FairseqEncoderModel):
         return logits.log_softmax(-1) if log_probs else logits.softmax(-1)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Keep this model's heads, with a warning, where a checkpoint's heads do not fit.
+        """Keep this model's heads, with a warning, if a checkpoint's heads do not fit.
 
         So a trained encoder can be fine-tuned for other classes (``--finetune-from-model``).
         """

@@ -1,4 +1,4 @@
-"""fairseq wiring of the Linformer: configuration, model, named architectures.
+"""The Linformer as a model of fairseq: configuration, model, named architectures.
 
 A Linformer is fairseq's Transformer in which the attentions over the source are replaced
 (Pampaloni, section 3.2). Everything else is fairseq's own, including the flags.
@@ -36,7 +36,7 @@ IncrementalState = dict[str, dict[str, Tensor | None]]
 
 @dataclass
 class LinformerOptions(FairseqDataclass):
-    """The options that a Linformer has in addition to a Transformer's."""
+    """The options of a Linformer that a Transformer does not have."""
 
     linformer_k: str = option(
         "32",
@@ -96,12 +96,12 @@ class LinformerModel(models.TranslationTransformer):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> "LinformerEncoder":
-        """Build the encoder; fairseq's hook."""
+        """Build the encoder; fairseq calls this."""
         return LinformerEncoder(cfg, src_dict, embed_tokens)
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k`` to a number for each encoder layer, then for each decoder layer."""
+    """Parse ``--linformer-k``: a number for each encoder layer, then one for each decoder layer."""
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
         slots = [int(value) for value in str(cfg.linformer_k).split(",")]
@@ -248,7 +248,7 @@ class LinformerEncoder(TransformerEncoderBase):
         """
         pads = src_tokens.eq(self.padding_idx)
         columns, width = real_first(pads), pads.size(1)
-        if width > self.linformer_max_len:  # columns of pads, for which E and F have no room
+        if width > self.linformer_max_len:  # drop columns of pads, for which E and F are too short
             width = max(1, int((~pads).sum(1).max()))
         src_tokens = gather_columns(src_tokens, columns)[:, :width]
         if token_embeddings is not None:

@@ -1,7 +1,7 @@
 """Linformer attention, written from its equations (torch only).
 
-It takes one sentence without padding. It is slow and meant to be read; the tests compare values and
-all gradients of the fast layer with it. Equations are Wang et al.'s (2020), sections Pampaloni's.
+It takes one sentence without padding. It is slow and meant to be read; the tests compare the fast
+layer's values and gradients with it. Equations are from Wang et al. (2020), sections of Pampaloni.
 
 Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``K`` slots, ``N`` columns of E and F.
 """
@@ -14,9 +14,9 @@ from torch import Tensor
 
 
 def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
-    """Return E or F ``[K, N]``; Wang et al., section 4.
+    """Return E or F ``[K, N]`` (section 4 of Wang et al.).
 
-    ``weight`` is the matrix itself, or the kernel of the convolution ``[w]``, ``w = ⌈N / K⌉``.
+    ``weight`` is the matrix itself, or the convolution's kernel ``[w]`` with ``w = ⌈N / K⌉``.
     """
     if kind == "learned":
         return weight

@@ -1,23 +1,22 @@
 """MUSE: Zhao et al. 2019, "MUSE: Parallel Multi-Scale Attention for Sequence to Sequence Learning".
 
-Self-attention (global), dynamic convolution (local) and a feed-forward network (each token) read
-the same input side by side, and attention and convolution share one value projection::
+Self-attention (global), dynamic convolution (local) and a feed-forward network (for each token)
+read the same input in parallel. Attention and convolution share one value projection::
 
     x ← LN(x + D(A(x) W_O + Σ_i softmax(α)_i Conv_i(V) W_out) + D(FFN(x)))      encoder, (1), (7)
     x ← LN(x + … + D(Cross(x, source)))                                         decoder
     Conv(V)_t = Σ_j softmax(W_k V_t)_j V_{t + j - ⌈(k+1)/2⌉}                     (5), (6)
 
-D is dropout; MUSE-simple (2) is the same without convolutions.
+D is dropout. MUSE-simple (2) has no convolutions.
 
-``docs/muse.md`` says where each equation is. ``reference.py`` has these equations in plain code,
-with which the tests compare. ``convolution.py`` has the dynamic and the ordinary convolution,
-``attention.py`` the attentions, the branch that self-attention shares with the convolution, and the
-state between decoding steps,
-``block.py`` the block, ``projections.py`` its matrices, separate or fused (section 3.5),
-``encoder_decoder.py`` and ``model.py`` the wiring.
+``docs/muse.md`` lists the code of each equation. ``reference.py`` has the equations in plain code,
+with which the tests compare the fast layers. ``convolution.py`` has the dynamic and the ordinary
+convolution, ``attention.py`` the attention to the source and the branch of self-attention and
+convolution, ``block.py`` the block, and ``projections.py`` its matrices, separate or fused
+(section 3.5). ``encoder_decoder.py`` and ``model.py`` connect the block to fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """
 
 PICTURES = ("plot_gates",)
-PORTRAIT = "commands.plot_gates"  # its portrait() draws a model for the demo
+PORTRAIT = "commands.plot_gates"  # its portrait() draws a model's gates for the demo

@@ -1,6 +1,6 @@
-"""Self-attention with a convolution beside it, and attention over the source (torch only).
+"""Self-attention with a convolution in parallel, and attention over the source (torch only).
 
-Letters as in :mod:`fairseq_ext.muse.convolution`; ``S`` source positions, ``R`` rows of a beam.
+Letters: see :mod:`fairseq_ext.muse.convolution`; also ``S`` source positions, ``R`` rows of a beam.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ MASKED = -3e4
 
 
 def heads_first(projected: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """Split ``[T, B, parts · C]`` into ``[B·H, T, D]`` for each part, contiguous, by one copy."""
+    """Split ``[T, B, parts · C]`` into a contiguous ``[B·H, T, D]`` for each part, by one copy."""
     length, batch, _ = projected.shape
     split = projected.view(length, batch, parts, heads, -1).permute(2, 1, 3, 0, 4)
     return split.reshape(parts, batch * heads, length, -1).unbind()
@@ -54,7 +54,7 @@ class MultiScaleAttention(nn.Module):
 
     Args:
         heads: H.
-        convolution: of the values, or None (MUSE-simple).
+        convolution: convolution of the values, or None (MUSE-simple).
         separate: whether the convolution has its own values (Table 3, "without shared projection").
         dropout: applied to the attention weights.
     """
@@ -93,8 +93,8 @@ class MultiScaleAttention(nn.Module):
             projected: ``[T, B, 3C]``, q, k and v (``[T, B, 4C]`` if separate).
             padding_mask: ``[B, T]``, true on pads; their values count as 0 in the convolution too.
             attention_mask: ``[T, T]``, added to the scores of the attention.
-            past: keys and values ``[B·H, t, D]`` of earlier positions in decoding, to which this
-                adds those of the newest one, for which ``T`` is 1.
+            past: keys and values ``[B·H, t, D]`` of earlier positions in decoding. The keys and
+                values of the newest position are added; ``T`` is then 1.
 
         Returns:
             ``[T, B, C]``, or ``[T, B, 2C]`` with a convolution.
@@ -120,9 +120,9 @@ class MultiScaleAttention(nn.Module):
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
     def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
-        """Attend, then convolve: ``[N, 2T, D]``, by one product if values are shared and short."""
+        """Attend and convolve: ``[N, 2T, D]``; by one product if the values are shared and few."""
         left = self.convolution.left
-        if weights.size(1) < weights.size(2):  # the newest position: its taps end with its values
+        if weights.size(1) < weights.size(2):  # the newest position, which the last tap reads
             taps = min(kernels.size(-1), weights.size(2))
             convolved = torch.bmm(kernels[..., -taps:], values[-1][:, -taps:])
             return torch.cat([torch.bmm(weights, values[0]), convolved], dim=1)
@@ -154,7 +154,7 @@ class SourceAttention(nn.Module):
         self.dropout = dropout or nn.Identity()
 
     def source(self, projected: Tensor, padding_mask: Tensor | None) -> Source:
-        """Convert keys and values ``[S, B, 2C]`` and pads ``[B, S]`` to :meth:`forward`'s form."""
+        """Convert keys and values ``[S, B, 2C]`` and pads ``[B, S]`` to a :class:`Source`."""
         keys, values = heads_first(projected, 2, self.heads)
         mask = None if padding_mask is None else additive_mask(padding_mask, self.heads, keys)
         return Source(keys, values, mask)
@@ -163,7 +163,7 @@ class SourceAttention(nn.Module):
         """Attend from ``[T, R, C]``: contexts ``[T, R, C]`` and weights ``[R, H, T, S]``."""
         length, rows, dim = queries.shape
         sentences = source.keys.size(0) // self.heads
-        # Hypotheses stand beside their positions, so that those of a sentence share one product.
+        # Hypotheses become further positions, so that a sentence needs only one product.
         by_sentence = queries.view(length, sentences, -1, dim).transpose(1, 2)
         (by_head,) = heads_first(by_sentence.reshape(-1, sentences, dim), 1, self.heads)
         weights = attention_weights(by_head, source.keys, source.mask)

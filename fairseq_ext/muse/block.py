@@ -1,6 +1,6 @@
-"""The MUSE block: all branches read one input and are summed into one residual (torch only).
+"""The MUSE block: all branches read one input, and one residual adds them up (torch only).
 
-Letters as in :mod:`fairseq_ext.muse.convolution`.
+Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,15 +42,15 @@ class ParallelBlock(nn.Module):
 
     Args:
         dim, ffn_dim, heads: C, F, H.
-        kernel_sizes: of the convolution; none for MUSE-simple.
-        causal: whether the convolution reads no later position (decoder).
+        kernel_sizes: kernel sizes of the convolution; empty for MUSE-simple.
+        causal: whether the convolution reads no later positions (decoder).
         source_dim: channels of the source to attend to, or None (encoder).
         ordinary: whether to use an :class:`OrdinaryConvolution` of one size, not the dynamic one.
-        separate: whether the convolution has its own values.
+        separate: whether the convolution has a value projection of its own.
         normalize_before: whether to apply LN to the input of the branches instead of the sum.
         fused: whether to store ``W_Enc`` and ``W_Dec`` (section 3.5), without changing the results.
-        activation: of the hidden layer.
-        dropouts: probabilities.
+        activation: activation function of the hidden layer.
+        dropouts: dropout probabilities.
         make_dropout: makes the dropout module for a probability.
     """
 
@@ -117,7 +117,7 @@ class ParallelBlock(nn.Module):
             padding_mask: ``[B, T]``, true on pads.
             attention_mask: ``[T, T]``, added to the scores of the self-attention.
             source: the result of :meth:`source`, if the block attends to a source.
-            past: earlier positions in decoding, to which this adds the newest one, x ``[1, B, C]``.
+            past: tensors of earlier positions in decoding, extended by the newest, x ``[1, B, C]``.
 
         Returns:
             ``[T, B, C]`` and weights over the source ``[B, H, T, S]``, or None without a source.
@@ -150,7 +150,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse or separate loaded projections to fit this block; fairseq's hook before loading."""
+        """Fuse or separate loaded projections to fit this block; fairseq calls it to load them."""
         prefix = f"{name}.projections."
         if isinstance(self.projections, FusedProjections):
             changed = fuse(state_dict, prefix)

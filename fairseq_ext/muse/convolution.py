@@ -1,11 +1,11 @@
 """Dynamic and ordinary convolution over time (MUSE, section 2.2; torch only).
 
 Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
-``N`` = B·H, sentence by sentence. Activations are ``[T, B, C]``; inside this module the heads are
-the first dimension.
+``N`` = B·H, all heads of all sentences. Activations are ``[T, B, C]``; inside this module the
+heads are the first dimension.
 
 A convolution is linear in its kernel, and all convolutions of a block read the same values. So
-their gated sum is one convolution with the gated sum of their kernels, padded to the widest.
+their gated sum is one convolution, with the gated sum of all kernels padded to the widest one.
 """
 
 from typing import Any
@@ -17,14 +17,14 @@ from torch.autograd.function import once_differentiable
 
 from fairseq_ext.utils.errors import ConfigError
 
-# Up to this length a band matrix is fastest. For longer sentences a pass over the values for each
-# tap is faster, but its gradient is slow if there are many taps.
+# Up to this length a band matrix is fastest. For longer sentences, a loop over the taps is faster,
+# but its gradient is slow if there are many taps.
 LONGEST_BAND = 64
 LONGEST_BAND_IN_TRAINING = 128
 MANY_TAPS = 8
 
 Past = dict[str, Tensor]
-"""The tensors that decoding keeps of earlier positions, ``[rows, t, …]`` by name."""
+"""The tensors of earlier positions that decoding keeps, by name: ``[rows, t, …]``."""
 
 
 def extend(past: Past, name: str, newest: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def taps_to_the_left(kernel_size: int, causal: bool) -> int:
 
 
 def band(weights: Tensor, left: int) -> Tensor:
-    """Make a matrix with the taps of each position as a row: ``band(w) @ v`` is the convolution.
+    """Make a matrix whose row t has the taps of position t: ``band(w) @ v`` is the convolution.
 
     Row t has its taps in columns t - left … t - left + K - 1. Taps outside the sentence are cut.
 
@@ -51,7 +51,7 @@ def band(weights: Tensor, left: int) -> Tensor:
         ``[N, T, T]``.
     """
     count, length, taps = weights.shape
-    # Rows of length T + K, read as rows of length T + K - 1, are each one column further right.
+    # Reading rows of length T + K as rows of length T + K - 1 shifts each by one column more.
     cells = F.pad(weights, (0, length)).flatten(1)  # [N, T (T + K)]
     rows = cells[:, : length * (length + taps - 1)].view(count, length, -1)
     return rows[..., left : left + length]
@@ -62,7 +62,7 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
     Args:
         values: ``[N, T, D]``.
-        weights: ``[N, T, K]``, of the same type.
+        weights: ``[N, T, K]``, of the same type as ``values``.
         left: taps before the position itself.
 
     Returns:
@@ -80,9 +80,9 @@ def longest_band(kernel_size: int) -> int:
 
 
 class _TapLoop(torch.autograd.Function):
-    """A form of :func:`convolve` with K multiply-adds of shifted values, without copies.
+    """The function :func:`convolve` as K multiply-adds of shifted values, without copies.
 
-    Sums are at least in fp32: in half precision each tap would round the sum of earlier taps.
+    Sums are at least in fp32, because in half precision each addition would round.
     """
 
     @staticmethod
@@ -109,7 +109,7 @@ class _TapLoop(torch.autograd.Function):
 
 
 def _zeros(x: Tensor) -> Tensor:
-    """Make zeros for sums of numbers like ``x``, at least in fp32."""
+    """Make zeros of the shape of ``x``, at least in fp32."""
     return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
@@ -140,7 +140,7 @@ class DynamicConvolution(nn.Module):
         dim: C.
         heads: H, contiguous groups of channels that share a kernel.
         kernel_sizes: ``k_1 … k_n``; each has a gate value if there are several.
-        causal: whether to read no later position (decoder); else the taps are centred (encoder).
+        causal: whether to read no later positions (decoder); else the taps are centred (encoder).
         dropout: applied to the kernels after the softmax.
     """
 
@@ -174,7 +174,7 @@ class DynamicConvolution(nn.Module):
         return merged.to(logits.dtype).permute(2, 0, 1).unflatten(0, values.shape[:-1])
 
     def _merge(self, parts: list[Tensor]) -> Tensor:
-        """Sum kernels ``[H, k_i, ·]`` by their gates, padded to the widest: ``[H, K, ·]``."""
+        """Sum kernels ``[H, k_i, ·]``, padded to ``K`` taps, times their gates: ``[H, K, ·]``."""
         taps, merged = max(self.kernel_sizes), 0
         for weights, share in zip(parts, self.gate_values(), strict=True):
             before = self.left - taps_to_the_left(weights.size(1), self.causal)
@@ -238,7 +238,7 @@ class OrdinaryConvolution(nn.Module):
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
-    """Parse the kernel sizes of each layer, from the lowest up.
+    """Parse the kernel sizes of each layer, lowest layer first.
 
     Args:
         text: ``none``, or groups of sizes, ``3,15`` or ``3/7/15/31``.

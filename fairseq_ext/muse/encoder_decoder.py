@@ -57,7 +57,7 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
 
 
 class BlockDropout(FairseqDropout):
-    """fairseq's dropout, faster on the CPU; ``--retain-dropout-modules`` takes the block's name."""
+    """A faster dropout on the CPU; ``--retain-dropout-modules`` finds it by the block's name."""
 
     def __init__(self, p: float) -> None:
         super().__init__(p, module_name=ParallelBlock.__name__)
@@ -72,7 +72,7 @@ class BlockDropout(FairseqDropout):
 class EncoderBlock(ParallelBlock):
     """:class:`ParallelBlock` with the interface of fairseq's encoder layers."""
 
-    load_to_BT = False  # fairseq 0.12.2 reads this: it is not a fused layer of torch
+    load_to_BT = False  # tells fairseq 0.12.2 that this is not a fused layer of torch
 
     def forward(self, x: Tensor, encoder_padding_mask: Tensor | None) -> Tensor:
         """Map ``[S, B, C]`` to ``[S, B, C]``, with pads ``[B, S]``."""
@@ -83,8 +83,8 @@ class EncoderBlock(ParallelBlock):
 class DecoderBlock(ParallelBlock):
     """:class:`ParallelBlock` with the interface of fairseq's decoder layers.
 
-    Between the steps of beam search it keeps keys and values of earlier positions, and the source,
-    which the rows of a sentence share.
+    Between the steps of beam search it keeps keys and values of earlier positions and of the
+    source. All rows of a sentence share the source's keys and values.
     """
 
     def forward(
@@ -97,7 +97,7 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Map ``[T, R, C]`` to that shape; also return source weights ``[H, R, T, S]`` and None."""
+        """Map ``[T, R, C]`` to ``[T, R, C]``; also return source weights ``[H, R, T, S]``, None."""
         if incremental_state is None:
             source = self.source(encoder_out, encoder_padding_mask)
             x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
@@ -146,7 +146,7 @@ class MuseEncoder(TransformerEncoderBase):
         del self._options  # a generator, which cannot be copied with the model (--store-ema)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
-        """Build the next layer; fairseq's hook."""
+        """Build the next layer; fairseq calls this."""
         layer = EncoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
@@ -170,7 +170,7 @@ class MuseDecoder(TransformerDecoderBase):
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
-        """Build the next layer; fairseq's hook."""
+        """Build the next layer; fairseq calls this."""
         layer = DecoderBlock(**next(self._options))
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 

@@ -13,7 +13,7 @@ from fairseq_ext.muse.projections import FusedProjections
 
 
 def compile_muse(model: MuseModel, program: Writer) -> None:
-    """Compile a model with MUSE blocks in place of fairseq's layers."""
+    """Compile a model whose layers are MUSE blocks."""
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
         x = block(layer, x, NOTHING, False, program)

@@ -1,6 +1,6 @@
-"""fairseq wiring of MUSE: configuration, model, named architectures.
+"""MUSE as a model of fairseq: configuration, model, named architectures.
 
-Encoder and decoder are fairseq's Transformer with the same flags but other layers.
+The model is fairseq's Transformer, with the same flags but other layers.
 """
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
@@ -65,14 +65,14 @@ class MuseModel(models.TranslationTransformer):
     def build_encoder(
         cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> "MuseEncoder":
-        """Build the encoder; fairseq's hook."""
+        """Build the encoder; fairseq calls this."""
         return MuseEncoder(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> "MuseDecoder":
-        """Build the decoder; fairseq's hook."""
+        """Build the decoder; fairseq calls this."""
         return MuseDecoder(cfg, tgt_dict, embed_tokens)
 
 
@@ -90,7 +90,7 @@ LARGE = {
 models.register_architecture("muse", "muse_large", **LARGE)
 models.register_architecture("muse", "muse_simple_large", **LARGE, muse_kernels="none")
 
-# The paper's four tasks: dropout of section 3.2.2, the rest from the authors' own commands.
+# The paper's four tasks: dropout as in section 3.2.2, all else as in the authors' own commands.
 models.register_architecture("muse", "muse_iwslt_de_en", dropout=0.4)
 models.register_architecture("muse", "muse_iwslt_en_vi", dropout=0.3)
 WMT = {**LARGE, "share_all_embeddings": True, "attention_dropout": 0.1, "input_dropout": 0.1}

@@ -1,7 +1,7 @@
 """The first and last matrices of a block's branches, separate or fused into two.
 
 Section 3.5 joins the first matrices of all branches into ``W_Enc`` and their last ones into
-``W_Dec``. The numbers stay the same, so :func:`fuse` and :func:`unfuse` can rewrite a state dict
+``W_Dec``. The numbers stay the same, so :func:`fuse` and :func:`unfuse` convert a state dict
 without rounding (torch only).
 """
 
@@ -40,13 +40,13 @@ class Sizes(NamedTuple):
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """List the separate matrices in their order within the fused ones."""
+    """List the names of the separate matrices in the order in which they are fused."""
     middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
     return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
 
 
 def init_in_(weight: Tensor) -> None:
-    """Draw from ±1/√fan_in, torch's default for linear layers, which the paper's runs need."""
+    """Draw from ±1/√fan_in, torch's default for linear layers; the paper's runs need it."""
     nn.init.uniform_(weight, -(weight.size(1) ** -0.5), weight.size(1) ** -0.5)
 
 
@@ -57,12 +57,12 @@ def init_out_(weight: Tensor) -> None:
 
 
 class OneDnnProduct:
-    """A product like ``F.linear``, with a packed copy of the weight once ``enabled`` is set.
+    """A product like ``F.linear`` that uses a packed copy of the weight once ``enabled`` is set.
 
     The copy is made at the first use, and again after the weight has been reloaded. Enable it only
-    for a model that is no longer trained, because an optimizer's changes go unnoticed. Only fp32
-    weights on a CPU with oneDNN are packed, and only while no gradient is needed; in all other
-    cases this is plain ``F.linear``.
+    for a model that is no longer trained, because it does not notice an optimizer's changes. Only
+    fp32 weights on a CPU with oneDNN are packed, and only while no gradient is needed; all other
+    products are plain ``F.linear``.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class SeparateProjections(nn.Module):
-    """A first and a last matrix for each branch, the form for training."""
+    """A first and a last matrix for each branch, separate as in training."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply the first matrices to ``[..., C]``; the first branch may have another input."""
+        """Apply the first matrices to ``[..., C]``; ``x_self`` is the input of the first branch."""
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
@@ -124,7 +124,7 @@ class SeparateProjections(nn.Module):
 class FusedProjections(nn.Module):
     """The fused ``W_Enc`` and ``W_Dec``: one product for all branches' inputs, one for all outputs.
 
-    The biases of the last matrices are stored separately, so that separating them is exact. If a
+    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If a
     branch needs its own input or output because of dropout, its product is computed separately.
     """
 
@@ -154,7 +154,7 @@ class FusedProjections(nn.Module):
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 
     def make_generation_fast_(self, **unused: Any) -> None:
-        """Pack the weights, which are final now; fairseq's hook before generation."""
+        """Pack the weights, which are final now; fairseq calls this before generation."""
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
@@ -164,7 +164,7 @@ class FusedProjections(nn.Module):
 
 
 def fuse(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """Turn the state of :class:`SeparateProjections` into that of :class:`FusedProjections`.
+    """Convert a state of :class:`SeparateProjections` to a state of :class:`FusedProjections`.
 
     Only keys that start with ``prefix`` change. A fused state stays unchanged.
     """

@@ -1,8 +1,8 @@
 """MUSE, written from the paper's equations (torch only).
 
 It takes one sentence, one position at a time, without padding and dropout. It is slow and meant to
-be read; the tests compare values and all gradients of the fast layers with it. Parameters have the
-names of :class:`~fairseq_ext.muse.block.ParallelBlock`; their presence decides the variant.
+be read; the tests compare the fast layers' values and gradients with it. Parameters have the names
+of :class:`~fairseq_ext.muse.block.ParallelBlock`; which of them exist decides the variant.
 
 Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
 """
@@ -20,7 +20,7 @@ Parameters = Mapping[str, Tensor]
 def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
     """Return the rows ``[k, ·]`` that a kernel reads at each position i of ``x`` ``[T, ·]``.
 
-    Tap j = 1 … k reads position ``i + j - ⌈(k+1)/2⌉``, 0 outside; a decoder's last tap reads i.
+    Tap j = 1 … k reads ``i + j - ⌈(k+1)/2⌉`` (0 outside ``x``); a decoder's last tap reads i.
     """
     left = (k if causal else math.ceil((k + 1) / 2)) - 1
     padded = torch.cat([x.new_zeros(left, x.size(1)), x, x.new_zeros(k - 1 - left, x.size(1))])
@@ -54,7 +54,7 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Sum gated convolutions, (7) before ``W_out``. Predictor rows go by head, kernel, tap."""
+    """Sum gated convolutions, (7) before ``W_out``. Predictor rows: by head, then kernel, tap."""
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
     outputs = []

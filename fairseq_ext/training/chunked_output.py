@@ -37,12 +37,12 @@ STOCK: dict[type, Callable[[Any, Tensor], OutputLayer]] = {
     TransformerDecoderBase: _of_transformer,
     LSTMDecoder: _of_lstm,
 }
-"""The last products of fairseq's decoders, by the class that defines ``output_layer``. Our decoders
-define a method ``last_product`` instead, from features to :class:`OutputLayer`."""
+"""Functions that return the last product of fairseq's decoders, by the class that has the method
+``output_layer``. Our decoders have a method ``last_product`` instead, which does the same."""
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Say why the output layer of ``model`` cannot be left to the loss; None if it can."""
+    """Return the reason why ``model`` cannot leave its output layer to the loss; None if it can."""
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
     inner = unwrapped(model)
@@ -67,7 +67,7 @@ def obstacle(model: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
-    """Make ``model`` return features, not logits, in the block; :func:`obstacle` must be None."""
+    """Let ``model`` return features instead of logits; :func:`obstacle` must have returned None."""
     attributes = vars(unwrapped(model).decoder)
     before = attributes.get("output_layer")
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method

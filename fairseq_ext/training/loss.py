@@ -1,9 +1,8 @@
 """Compute the output layer and its cross-entropy together, a chunk of words at a time (torch only).
 
-fairseq computes the logits of all words, their log-probabilities, the loss and, going back, the
-gradients of both: several matrices of words times vocabulary. Here each chunk of words goes
-straight from its features to their gradient, so that no matrix is larger than the logits of a
-chunk.
+fairseq computes the logits and log-probabilities of all words, the loss and, in the backward pass,
+the gradients of both: several matrices of words times vocabulary. Here one chunk of words after
+another goes through forward and backward pass, so no matrix is larger than the logits of a chunk.
 
 N: words, R: words of a chunk, C: features, V: vocabulary.
 """
@@ -143,7 +142,7 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 
 
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
-    if not torch.is_grad_enabled():  # even then, parameters say that they need one
+    if not torch.is_grad_enabled():  # parameters have `requires_grad` even then
         output = OutputLayer(*(None if tensor is None else tensor.detach() for tensor in output))
     return _Summed.apply(*output, chunk_loss, _places(output, chunk))
 
@@ -151,7 +150,7 @@ def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Ten
 class _Summed(torch.autograd.Function):
     """The sum of a :data:`ChunkLoss` over all chunks, with gradients computed on the way.
 
-    They are the sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and
+    Gradients are sums over chunks of ``∂L/∂h = ∂L/∂z W``, ``∂L/∂W = (∂L/∂z)^T h`` and
     ``∂L/∂b = ∂L/∂z``. The weight's gradient is stored transposed: libraries compute ``h^T ∂L/∂z``,
     a product with few rows, twice as fast.
     """
@@ -198,7 +197,7 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        if grad.device.type == "cpu" and grad == 1:  # usual: this is the loss of the training
+        if grad.device.type == "cpu" and grad == 1:  # usual, because this is the training's loss
             return *ctx.saved_tensors, None, None
         gradients = (
             None if gradient is None else gradient * grad.to(gradient)

@@ -1,8 +1,8 @@
 """Multiply fp32 matrices with oneDNN where torch's own choice is slower (torch only).
 
-torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN is in
-torch, too, and uses it on all of them: on an AMD processor with AVX-512 a product of training takes
-half the time. Sums are rounded in another order, as with any other library.
+torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN, also
+part of torch, uses it on all processors: on an AMD processor with AVX-512, a product of training
+takes half the time. Sums are rounded in another order, as with any other library.
 
 Letters: ``A [M, K]``, ``B [K, N]``.
 """
@@ -50,7 +50,7 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 @contextlib.contextmanager
 def by_onednn() -> Iterator[None]:
-    """Use oneDNN for products on the CPU in the block, also in backward passes."""
+    """Use oneDNN for products on the CPU in the ``with`` block, also in backward passes."""
     for name, capacity in CACHES.items():
         os.environ.setdefault(name, capacity)
     library = torch.library.Library("aten", "IMPL")

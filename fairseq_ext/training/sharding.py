@@ -2,7 +2,7 @@
 
 This is stage 1 of ZeRO (Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054) by torch's own
 ``ZeroRedundancyOptimizer``: gradients are summed as usual, and each process updates its own
-parameters and sends them to the others. No parameter is divided, so results equal one optimizer's.
+parameters and sends them to the others. No parameter is divided, so sharding changes no results.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 class ShardedOptimizer(ZeroRedundancyOptimizer):
     """An optimizer that splits its state among processes, with the methods that fairseq calls.
 
-    :meth:`state_dict` returns the whole state in the form of the optimizer inside, so that a
-    checkpoint does not depend on how many processes wrote it.
+    :meth:`state_dict` returns the whole state as the inner optimizer would, so that a checkpoint
+    does not depend on how many processes wrote it.
     """
 
     disable_mem_eff_fp16_loading_hack = True
@@ -40,14 +40,14 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state in the process for which ``consolidate_state_dict`` collected it.
 
-        It is not kept: the next checkpoint collects it again.
+        The state is not kept in memory: the next checkpoint collects it again.
         """
         state = super().state_dict()
         self._all_state_dicts = []
         return state
 
     def share(self) -> tuple[int, int]:
-        """Return the number of weights whose state this process keeps, and of all weights."""
+        """Return the number of weights whose state this process keeps, and the number of all."""
         share, total = (
             sum(weight.numel() for group in groups for weight in group["params"])
             for groups in (self.optim.param_groups, self.param_groups)

@@ -1,1 +1,1 @@
-"""Subcommands of this wing; see :mod:`fairseq_ext.commands`."""
+"""Subcommands for BMT; see :mod:`fairseq_ext.commands`."""

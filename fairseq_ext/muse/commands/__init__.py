@@ -1,1 +1,1 @@
-"""Subcommands of this wing; see :mod:`fairseq_ext.commands`."""
+"""Subcommands for MUSE; see :mod:`fairseq_ext.commands`."""

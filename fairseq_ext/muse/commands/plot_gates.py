@@ -55,7 +55,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The kernel shares of each layer, from the lowest up; empty for one without convolution."""
+    """The kernel shares of each layer, lowest layer first; none in layers without convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
@@ -64,7 +64,7 @@ class Gates:
         return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
 
     def rows(self) -> list[list[str]]:
-        """Make a table with a line per layer: each kernel's share, and smallest over largest."""
+        """Make a table with a row per layer: kernel shares, and ratio of smallest to largest."""
         sizes = self.sizes()
         rows = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
         for side in SIDES:
@@ -102,7 +102,7 @@ def read_gates(path: str | Path) -> Gates:
 
 
 def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
-    """Compute the share ``softmax(α)`` of each kernel size; add up those of equal sizes."""
+    """Compute the share ``softmax(α)`` of each kernel size; add up shares of equal sizes."""
     if gate is None:
         return dict.fromkeys(kernel_sizes, 1.0)
     import torch
@@ -129,7 +129,7 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
             axes.set(title=side.capitalize(), xlabel="layer (1 reads the words)")
         panels[0].set_ylabel("share of the kernel (sums to 1)")
         low, high = panels[0].get_ylim()
-        room = max(0.0, 0.1 - (high - low)) / 2  # do not let noise look like a decision
+        room = max(0.0, 0.1 - (high - low)) / 2  # with a smaller range, noise would look important
         panels[0].set_ylim(low - room, high + room)
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
@@ -139,7 +139,7 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
 def portrait(path: str | Path) -> dict[str, bytes]:
     """Return a plot of a checkpoint's gates as ``{title: PNG}``, or ``{}`` if it has no gates.
 
-    Without torch, which reads the gates, the demo shows no picture of them.
+    Without torch, the gates cannot be read, and the result is ``{}`` too.
     """
     from fairseq_ext.checkpoints import bundle
 
