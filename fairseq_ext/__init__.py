@@ -17,7 +17,7 @@ __all__ = ["__version__", "load", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # needs numpy and more, which importing the package does not
+    if name == "load":  # imported late, because it needs numpy and more
         from fairseq_ext.decoding.text_model import load
 
         return load

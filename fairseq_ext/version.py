@@ -1,7 +1,7 @@
 """The versions of this package and of its dependencies, all stated only here.
 
 The build, `fairseq-ext doctor` and the recipes read this file, which imports nothing. A test
-compares `pyproject.toml` with it. `constraints.txt` adds the exact set that is tested.
+compares `pyproject.toml` with it. `constraints.txt` adds exact versions of all tested packages.
 """
 
 __version__ = "0.1.0"

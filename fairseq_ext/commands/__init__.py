@@ -2,12 +2,12 @@
 
 The module ``NAME.py`` of the subcommand NAME (``scaling_fit.py`` for ``scaling-fit``) has
 ``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
-may return an exit status. The subcommands in ``MODULES`` share another one's module, and their
-functions are called ``add_NAME``. A module imports little more than argparse until its ``run``.
+may return an exit status. The subcommands in ``MODULES`` are in the module of another subcommand,
+in functions called ``add_NAME``. A module imports little more than argparse until its ``run``.
 
-Subcommands of a single architecture are in the folder ``commands`` of the architecture, whose
-``__init__.py`` lists them in ``COMMANDS``, by the headings of ``GROUPS``, and its pictures for
-``plot`` in ``PICTURES``.
+Subcommands of a single architecture are in its own folder ``commands``. The architecture's
+``__init__.py`` lists them in ``COMMANDS``, by the headings of ``GROUPS``, and lists its pictures
+for ``plot`` in ``PICTURES``.
 """
 
 import argparse

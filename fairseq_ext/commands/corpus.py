@@ -1,4 +1,4 @@
-"""Subcommands that make a corpus: ``corpus`` from published data, ``prepare`` from own text."""
+"""Subcommands that make a corpus: ``corpus`` from many sources, ``prepare`` from your own text."""
 
 from fairseq_ext.commands import options
 from fairseq_ext.corpora.catalogue import CORPORA

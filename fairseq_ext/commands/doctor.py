@@ -41,7 +41,7 @@ LIBRARIES = (
     *("sacrebleu", "sacremoses", "subword-nmt", "safetensors", "filelock"),
     *("fastapi", "uvicorn", "prometheus-client", "python-multipart"),
 )
-RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # the extra
+RECIPES = ("matplotlib", "scipy", "tokenizers", "sentencepiece")  # of the extra `recipes`
 LOW_DISK, NO_DISK = 5e9, 0.5e9  # bytes for a run's checkpoints, and for a single checkpoint
 
 

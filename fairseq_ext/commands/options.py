@@ -24,7 +24,7 @@ READ = ("dict.*.txt", "text.json", "*.pt")
 
 
 def add_generated(parser: argparse.ArgumentParser) -> None:
-    """Add GENERATED, the output of fairseq-generate."""
+    """Add the argument GENERATED, the output of fairseq-generate."""
     parser.add_argument(
         "generated",
         type=Path,

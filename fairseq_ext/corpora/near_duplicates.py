@@ -42,7 +42,7 @@ ONE_WORD, TWO_WORDS = 5, 9
 """Fewest words of a sentence in which one word may differ, or two words."""
 LONGEST = 24
 """Most words of a sentence from which every pair of words is left out in turn. The number of pairs
-grows with the square of the length, so from longer sentences only neighbours are left out."""
+grows with the square of the length, so longer sentences lose only pairs of neighbours."""
 RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; some 500 MB while they are sorted
 BATCH = 1 << 18  # skeletons made at a time
 BASE = 0x9E3779B97F4A7C15  # the variable of the polynomial whose coefficients are word hashes

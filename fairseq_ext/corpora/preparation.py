@@ -30,7 +30,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import sha256, staged_folder, write_all, writers
 from fairseq_ext.utils.json_files import read_json
 
-TOLERANCE = 1 / 1000  # accepted difference of counts that depend on the tokenizer's release
+TOLERANCE = 1 / 1000  # accepted relative difference of counts that depend on the tokenizer
 TRAINING = ("train", "valid")  # splits; all others are test sets
 Report = dict[str, Any]
 

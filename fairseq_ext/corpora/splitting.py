@@ -10,7 +10,7 @@ another one does its work again::
                    side, or whole groups of near-duplicates
 
 A fingerprint is the first 64 bits of a SHA-256 hash. Only fingerprints are compared, a range at a
-time. So memory holds one part or one range, and the result does not depend on how many there are.
+time. So memory holds one part or one range, and their number does not change the result.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ GROUPS = "groups"  # the value of --key for groups of near-duplicates
 HEAD = {"format": "fairseq-ext preparation", "version": 3}
 PART_LINES = 200_000
 RANGE = 1_000_000  # approximate number of fingerprints in a range
-PAIR = 2  # row of the fingerprints of pairs, after those of SIDES
+PAIR = 2  # row of the pairs' fingerprints, after the rows of both SIDES
 HELD = np.dtype(
     [
         *((name, np.uint64) for name in ("key", "pair", "other")),
@@ -154,7 +154,7 @@ class SplitJob:
                 row.append(prints[mask])
         *sides, pairs = map(np.concatenate, rows)
         is_repeated = np.ones(len(pairs), bool)
-        is_repeated[np.unique(pairs, return_index=True)[1]] = False  # first by part and line
+        is_repeated[np.unique(pairs, return_index=True)[1]] = False  # the first by part and line
         save(self.beside(name, "npy"), np.concatenate(places, axis=1)[:, is_repeated])
         self._end(name, {"distinct": [len(np.unique(side)) for side in sides]})
 
@@ -189,7 +189,7 @@ class SplitJob:
             rows["part"], rows["line"] = number, lines
             rows["key"], rows["other"], rows["pair"] = hashes[[key, 1 - key, PAIR]][:, lines]
             candidates.append(rows)
-        # Of pairs with one sentence, that with the smallest fingerprint, or the first of equals.
+        # Per sentence, keep the pair with the smallest fingerprint, or the first of equal pairs.
         best = np.sort(np.concatenate(candidates), order=["key", "pair", "part", "line"])
         best = best[np.unique(best["key"], return_index=True)[1]]
         best["split"] = SPLITS.index("valid")
@@ -311,9 +311,9 @@ class SplitJob:
         return repeated
 
     def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
-        """Return how often each pair is written: the weight, rounded up or down by its fingerprint.
+        """Return how often each pair is written: the weight, rounded up or down at random.
 
-        Pairs of valid and test are written once.
+        The pair's fingerprint is the random number. Pairs of valid and test are written once.
         """
         weight = self.texts[part.text].weight
         if weight == 1:

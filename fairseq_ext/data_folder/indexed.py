@@ -31,7 +31,7 @@ OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
 BLOCK = 1 << 24  # bytes of data, or sentences of an index, to check at a time
 AGAIN = "Run fairseq-preprocess again."
 NOTES = ".checked.json"
-MOST_BYTES = 1 << 22  # of notes, limited because anyone may have written them
+MOST_BYTES = 1 << 22  # most bytes of notes, because anyone may have written them
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str
 
 def _places(folder: Path) -> Iterator[Path]:
     yield folder / NOTES
-    with suppress(RuntimeError):  # no home
+    with suppress(RuntimeError):  # no home folder
         caches = cache_folder()
         name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
         yield caches / "data" / f"{name}.json"

@@ -133,7 +133,7 @@ class Shards:
 def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
     """Write this worker's share of the shards; return the shards that are still missing.
 
-    ``share`` is ``(I, N)``, from (0, 1): this worker writes shard I of every N.
+    ``share`` is ``(I, N)``: this worker writes shard I of every N, counted from 0.
     """
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]

@@ -20,7 +20,7 @@ from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.utils.errors import ConfigError
 
 SAMPLES = 1000  # sacrebleu's default
-SEED = "12345"  # sacrebleu's, if SACREBLEU_SEED is not set
+SEED = "12345"  # sacrebleu's default, if SACREBLEU_SEED is not set
 FEWEST = 100  # with fewer samples, each outer 2.5% would be two at most
 
 
@@ -38,7 +38,7 @@ class Estimate:
     p_holm: float | None = None
     runs: int = 1  # number of trainings in the mean `value`
     deviation: float | None = None  # standard deviation over the runs; None for a single run
-    difference: Difference | None = None  # from the baseline; None for the baseline
+    difference: Difference | None = None  # from the baseline; None for the baseline itself
 
     @property
     def half_width(self) -> float:

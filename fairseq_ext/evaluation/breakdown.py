@@ -17,9 +17,9 @@ from fairseq_ext.corpora import contamination
 from fairseq_ext.evaluation.score import build_metrics, count_units
 from fairseq_ext.text.bleu_tokenizers import is_spaceless
 
-LENGTHS = (10, 20, 30)  # bounds in words of the reference, or in characters times two
-RARITIES = (0, 9, 99)  # bounds: training occurrences of the reference's rarest word
-DIFFERING = 20  # sentences
+LENGTHS = (10, 20, 30)  # bounds in words of the reference; doubled for characters
+RARITIES = (0, 9, 99)  # bounds for the count of the reference's rarest word in training
+DIFFERING = 20  # sentences to find
 _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 
@@ -179,7 +179,7 @@ class Overlap:
 
     @property
     def exact(self) -> int:
-        """The number of sentences in the training text, ignoring case and punctuation."""
+        """The number of sentences equal to a training sentence, ignoring case and punctuation."""
         return sum(match.kind == contamination.EXACT for match in self.matches)
 
 

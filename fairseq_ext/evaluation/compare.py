@@ -125,8 +125,8 @@ class Result:
     # By system, each run's lines as text, and as words for systems whose words are known.
     texts: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     tokens: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    overlap: Overlap | None = None  # with training text
-    breakdown: Breakdown | None = None  # by kind of sentence
+    overlap: Overlap | None = None  # of the test set with training text
+    breakdown: Breakdown | None = None  # scores by kind of sentence
     differing: Sequence[Sample] = ()  # sentences in which a system differs most from the baseline
 
     @property
@@ -228,7 +228,7 @@ def compare(
         training: files of training text in the target language, to be searched for references.
         extra_metrics: as for :func:`~fairseq_ext.evaluation.score.build_metrics`.
         kinds: whether to score each kind of sentence; rarity needs ``training``.
-        differing: name of a system whose sentences that differ most from the baseline's are listed.
+        differing: name of a system; list the sentences whose score differs most from the baseline.
         latencies: latency of each system, by name.
 
     Raises:

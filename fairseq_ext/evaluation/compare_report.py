@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MISSING = "–"
 DAGGER = "†"  # marks a p about sentences, in a table where other p are about trainings
 LESS_IS_BETTER = "TER"
-# Files written besides page and picture.
+# Files that are written in addition to the page and the picture.
 OTHERS = {
     "html": "this page in one file",
     "csv": "CSV",
@@ -67,7 +67,7 @@ img {{ max-width: 100% }}
 class Section(NamedTuple):
     """A part of the report, the same on the terminal and on the page."""
 
-    title: str  # empty for the first
+    title: str  # empty for the first section
     tables: Sequence[list[list[str]]]  # rows of each table, the heading first
     notes: Sequence[str]
 
@@ -206,7 +206,7 @@ DIFFERENCE = {
     "difference 95% high": "high",
     "detectable": "detectable",
 }
-"""Columns for a difference: the heading after the metric's name, and the field."""
+"""Columns for a difference: the heading, which follows the metric's name, and the field."""
 
 
 def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:

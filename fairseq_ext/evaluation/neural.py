@@ -222,7 +222,7 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment variables for a Python; another Python gets no paths of this one."""
+    """Return the environment variables for a Python, without this Python's paths for another."""
     same_python = python == sys.executable
     return {
         name: value

@@ -316,7 +316,7 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Replace the ending of a picture's path; if ``output`` is an SVG, ``.png`` means ``.svg``."""
+    """Give a picture's path another ending; if the picture is an SVG, ``.png`` becomes ``.svg``."""
     base = stem(output)
     if Path(output).suffix == ".svg":
         ending = ending.replace(".png", ".svg")

@@ -41,9 +41,9 @@ TOKENIZED_BLEU = "BLEU-tok (multi-bleu style, not comparable)"
 COMPOUND_BLEU = "BLEU-tok, compounds split (multi-bleu style, WMT14 En-De only)"
 HYPHEN = re.compile(r"(\S)-(\S)")
 TEXT_METRICS = {"chrf++": "chrF++", "ter": "TER", "spbleu": "spBLEU"}
-"""Names in tables of further metrics of sacrebleu, by the values of ``--metric``."""
+"""Further metrics of sacrebleu: their names in tables, by the values of ``--metric``."""
 PLACES = {"COMET": 4}
-"""Numbers of decimals other than 2, by the first word of a score's name: COMET is about 1."""
+"""Decimals by the first word of a score's name; others have 2. COMET's scores are about 1."""
 UNKNOWN = "<unk>"
 SOURCE_CURE = "Give the source text with `--source`."
 
@@ -356,7 +356,7 @@ def check_counts(
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
     """Read the scores of one system from the JSON of ``score`` or ``compare``.
 
-    ``system`` must name one of them if the JSON compares several systems.
+    If the JSON compares several systems, ``system`` must name one of them.
     """
     content = read_json(path)
     try:

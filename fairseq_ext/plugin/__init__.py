@@ -1,7 +1,7 @@
 """The only entry point of this plugin, :func:`register`.
 
-``--user-dir user_dir`` calls it in a clone, ``--user-dir "$(fairseq-ext user-dir)"`` if installed.
-Our own commands and their processes call it, too. Importing the package registers nothing.
+Options call it: ``--user-dir user_dir`` in a clone, ``--user-dir "$(fairseq-ext user-dir)"`` in an
+installation. Our commands and their processes call it, too. An import alone registers nothing.
 """
 
 import functools

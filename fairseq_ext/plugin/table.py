@@ -14,8 +14,8 @@ from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.version import TESTED_FAIRSEQ
 
 COMMANDS = "fairseq_cli."
-"""Prefix of the modules of commands, which are patched only in a process that imports them, before
-or after the patches are applied."""
+"""Prefix of fairseq's command modules. A process patches such a module only if it imports the
+module, whether before or after the patches are applied."""
 
 
 KINDS = {"repairs": "repair", "security": "security", "features": "feature", "checks": "check"}
@@ -71,7 +71,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The patch's kind, by the folder of its functions; an architecture's are features."""
+        """The patch's kind, by the folder of its functions; for an architecture, a feature."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 

@@ -66,7 +66,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
     """Yield a folder whose files move to ``out`` at the end, and the paths of the checked texts.
 
-    Files that are not text and sides of unequal length are refused; empty sides are allowed.
+    Files that are not text are refused, and so are sides of unequal length. A side may be empty.
     """
     texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
     for path in texts:

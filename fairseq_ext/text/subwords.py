@@ -135,7 +135,7 @@ def _sentencepiece(model: Path) -> Subwords:
 
     processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(model.read_bytes())  # it needs a UTF-8 path otherwise
+        processor.LoadFromSerializedProto(model.read_bytes())  # it opens only UTF-8 paths
     except (RuntimeError, OSError) as error:
         raise _unreadable(model, "a model of SentencePiece", error) from error
     return Subwords(

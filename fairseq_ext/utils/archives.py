@@ -42,7 +42,7 @@ _OF_OPTIONAL_LIBRARIES = ("LZMAError", "ZstdError")
 _OF_NAMES = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _MOST_MEMBERS = 100_000  # tarfile remembers all of them
 _HEADER = 1 << 20  # bytes; no archive may decide how much memory its headers take
-_MOST_HEADERS = 1 << 28  # bytes, of all members of a tar file
+_MOST_HEADERS = 1 << 28  # bytes of the headers of all members of a tar file
 _TAR_END = bytes(1024)
 _ZSTD = b"\x28\xb5\x2f\xfd"
 # An archive of a model may unpack to this many times its size, plus this many bytes.
@@ -97,7 +97,7 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
     """Unpack a model's archive into the user's cache, once for each version of the file.
 
     Args:
-        path: of the archive.
+        path: path of the archive.
         kind: name of the folder in the cache.
         find: returns the wanted folder in the unpacked one; raises DataError or CheckpointError
             if the wanted folder cannot be used.

@@ -120,7 +120,7 @@ def one_message(folder: str | None = None) -> Iterator[None]:
         if str(error).startswith("Too many open files"):  # torch says this of its workers
             failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise EnvironmentProblem(files.explain(failed, "another file")) from error
-        if type(error).__name__ == "MissingMandatoryValue":  # of omegaconf
+        if type(error).__name__ == "MissingMandatoryValue":  # an error of omegaconf
             option = str(error.full_key).rpartition(".")[2].replace("_", "-")  # type: ignore[attr-defined]
             raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
         spawned = _SPAWNED.findall(str(error))

@@ -259,7 +259,7 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     """
     folder = Path(os.path.realpath(folder))
     with scratch_folder(folder) as hidden:
-        stage = hidden / folder.name  # the hidden folder is only for this user
+        stage = hidden / folder.name  # only this user can open the hidden folder
         stage.mkdir()
         yield stage
         try:

@@ -13,9 +13,9 @@ from typing import Any
 from fairseq_ext.utils.errors import ConfigError
 
 MOST_CHARACTERS = 100_000
-MOST_ELEMENTS = 100_000  # of the result: numbers, characters, containers
+MOST_ELEMENTS = 100_000  # most numbers, characters and containers in the result
 MOST_OPERATORS = 1_000  # each may copy MOST_ELEMENTS
-MOST_BITS = 1024  # of an integer; Python would refuse to print one of 4,300 digits
+MOST_BITS = 1024  # most bits of an integer; Python would refuse to print 4,300 digits
 
 _SEQUENCES = (str, list, tuple)
 

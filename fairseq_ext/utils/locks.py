@@ -22,7 +22,7 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 
 @contextlib.contextmanager
 def held(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock ``path`` in an existing folder, and remove its file at the end.
+    """Hold the lock file ``path`` in an existing folder during the block, then remove it.
 
     Yields:
         Whether this file system has locks; if not, nothing is held.
@@ -30,7 +30,7 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
     Raises:
         filelock.Timeout: another process holds it, and ``wait`` is False.
     """
-    import filelock  # slow to import: as long as translating a sentence, which needs no lock
+    import filelock  # takes as long as translating a sentence, which needs no lock
 
     timeout = -1 if wait else 0
     lock = filelock.FileLock(path, timeout=timeout, fallback_to_soft=False, is_singleton=True)

@@ -1,7 +1,7 @@
 """Settings of glibc's allocator: whether a process keeps the memory that it frees.
 
-glibc maps every block above a threshold (at most 32 MiB) anew, and returns free memory at
-the end of its heap. Other C libraries have no such settings, and are left alone.
+glibc gets every block above a threshold (at most 32 MiB) from the system, and returns free memory
+at the end of its heap. Other C libraries have no such settings, and are left alone.
 """
 
 import ctypes

@@ -47,7 +47,7 @@ class SharedFolder:
     called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether this job has been begun in the folder.
+        """Return whether some worker has begun this job in the folder.
 
         Args:
             job: everything that the files depend on, as JSON.

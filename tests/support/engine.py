@@ -54,7 +54,7 @@ STOCK = {
 }
 ALL = {**STOCK, **models.ARCHITECTURES}
 WITH_FULL_FORWARD = [name for name in ALL if not name.startswith("dynamicconv")]
-"""All but DynamicConv, whose full forward normalizes the kernels of short sentences otherwise."""
+"""All but DynamicConv, whose full forward changes the softmax of kernels in short sentences."""
 
 SIZE, PAD, END = 40, 1, 2  # size of a dictionary, and ids of two symbols
 LENGTHS = [9, 3, 1, 17, 6, 12, 2]
@@ -71,7 +71,7 @@ def sharpened(name: str, seed: int = 0) -> tuple[BaseFairseqModel, object]:
 
 
 def together(names: str) -> tuple[list[BaseFairseqModel], object]:
-    """Build models, whose names ``+`` joins, with different random weights, and their task."""
+    """Build the models in ``names``, joined by ``+``, with different weights; and their task."""
     pairs = [sharpened(name, seed) for seed, name in enumerate(names.split("+"))]
     return [model for model, _ in pairs], pairs[0][1]
 
@@ -157,7 +157,7 @@ def next_token(
     temperature: float = 1.0,
     tokens: Sequence[int] = range(SIZE),
 ) -> Tensor:
-    """Compute exact log-probabilities of the token after ``before``, the mean of all voters'."""
+    """Compute exactly the log of the voters' mean probability of each token after ``before``."""
     inputs = [torch.tensor(row) for row in ([sentence], [len(sentence)], [before])]
     voters = voters if isinstance(voters, list) else [voters]
     with torch.no_grad():
@@ -219,7 +219,7 @@ def assert_same(
     attention: bool = False,
     atol: float = 1e-4,
 ) -> None:
-    """Require equal tokens and, up to rounding, equal scores; skip sentences of theirs if None."""
+    """Require equal tokens and, up to rounding, scores; skip sentences where ``theirs`` is None."""
     for our_hypotheses, their_hypotheses in zip(ours, theirs, strict=True):
         if their_hypotheses is None:
             continue

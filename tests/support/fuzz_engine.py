@@ -118,7 +118,7 @@ def _translate(model: EngineModel) -> None:
 
 
 def fuzz(bundle: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
-    """Read ``count`` mutated copies of a bundle, run those that are read, and count both.
+    """Read ``count`` mutated copies of a bundle; run the valid ones; count run and refused ones.
 
     Raises:
         AssertionError: a copy crashed.

@@ -227,7 +227,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
 
 
 def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
-    """Return the result of ``work`` in a child forked within ``at_the_fork``; wait a minute."""
+    """Return the result of ``work`` in a child forked within ``at_the_fork``, within a minute."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     forks = multiprocessing.get_context("fork")
     child = forks.Process(target=lambda: sender.send(work()))

@@ -62,7 +62,7 @@ def split(
 
     The distinct key sentences are put in the order of their SHA-256 hashes; the first ``test``
     go into the test set, the next ``valid`` into the validation set, all others into train. If
-    several pairs have a key sentence, valid and test keep one of them, so their sizes are exact.
+    several pairs have one key sentence, valid and test keep a single one, so sizes are exact.
 
     Args:
         key: the side that decides, 0 for source or 1 for target.

@@ -52,7 +52,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
 
     path, option = start(cfg, trainer)
     if option is not None:
-        if bundle.is_bundle(path):  # fairseq asks for a file
+        if bundle.is_bundle(path):  # fairseq requires a file
             cfg[option] = path = str(bundle.as_file(path))
         if not PathManager.isfile(path):
             # fairseq would silently start from random weights
@@ -96,7 +96,7 @@ def _trainer_load_checkpoint(
         extra_state = original(
             self, filename, reset_optimizer, reset_lr_scheduler, *rest, **options
         )
-    except AssertionError as error:  # another criterion or optimizer
+    except AssertionError as error:  # the file has another criterion or optimizer
         raise CheckpointError(f"{filename}: {error}") from error
     except Exception as error:
         if not str(error).startswith("Cannot load model parameters"):
@@ -126,7 +126,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
     if not storage.is_archive(filename):
         return
     state = storage.peek(filename)
-    if state.get("last_optimizer_state") is None:  # fairseq takes only the weights from it
+    if state.get("last_optimizer_state") is None:  # fairseq loads only its weights
         return
     former, now = (layout.options(source, "lr_scheduler") for source in (state, {"cfg": cfg}))
     theirs, ours = former.get("_name") or former.get("lr_scheduler"), now.get("_name")

@@ -101,7 +101,7 @@ def _check_input(path: str) -> None:
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
         text.check_text(
             path, empty_lines=True, max_tokens=None, controls=False
-        )  # a pipe can be read only once
+        )  # not a pipe, which can be read only once
 
 
 def _require_path(cfg: Any) -> None:

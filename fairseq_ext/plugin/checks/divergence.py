@@ -81,7 +81,7 @@ def _not_finite(trainer: Any) -> str | None:
 
 
 def _loss(logged: Mapping[str, Any] | None) -> float | None:
-    """Return the loss that a step has logged; or None if fairseq skipped the step."""
+    """Return the loss that a step has logged, or None if fairseq skipped the step."""
     loss = (logged or {}).get("loss")
     return None if loss is None else float(loss)
 

@@ -14,14 +14,14 @@ PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 BLOCK = 1 << 14
 """Number of sentences to sort at a time; their keys and positions fit in a processor's cache."""
 KEYS = 1 << 16
-"""Number of 16-bit sort keys; numpy sorts 16-bit integers by radix."""
+"""Number of different sort keys of 16 bits; numpy sorts 16-bit integers by radix."""
 LONGEST = KEYS - 1
 """Greatest length in tokens that fits in a sort key."""
 PART = 1 << 18
 """Number of sentences to divide into batches at a time."""
 OPEN = 3
-"""Number of batches at a part's end to make again with the next part: one cut to a multiple of
-sentences, its rest, and the last sentences, which fairseq drops and the patch "last batch" adds."""
+"""Number of batches at a part's end to make again with the next part, as they may not be full: one
+rounded to a multiple of sentences, its rest, and the sentences that the patch "last batch" adds."""
 
 
 @around("fairseq.data.indexed_dataset:_warmup_mmap_file")
@@ -112,12 +112,12 @@ def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
     Args:
         order: ``[sentences]``, each sentence once.
         lengths: int ``[sentences]``, at most :data:`LONGEST`.
-        dtype: of the result.
+        dtype: type of the result.
     """
     blocks = [slice(first, first + BLOCK) for first in range(0, len(order), BLOCK)]
     bins = int(lengths.max(initial=0)) + 1
     counts = sum((np.bincount(lengths[block], minlength=bins) for block in blocks), 0)
-    begins = np.cumsum(counts) - counts  # where the next sentence of each length goes
+    begins = np.cumsum(counts) - counts  # position of the next sentence of each length
     sorted_order = np.empty(len(order), dtype)
     for block in blocks:
         sentences = order[block]
