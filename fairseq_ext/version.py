@@ -16,7 +16,7 @@ OLDEST_TORCH = "2.6"
 """The first version whose ``torch.load`` is safe by default."""
 
 TESTED_FAIRSEQ = ("fairseq-fixed", "0.12.3.1")
-"""Distribution and version; `docs/compatibility.md` has the others that were tried."""
+"""Distribution and version; `docs/compatibility.md` lists others that were tried."""
 
 FAIRSEQ_WHEELS = ("3.12",)
 """Pythons for which the package index has a wheel of that fairseq (Linux, x86-64), so that nothing

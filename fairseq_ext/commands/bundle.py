@@ -1,4 +1,4 @@
-"""Subcommands for bundles, the form in which models are shipped: bundle, trim, describe …"""
+"""Subcommands for bundles, which hold trained models: bundle, trim, describe, export …"""
 
 import argparse
 from dataclasses import replace

@@ -290,7 +290,7 @@ class Session:
     codec: TextCodec
     rerank: Callable[[Iterator[Translation]], Iterator[Translation]]  # chooses samples of --mbr
     splitter: SentenceSplitter | None = None
-    keeper: Keeper | None = None  # of --keep and --markup
+    keeper: Keeper | None = None  # for the options --keep and --markup
 
     @staticmethod
     @contextlib.contextmanager

@@ -67,7 +67,7 @@ class SplitJob:
     """A split of some texts, computed in stages; can be sent to another process."""
 
     options: PairOptions  # how to clean and split the pairs
-    texts: tuple[Text, ...]  # where the pairs come from; of repeated pairs the first is kept
+    texts: tuple[Text, ...]  # where the pairs come from; only the first of repeated pairs is kept
     folder: Path  # the folder with the files of the stages
     parts: tuple[PairPart, ...]  # the parts of all texts
     partitions: int  # number of ranges of fingerprints

@@ -125,7 +125,7 @@ class Encode:
     pipeline: Pipeline
     rules: tuple[str, ...] = ()  # rules for the tokens of a pair, as for `--rule`
     words: bool = False  # leave subwords, and words that are symbols of fairseq, to a later step
-    must_keep: str = ""  # name of a text of which no pair may be dropped
+    must_keep: str = ""  # the text's name, if none of its pairs may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty
     version: str = (
         ""  # a checksum or the like of the pipeline's files, because processes cache them

@@ -81,7 +81,7 @@ class Latency:
     median: float
     p99: float  # 99th percentile
     processor: float  # mean processor time
-    multiply_adds: int | None  # with weights, per hypothesis token; known for bundles only
+    multiply_adds: int | None  # by weights, per hypothesis token; None if not a bundle
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Hypothesis:
 
     text: str  # the tokens as the model wrote them, separated by spaces
     score: float  # log-probability in base 2, normalized by length as the generator's options say
-    token_scores: tuple[float, ...] = ()  # of each token, in base 2; the last is end of sentence
+    token_scores: tuple[float, ...] = ()  # one per token, in base 2; the last is for </s>
     soft: tuple[tuple[float, ...], ...] = ()  # attention [target tokens + 1][source tokens + 1]
     hard: tuple[str, ...] = ()  # pairs `source-target` of positions
 

@@ -8,7 +8,7 @@ scripts break text:
 - A mark, joiner, skin tone or variation selector stays with the character that it belongs to, by
   Unicode's rules for grapheme clusters: Hindi, Tamil, Thai, Burmese and Khmer vowels, Yoruba tones,
   Persian words with a non-joiner, families of emoji, flags.
-- ``DOTMULTI``, by which the script marks successive full stops, is an ordinary word.
+- ``DOTMULTI``, the script's mark for successive full stops, stays an ordinary word.
 - A line that begins with ``<`` and ends with ``>`` is also detokenized.
 
 Punctuation is normalized by the library's rules, but two of them are corrected to match

@@ -26,7 +26,7 @@ class Counts:
 
 
 def cleaned(pairs: Iterable[SentencePair], max_words: int, report: Counts) -> list[SentencePair]:
-    """Drop repeated pairs, and those with a side that is empty or has more than ``max_words``."""
+    """Drop repeated pairs, and pairs with a side that is empty or above ``max_words`` words."""
     distinct: dict[SentencePair, None] = {}
     for pair in pairs:
         report.read += 1

@@ -39,7 +39,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _check_input(cfg.interactive.input)
     with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
         if command == "fairseq_cli.train" and cfg.common.log_file is not None:
-            # fairseq opens the log before it makes `--save-dir`, where the log may be.
+            # fairseq opens the log before it makes `--save-dir`, but the log may be in that folder.
             Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
         return original(cfg, main, **options)
 

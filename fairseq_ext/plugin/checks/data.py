@@ -159,7 +159,7 @@ def excess(task: Any, dataset: Any, index: int, limits: Any) -> tuple[str, str]:
     from fairseq.tasks.translation import TranslationTask
 
     sizes = dataset.size(index)
-    if isinstance(sizes, np.ndarray):  # in a task with several languages
+    if isinstance(sizes, np.ndarray):  # tasks with several languages return an array
         sizes = tuple(sizes.tolist())
     name = f"sentence {index + getattr(task, 'first_sentence', 1)}"
     if not isinstance(sizes, tuple) or not isinstance(limits, tuple):

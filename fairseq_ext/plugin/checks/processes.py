@@ -105,7 +105,7 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
     try:
         with _held:
             return original(*arguments, **options)
-    except ProcessExitedException as error:  # of a process that fairseq-train itself started
+    except ProcessExitedException as error:  # fairseq-train itself had started that process
         how = f"by {error.signal_name}" if error.signal_name else f"(status {error.exit_code})"
         memory = ", perhaps for want of memory" if error.signal_name == "SIGKILL" else ""
         raise EnvironmentProblem(

@@ -164,7 +164,7 @@ def average_once(
 def count_all_updates(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Count updates from the first one of the run, not from the one where it was resumed."""
+    """Count updates from the run's first update, not from the update after a resume."""
     if updates is not None:
         self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
     original(self, new_model, updates)
