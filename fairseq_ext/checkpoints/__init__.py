@@ -1,17 +1,17 @@
 """Checkpoints: the only package that knows the format of these files.
 
-A checkpoint is loaded and saved by :mod:`~fairseq_ext.checkpoints.storage`:
+:mod:`~fairseq_ext.checkpoints.storage` loads and saves a checkpoint, with these modules:
 
 - :mod:`~fairseq_ext.checkpoints.safe_load`: all checks of a file that is read, in order;
 - :mod:`~fairseq_ext.checkpoints.registry_checks`: the classes, options and sizes of fairseq's
   models that a file may name;
-- :mod:`~fairseq_ext.checkpoints.layout`: its parts, and those that this plugin adds;
-- :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that its model was trained with;
-- :mod:`~fairseq_ext.checkpoints.languages`: the languages that its model translates between;
+- :mod:`~fairseq_ext.checkpoints.layout`: a checkpoint's parts, some of which this plugin adds;
+- :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that a model was trained with;
+- :mod:`~fairseq_ext.checkpoints.languages`: the languages that a model translates between;
 - :mod:`~fairseq_ext.checkpoints.published`: models that fairseq's authors have published;
 - :mod:`~fairseq_ext.checkpoints.describe`: the size and history of a checkpoint;
 - :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several checkpoints.
 
-A trained model that goes to other machines is a :mod:`~fairseq_ext.checkpoints.bundle`;
+A trained model is moved to other machines as a :mod:`~fairseq_ext.checkpoints.bundle`;
 :mod:`fairseq_ext.model` makes and uses bundles.
 """

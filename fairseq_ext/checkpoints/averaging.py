@@ -31,11 +31,11 @@ by which these files are sorted."""
 
 
 def select(folder: str | Path, kind: str, count: int) -> list[Path]:
-    """Return the ``count`` newest or best checkpoints in the folder of a run, the best one last.
+    """Return the ``count`` newest or best checkpoints of a run, the newest or best one last.
 
     Args:
         folder: the run's ``--save-dir``.
-        kind: of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the run
+        kind: a key of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the run
             decides whether higher is better.
         count: at least 1.
 
@@ -73,13 +73,12 @@ def average_checkpoints(
 
     Args:
         paths: checkpoints of one model, oldest first.
-        load: reads one of them.
+        load: function that reads a checkpoint.
 
     Raises:
-        CheckpointError: checkpoints of different architectures, names, shapes, dictionaries or
-            stages of a binarized training, a weight that is not finite, or a file that cannot
-            be read.
-        ConfigError: no checkpoint.
+        CheckpointError: the checkpoints differ in architecture, names, shapes, dictionaries or
+            the stage of a binarized training; a weight is not finite; or a file cannot be read.
+        ConfigError: there is no checkpoint.
     """
     if not paths:
         raise ConfigError("There are no checkpoints to average; name at least one.")

@@ -14,9 +14,9 @@
 ``README.md``               the model card
 ==========================  ======================================================================
 
-Weights are fp32 or bf16, or matrices are int8, or binary weights are bits and ternary trits. The
-folder may be packed into an archive (:func:`archive`), which is accepted wherever the folder is.
-Nothing in a bundle is unpickled or evaluated.
+Weights are stored in fp32 or bf16, or matrices in int8, or binary weights as bits and ternary ones
+as trits. The folder may be packed into an archive (:func:`archive`), which is accepted wherever
+the folder is. Nothing in a bundle is unpickled or evaluated.
 """
 
 import re
@@ -58,11 +58,11 @@ ENGINE_NUMBERS = {**{name: name for name in NUMBERS}, BITS: "fp32", BITS_INT8: "
 CONSTANT = "program."
 """Prefix of the names of tensors that belong to the program and not to the state dict."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
-"""By binarizer, the factor from a stored level to a latent weight that binarizes to this level."""
+"""For each binarizer, the ratio of a latent weight to the level to which it is binarized."""
 TERNARY = "ternary"
 """The binarizer whose latent weights depend on the number of zeros."""
-LARGEST = 1 << 24  # bytes of a JSON file
-LEVEL = 10  # of zstd
+LARGEST = 1 << 24  # most bytes of a JSON file
+LEVEL = 10  # compression level of zstd
 WIDEST_BEAM = 100
 """Widest default beam that a bundle may set: memory and time grow with the beam, and its user has
 not chosen it."""
@@ -74,7 +74,7 @@ class Bundle:
     """The contents of ``bundle.json``.
 
     Attributes:
-        folder: of the bundle.
+        folder: the bundle's folder.
         src, tgt: languages.
         architecture: its name in fairseq.
         numbers: number format of the weights, one of :data:`KINDS`.
@@ -98,7 +98,7 @@ class Bundle:
         return self.numbers in (BITS, BITS_INT8)
 
     def check(self) -> None:
-        """Check every file."""
+        """Check the checksum of every file, and refuse files that do not belong to the bundle."""
         for name, expected in self.files.items():
             try:
                 checksum = files.sha256(files.require_file(self.folder / name))
@@ -279,11 +279,11 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
 
 
 def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
-    """Read a bundle as an untrained checkpoint of fairseq, with its weights in fp32.
+    """Read a bundle as a checkpoint of fairseq at update 0, with its weights in fp32.
 
     Args:
-        path: of the bundle.
-        checksums: whether to check them, which reads all files.
+        path: path of the bundle.
+        checksums: whether to compare checksums, which reads all files.
 
     Raises:
         CheckpointError: a file is missing or damaged, or they do not fit each other.
@@ -317,7 +317,7 @@ def _checkpoint(manifest: Bundle) -> dict[str, Any]:
 
 
 def _weights(path: Path, binary: Any) -> dict[str, Any]:
-    """Read the state dict in fp32; binary and ternary weights as :func:`latent_weights`."""
+    """Read the state dict in fp32; binary and ternary weights become :func:`latent_weights`."""
     import torch
 
     tensors = Tensors(path)
@@ -340,8 +340,8 @@ def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:
         return signs * (LATENT[binary["binarizer"]] * levels[:, None]).astype(np.float32)
-    # The mean magnitude of each row, or of all rows, must be the level. So the latent weights of
-    # nonzero signs are total / nonzero, rounded down, and those of zeros share the remainder.
+    # The mean magnitude of each row, or of all rows, must be the level. So latent weights with
+    # nonzero signs are total / nonzero, rounded down; all other latent weights share the remainder.
     axis = 1 if binary["granularity"] == "channel" else None
     level = levels[:, None].astype(np.float64) if axis == 1 else np.float64(levels.max(initial=0))
     nonzero = np.count_nonzero(signs, axis, keepdims=True)

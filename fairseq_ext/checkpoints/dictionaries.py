@@ -1,4 +1,4 @@
-"""Keep a model's dictionaries in its checkpoints, and compare them with those of the data.
+"""Keep a model's dictionaries in its checkpoints, and compare them with the data's dictionaries.
 
 A model knows words only by their indices. With a dictionary of the same size in another order it
 still runs, but translates into other words. So ``extra_state`` of a checkpoint keeps all words of
@@ -19,11 +19,11 @@ from fairseq_ext.utils.files import require_file
 SIDES = ("source", "target")
 OVERWRITES = " #fairseq:overwrite"  # the end of an entry that replaces an earlier one
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-"""fairseq's special symbols, which come before those of a dictionary's first line."""
+"""fairseq's special symbols, which come before the symbols in a dictionary's file."""
 
 
 def symbols(path: str | Path) -> list[str]:
-    """Return fairseq's special symbols, followed by those of a ``dict.LANGUAGE.txt``, in order."""
+    """Return fairseq's special symbols and then the symbols of a ``dict.LANGUAGE.txt``."""
     words = [*SPECIAL]
     try:
         with require_file(path, "dictionary").open(encoding="utf-8") as lines:
@@ -51,7 +51,7 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str | None:
-    """Say in which line two lists of symbols first differ; None if they are equal."""
+    """Describe the first line in which two lists of symbols differ; None if they are equal."""
     special = len(SPECIAL)
     for index, (our, their) in enumerate(zip_longest(ours, theirs)):
         if our != their:

@@ -4,8 +4,8 @@ Three tasks of fairseq tell a model its languages in three ways. Each becomes op
 ``translation_ext``, the only task that translation, training, bundles and the engine need to know:
 
 ==================================  ================================================================
-``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's, by
-                                    ``--encoder-langtok``), ``--target-prefix __de__``
+``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's token, with
+                                    ``--encoder-langtok tgt``), ``--target-prefix __de__``
 ``translation_from_pretrained_bart``  ``--source-suffix [en_XX]``, ``--target-suffix [ro_RO]``
 ``multilingual_translation``        none: the pair has an encoder and a decoder of its own
 ==================================  ================================================================
@@ -38,7 +38,7 @@ class Plan:
     Attributes:
         src, tgt: languages.
         symbols: symbols to add to the end of the dictionaries if they are missing there.
-        task: options of ``translation_ext``; none where the checkpoint's own task stays.
+        task: options of ``translation_ext``; empty if the checkpoint's own task stays.
         model: options of the model that change.
         weights: prefix of the names of the pair's weights.
     """
@@ -60,10 +60,10 @@ def plan(
     """Plan how a published model translates between two languages.
 
     Args:
-        folder: of the model, with the lists of languages that its options name.
+        folder: the model's folder, with the lists of languages that its options name.
         settings: options of its task.
-        dictionaries: languages that have a dictionary; "" for one of all languages.
-        languages: source and target that are asked for; None for those of the training.
+        dictionaries: languages that have a dictionary; "" if all languages share one.
+        languages: source and target language to use; None for the training's languages.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:

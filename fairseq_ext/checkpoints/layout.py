@@ -4,7 +4,7 @@ A checkpoint is a dictionary:
 
 - ``model``: the state of the model, tensors by name;
 - ``cfg``: the options of the run, a dictionary for each part (``model``, ``task`` …), whose
-  ``_name`` says what is registered with fairseq; older checkpoints have one flat ``args`` instead;
+  ``_name`` is registered with fairseq; older checkpoints have one flat ``args`` instead;
 - ``extra_state``: the position in the data (``train_iterator``), meters, the best loss, and our
   additions :data:`DICTIONARIES`, :data:`EARLY_STOPPING` and :data:`AVERAGED`;
 - ``optimizer_history``, ``last_optimizer_state``, ``task_state``, ``criterion``: training state.
@@ -33,14 +33,14 @@ _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
-    """Return the options of one part (``model``, ``task`` …) of a configuration in any form.
+    """Return the options of one part (``model``, ``task`` …) of a configuration.
 
     Args:
-        cfg: a dictionary, or OmegaConf's.
-        part: name of the part, which may be a dictionary, OmegaConf's or a ``Namespace``.
+        cfg: a dictionary, or a dictionary of OmegaConf.
+        part: name of the part, which may be a dictionary of either kind or a ``Namespace``.
 
     Returns:
-        A dictionary, empty where there is no such part.
+        A dictionary, empty if there is no such part.
     """
     options = cfg.get(part) if isinstance(cfg, Mapping) else None
     if type(options).__module__.startswith("omegaconf"):
@@ -52,7 +52,7 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; in the older form, ``args`` stands for all."""
+    """Return a checkpoint's configuration by parts; in old checkpoints, each part is ``args``."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
@@ -74,7 +74,7 @@ def with_options(
     """Return a checkpoint with its task replaced and some options of the model changed.
 
     Args:
-        checkpoint: in either form.
+        checkpoint: a checkpoint with ``cfg`` or with the older ``args``.
         task: all options of the task, with its name as ``_name``.
         model: options of the model that change, with its architecture as ``arch``.
     """

@@ -2,8 +2,8 @@
 
 An archive or folder has ``model.pt`` or ``model1.pt`` … (an ensemble), dictionaries and the files
 of the subwords, but does not say how text becomes tokens. :func:`prepare` makes a folder for it in
-the user's cache that looks like that of a run: links to the checkpoints, dictionaries,
-``text.json``, and :data:`MARK` with task options that replace those in the checkpoint.
+the user's cache that looks like a run's folder. It has links to the checkpoints, dictionaries,
+``text.json``, and :data:`MARK` with task options that replace the checkpoint's options.
 Nothing in a model's folder is run, and nothing is written into it.
 """
 
@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 
 @functools.cache
 def hub_models() -> dict[str, dict[str, str]]:
-    """Return fairseq's translation models: ``path`` (an address), ``tokenizer`` and ``bpe``."""
-    # or the import would advise to install a package for speech
+    """Return fairseq's translation models by name: their ``path`` (URL), ``tokenizer``, ``bpe``."""
+    # otherwise the import would advise to install a package for speech
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
     from fairseq.models.fconv import FConvModel
     from fairseq.models.lightconv import LightConvModel
@@ -79,10 +79,10 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
 
     Args:
         path: an archive, a folder, or one of the checkpoints in it.
-        src, tgt: languages, needed by a multilingual model; None for those of the training.
+        src, tgt: languages, which a multilingual model needs; None for the training's languages.
 
     Raises:
-        CheckpointError: an archive that is damaged or unsafe.
+        CheckpointError: an archive is damaged or unsafe.
         ConfigError: the folder lacks what translation needs.
         DataError: its dictionaries or subwords cannot be used.
         EnvironmentProblem: the cache cannot be written.
@@ -154,7 +154,7 @@ def _model_in(folder: Path) -> Path:
 def _prepared(
     folder: Path, voters: Sequence[Path], path: Path, languages: tuple[str | None, str | None]
 ) -> list[Path]:
-    """Fill the folder in the cache, unless it is there already."""
+    """Make a model's folder in the cache unless it exists; return the links to its checkpoints."""
     content = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
                for entry in sorted(folder.iterdir()) if entry.is_file()]  # fmt: skip
     names = [voter.name for voter in voters]
@@ -165,7 +165,7 @@ def _prepared(
     for link, voter in zip(links, voters, strict=True):
         with suppress(FileExistsError):
             link.symlink_to(voter.absolute())
-    # storage imports this module, and both need torch, which a bundle does not
+    # Imported here because storage imports this module, and because bundles do not need torch.
     from fairseq_ext.checkpoints import safe_load, storage
 
     settings = layout.options(storage.peek(links[0]), "task")

@@ -1,8 +1,8 @@
 """Check the names and sizes in a checkpoint against fairseq's registries, the command and the file.
 
 A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must be
-of the kind that the command needs before fairseq builds anything from it. Only the functions that
-ask fairseq's registries import it.
+of the kind that the command needs before fairseq builds anything from it. Only functions that need
+fairseq's registries import fairseq.
 """
 
 from argparse import Namespace
@@ -19,7 +19,7 @@ from fairseq_ext.checkpoints.safe_load import ADVICE, about
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 MOST_POSITIONS = 1_000_000
-MOST_TABLE_BYTES = 512 << 20  # of sines and cosines, a row for each position
+MOST_TABLE_BYTES = 512 << 20  # of a table of sines and cosines with a row for each position
 SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file's numbers
 
 
@@ -64,13 +64,13 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
 
     options = layout.section(cfg, "model")
     name = options.get("_name") or options.get("arch")
-    if name is None and len(options) == 1:  # fairseq takes a section's only key for its name
+    if name is None and len(options) == 1:  # fairseq then uses the section's only key as its name
         name = next(iter(options))
     model = registered(path, "architecture", name, MODEL_REGISTRY | ARCH_MODEL_REGISTRY)
     with about(path):
         require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
     kind = task_class(cfg, path) if task is None else type(task)
-    elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # of other classes
+    elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # with other base classes
     for family, needed, described in (
         (TranslationTask, FairseqEncoderDecoderModel, "an encoder and a decoder"),
         (LanguageModelingTask, FairseqLanguageModel, "a decoder alone"),
@@ -93,11 +93,11 @@ def task_class(cfg: Any, path: str | Path) -> type:
 def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
     """Check that a checkpoint has a translation task, for this direction.
 
-    Files that cannot be read pass: their readers report faults.
+    Files that cannot be read pass, because reading them later reports the fault.
 
     Args:
-        path: of the checkpoint.
-        src, tgt: the languages that it is to translate; None for its own. Data may have other names
+        path: path of the checkpoint.
+        src, tgt: languages to translate; None for the checkpoint's own. Data may have other names
             for them, so only the reverse direction is refused.
     """
     from fairseq.tasks.translation import TranslationTask

@@ -5,10 +5,10 @@
 1. it is an archive as torch writes it: nothing compressed, repeated, linked or outside its folder;
    or a series of pickles as torch wrote it before 1.6, which has no checksums;
 2. the checksum of each part, which torch itself never compares;
-3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of their kinds
-   (:func:`allowed_globals`); torch's safe loading would also call ``torch.Tensor(10**9)``;
-4. unpickling makes tensors, plain values and ``argparse.Namespace``; numpy's numbers are made by
-   stand-ins (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
+3. its pickle makes only the calls that checkpoints of fairseq make, with arguments of the same
+   types (:func:`allowed_globals`); torch's safe loading would also call ``torch.Tensor(10**9)``;
+4. unpickling makes tensors, plain values and ``argparse.Namespace``; our own classes read numpy's
+   numbers (:class:`NumberArray`), since ``numpy.dtype`` could turn bytes into Python objects;
 5. there are tensors under ``model``;
 6. everything is plain data, finite, and no larger than the file (:func:`require_plain`);
 7. the configuration has nothing for hydra to import or for OmegaConf to look up
@@ -76,7 +76,7 @@ def read(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint file; its tensors are mapped from the file and live on the CPU.
 
     Args:
-        path: of a file that torch wrote.
+        path: path of a file that torch wrote.
 
     Raises:
         CheckpointError: the file is missing, empty, truncated, damaged, not a checkpoint, or fails
@@ -157,7 +157,7 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
 def about(path: str | Path) -> Iterator[None]:
     """Turn unexpected errors in the block into one message that names the file.
 
-    Our errors about the file get its name; our other errors, and the system's, stay unchanged.
+    This package's errors about the file get its name. Its other errors, and system errors, stay.
     """
     try:
         yield
@@ -236,7 +236,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
 
 
 def _foreign(path: Path, start: bytes) -> str:
-    """Say, from its first bytes, what kind of file this is, if it is not a zip archive."""
+    """Return a message that says, from its first bytes, what a file is that is no zip archive."""
     if start.lstrip()[:1] == b"<":
         return (
             f"{path} is a web page, not a checkpoint: a download link gave an error page. "
@@ -288,7 +288,7 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return what torch's safe loading allows, with calls limited to those of checkpoints."""
+    """Return all that torch's safe loading allows, with calls limited to what checkpoints call."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
@@ -304,7 +304,7 @@ def _guard(name: str, function: Callable, *kinds: type) -> Callable:
 
 
 def _to_bytes(text: str, encoding: str) -> bytes:
-    """Turn the text in which a pickle of protocol 2 stores bytes back into bytes."""
+    """Convert text to the bytes that it stands for in a pickle of protocol 2."""
     if encoding != "latin1":
         raise _unsupported("_codecs.encode")
     return text.encode(encoding)
@@ -334,7 +334,7 @@ GUARDS: dict[str, Callable] = {
 
 
 class NumberKind:
-    """A stand-in for ``numpy.dtype``: integers, real numbers or truth values."""
+    """A replacement for ``numpy.dtype`` that allows integers, real numbers and truth values."""
 
     def __init__(self, code: object, *flags: object) -> None:
         if not (isinstance(code, str) and re.fullmatch("b1|[iu][1248]|f[248]", code)):
@@ -350,7 +350,7 @@ class NumberKind:
 
 
 class NumberArray(np.ndarray):
-    """A stand-in for ``numpy.ndarray`` that holds only numbers, and is pickled as a plain array."""
+    """A replacement for ``numpy.ndarray`` of numbers only, which is pickled as a plain array."""
 
     def __new__(cls, *arguments: object) -> NumberArray:
         raise _unsupported("numpy.ndarray")
@@ -366,7 +366,7 @@ class NumberArray(np.ndarray):
 
 
 class Meter:
-    """A stand-in for the meters that fairseq pickled until 2019; :func:`read` drops them."""
+    """A placeholder for the meters that fairseq pickled until 2019; :func:`read` drops them."""
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
@@ -438,7 +438,7 @@ def parts(value: Any) -> list[Any]:
     """Return the values directly inside a container, with attributes and keys; none for a leaf."""
     if isinstance(value, Namespace):
         value = vars(value)
-    if isinstance(value, dict):  # by class, since attributes from the file may hide methods
+    if isinstance(value, dict):  # attributes from the file may hide the instance's methods
         return [*dict.keys(value), *dict.values(value), *getattr(value, "__dict__", {}).values()]
     if isinstance(value, Mapping):
         return [*value.keys(), *value.values()]

@@ -1,4 +1,4 @@
-"""Read checkpoint files safely and only once, and save them whole.
+"""Read checkpoint files safely and only once, and save them atomically.
 
 A command asks for the options of a checkpoint before and after fairseq loads it. To read each
 version of a file once, :func:`peek` keeps the weights for the next :func:`load`, and both functions
@@ -16,7 +16,7 @@ from fairseq_ext.checkpoints import bundle, layout, published, safe_load
 from fairseq_ext.utils import file_versions
 from fairseq_ext.utils.files import atomic_write, head
 
-# State of the process, by version of a file
+# What this process has read, by version of the file: states not yet loaded, and options
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
@@ -66,7 +66,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not bundle.is_bundle(path):
         return safe_load.read(path)
     state, manifest = bundle.load(path), bundle.read(path)
-    grows = 32 if manifest.is_packed else 4  # to fp32, tied weights counted twice
+    grows = 32 if manifest.is_packed else 4  # in fp32, with tied weights counted twice
     size = grows * (manifest.folder / bundle.WEIGHTS).stat().st_size
     safe_load.require_harmless(state, path, size)
     return state

@@ -1,8 +1,8 @@
 () => {
-  // html[data-demo] says what the results are: "busy" while a sentence is being translated, and
-  // "stale" once the sentence or the choice of systems is another than that which they belong to.
-  // Enter translates and Shift+Enter breaks the line: in a field of several lines gradio has it the
-  // other way round. An example is typed and translated as a reader would do it.
+  // html[data-demo] is "busy" while a sentence is being translated. It is "stale" once the sentence
+  // or the choice of systems has changed since the results on the page were made.
+  // Enter translates and Shift+Enter breaks the line; in gradio's fields of several lines it is the
+  // other way round. A click on an example enters and translates it, as a reader would.
   const root = document.documentElement;
   const field = () => document.querySelector("#sentence textarea");
   const chosen = () => [...document.querySelectorAll("#systems input")].map(box => box.checked);

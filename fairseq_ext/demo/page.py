@@ -1,6 +1,6 @@
 """The page of ``fairseq-ext demo``, built with gradio: a sentence in, translations side by side.
 
-Nothing on it comes from outside: it uses the reader's own fonts, and reports nothing.
+The page loads nothing from other machines, uses the reader's own fonts, and reports nothing.
 """
 
 import base64
@@ -68,7 +68,7 @@ def build(
 
 
 def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
-    """Add a system's column, hidden until there is an answer: column, text, picture."""
+    """Add a system's column, hidden until it has an answer; return column, text and picture."""
     with gr.Column(visible=False, min_width=300, elem_id=f"system-{place}") as column:
         text = gr.Textbox(label=f"{name} ({about.line})", lines=2, interactive=False)
         picture = gr.HTML()
@@ -84,7 +84,7 @@ def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
 def _shown(
     text: str, names_chosen: Sequence[str], names: Sequence[str], translate: Translate
 ) -> list[Any]:
-    """Return updates of the message, and of every system's column, text and picture."""
+    """Return updates for the message, and for every system's column, text and picture."""
     try:
         if not names_chosen:
             raise DataError("Choose a system first.")
@@ -107,7 +107,7 @@ def _shown(
 
 
 def _image(name: str, png: bytes) -> str:
-    """Put a picture into the page itself, so that no file of it is left anywhere."""
+    """Return an HTML image that contains the picture itself, so that no file is written."""
     data, name = base64.b64encode(png).decode(), html.escape(name)
-    style, density = "max-width: 100%", "1.5x"  # of plots.save_picture
+    style, density = "max-width: 100%", "1.5x"  # the density of plots.save_picture
     return f'<img alt="{name}" style="{style}" srcset="data:image/png;base64,{data} {density}">'

@@ -18,7 +18,7 @@ from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.settings import Refusal
 from fairseq_ext.utils.address import names_of
 
-# All that a browser asks for. gradio answers much else: uploads, files, descriptions of itself.
+# All paths that a browser needs. gradio has many others: uploads, files, descriptions of itself.
 JOIN = "/gradio_api/queue/join"
 PATHS = {"/", "/theme.css", "/favicon.ico", "/gradio_api/queue/data", "/gradio_api/startup-events"}
 FOLDERS = ("/assets/", "/static/", "/gradio_api/heartbeat/")
@@ -30,7 +30,7 @@ POLICY = (
 )
 FONTS = ("ui-sans-serif", "system-ui", "sans-serif")
 VISITORS = 100
-"""How many open pages, some 90 KB each, and how many events gradio remembers; its default is 10,000
+"""Most open pages, of some 90 KB each, and most events that gradio remembers. Its default is 10,000
 of both."""
 
 
@@ -46,7 +46,7 @@ class JoinRequest(BaseModel):
 
 
 class Gate:
-    """ASGI middleware that lets through only calls of the page's functions, known by number."""
+    """ASGI middleware that accepts only the page's own requests; it knows functions by number."""
 
     def __init__(self, app: ASGIApp, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions
@@ -75,7 +75,7 @@ class Gate:
             await self.app(scope, receive, send_with_policy)
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
-        """Return the body of a request in the form that the page should receive."""
+        """Refuse all but the page's requests; return a function that gives the checked body."""
         method, path = scope["method"], scope["path"]
         if method in ("GET", "HEAD") and (path in PATHS or path.startswith(FOLDERS)):
             return receive

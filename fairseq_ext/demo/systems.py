@@ -64,7 +64,7 @@ MakeCodec = Callable[[Named, Translates], TextCodec]
 
 
 def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
-    """Parse the systems, in the order given; ``data`` is the folder of those that name none."""
+    """Parse the systems, in their order; ``data`` is the folder for systems that name none."""
     systems: dict[str, Named] = {}
     for argument in arguments:
         model, *parts = _PART.split(argument)
@@ -95,7 +95,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 def load(
     named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
 ) -> System:
-    """Load a model, once for all sentences, with the functions that make its search and codec."""
+    """Load a system; the two functions make the model's search and its text codec."""
     with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
         translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
         opened_model.versions.require_unchanged()
@@ -179,7 +179,7 @@ def heat_map(attention: plots.Alignment) -> bytes:
 
 
 def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[str]:
-    """Return different sentences of middling length, spread over the folder's first split.
+    """Return different sentences of medium length, spread over the folder's first split.
 
     ``data`` is a folder of fairseq-preprocess, whose ``text.json`` says how tokens become text.
     """

@@ -1,4 +1,4 @@
-"""Bundles of trained models: one form to keep, ship, serve and take apart.
+"""Bundles of trained models: write, find, describe, trim and export them.
 
-:mod:`fairseq_ext.checkpoints.bundle` has the format, and reads it as a checkpoint of fairseq.
+:mod:`fairseq_ext.checkpoints.bundle` defines the format, and reads a bundle as a checkpoint.
 """

@@ -53,7 +53,7 @@ class Card:
     Attributes:
         about: text about the model and its data.
         licence: name of the licence.
-        table: of scores on a test set, in Markdown; see :func:`score_table`.
+        table: scores on a test set as a table in Markdown; see :func:`score_table`.
     """
 
     about: str = ""
@@ -68,7 +68,7 @@ class Card:
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
     def with_format_note(self, numbers: str) -> Card:
-        """Note below the scores, if there are some, in which format the weights had them."""
+        """Add a note below the scores, if any: the number format of the measured weights."""
         if not self.table or _MEASURED in self.table:
             return self
         return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
@@ -77,7 +77,7 @@ class Card:
         """Render the card in Markdown.
 
         Args:
-            updates: of the training, or None.
+            updates: number of training updates, or None.
             facts: languages, architecture, parameters, numbers and text, for the template.
         """
         names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]

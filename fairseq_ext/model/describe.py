@@ -59,8 +59,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]:
     """Count the multiplications with weights for one source token and one token of a hypothesis.
 
-    Products of activations with each other are not counted, such as those of attention, which grow
-    with the sentence.
+    Products of two activations, such as those in attention, are not counted; they grow with the
+    sentence.
     """
 
     def count(operations: Iterable[Operation], phase: Phase) -> int:
@@ -107,7 +107,7 @@ KINDS = {
 
 
 def as_table(report: dict[str, Any]) -> str:
-    """Format the result of :func:`describe` for people."""
+    """Format the result of :func:`describe` as text."""
     total = report["bytes"]["all"]
     search = ", ".join(f"{name} {value}" for name, value in report["search"].items())
     lines = [

@@ -1,6 +1,6 @@
 """Find models by name: bundles that come with the plugin, and bundles on the Hub.
 
-``fairseq_ext/shipped`` is a link to ``models`` in the repository; an installation has copies.
+``fairseq_ext/shipped`` is a link to the repository's ``models``; an installed package has copies.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 
 
 def resolved(path: Path, folder: Path = SHIPPED) -> Path:
-    """Return the bundle's folder for a name that is no path; return any other path unchanged."""
+    """Return the folder of a shipped bundle or one on the Hub; return other paths unchanged."""
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
     return hub.fetched(path)
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Resolve a name like :func:`resolved`, and require a bundle, which can be ``participle``."""
+    """Find a bundle by :func:`resolved`; errors say that only bundles are ``participle``."""
     path = resolved(path)
     if not path.exists():
         raise ConfigError(f"{path} does not exist; check the path.")

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def name(path: str | Path) -> tuple[str, str | None] | None:
-    """Read a path as repository and revision on the Hub; None if it exists or cannot be a name.
+    """Split a name on the Hub into repository and revision; return None for any other path.
 
     A path whose first folder exists is not a name, so that mistyped paths are not sent to the Hub.
     """

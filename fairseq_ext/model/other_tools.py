@@ -1,7 +1,7 @@
 """Write fairseq's own Transformer for other tools, and refuse what they cannot express.
 
-CTranslate2 writes its own format. Hugging Face's library transformers has classes for models from
-fairseq, which compute the same; their weights have the same names after ``model.``.
+CTranslate2's own writer writes its format. Hugging Face's library transformers has classes that
+compute the same as fairseq's models; its weights have fairseq's names after ``model.``.
 """
 
 import json
@@ -46,7 +46,7 @@ def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
 
     Args:
         tool: one of :data:`TOOLS`.
-        path: of a checkpoint or bundle.
+        path: path of a checkpoint or bundle.
         data: folder with its dictionaries.
         output: a folder, which must be empty or not exist.
 
@@ -88,7 +88,7 @@ class StockTransformer:
 
 
 def _foreign_feature(model: Any, task: TranslationTask, architecture: str) -> str | None:
-    """Name something in a model that the other tools do not have; None if they have all of it."""
+    """Name a feature of a model that the other tools lack; None if they have all its features."""
     encoder, decoder = getattr(model, "encoder", None), getattr(model, "decoder", None)
     like = f"architecture like `{architecture}`"
     if not isinstance(encoder, TransformerEncoderBase):
@@ -168,7 +168,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of the library, and where its tables of learned positions begin."""
+    """A class of transformers, and the row of its table in which learned positions begin."""
 
     name: str
     kind: str
@@ -182,11 +182,11 @@ CLASSES = {
     (True, True, True): ModelClass("MBartForConditionalGeneration", "mbart"),
     (True, True, False): ModelClass("BlenderbotForConditionalGeneration", "blenderbot", 0),
 }
-"""Classes by whether layers normalize first, positions are learned, embeddings are normalized."""
+"""Classes by three facts: layers normalize first, positions are learned, embeddings have a norm."""
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the library's class whose computation equals the model's."""
+    """Find the class of transformers that computes what the model computes."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (
@@ -219,8 +219,8 @@ def write_huggingface(stock: StockTransformer, folder: Path) -> None:
     special |= {"decoder_start_token_id": 2, "forced_eos_token_id": None}
     _write_json(folder / "config.json", {**_configuration(stock, kind), **special})
     longest = min(200, stock.longest[1] - 1)
-    # Like fairseq, never write the padding, and end a search with as many translations as the beam
-    # is wide.
+    # As in fairseq, translations never have padding, and a search ends once it has `num_beams`
+    # translations.
     search: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "early_stopping": True}
     search |= {"max_length": longest, "bad_words_ids": [[1]]}
     _write_json(folder / "generation_config.json", {**special, **search})
@@ -256,7 +256,7 @@ def _configuration(stock: StockTransformer, kind: ModelClass) -> dict[str, Any]:
 
 
 def _weights(stock: StockTransformer, kind: ModelClass) -> dict[str, Tensor]:
-    """Return the state dict for a class; no tensors share memory, as the file format demands."""
+    """Return the state dict for a class; the file format allows no tensors that share memory."""
     weights: dict[str, Tensor] = {}
     longest = max(stock.longest)
     for name, tensor in stock.model.state_dict().items():

@@ -6,10 +6,10 @@ The file is a JSON object with these entries:
 - ``begins``, ``cut`` and, from version 2 on, ``affixes``: how the model's task treats a source
   (:class:`fairseq_ext.engine.engine_model.EngineModel`);
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
-- ``weights``, a list with an entry for each of the program's arrays: its ``recipe``
-  (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``; or the weight whose ``signs`` it
-  is, whether it is ``ternary``, the recipe of the signs' ``levels`` unless they are stored with the
-  signs, and the ``reading`` of inputs.
+- ``weights``, a list with an entry for each of the program's arrays. It has the array's ``recipe``
+  (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``. For signs, it has the name of the
+  weight with these ``signs``, whether it is ``ternary``, the recipe of its ``levels`` unless they
+  are stored with the signs, and the ``reading`` of inputs.
 """
 
 import json
@@ -101,7 +101,7 @@ def encode(
 
 
 def read(path: str | Path, numbers: str | None = None) -> EngineModel:
-    """Check a bundle, and lay out its program and weights for the engine.
+    """Check a bundle, read its program, and pack its weights for the engine.
 
     ``numbers`` is the weights' format in the engine; None for the bundle's own.
 
@@ -162,7 +162,7 @@ def _model(manifest: bundle.Bundle, numbers: str) -> EngineModel:
 def _matrices(
     entries: list[dict[str, Any]], tensors: Tensors, numbers: str
 ) -> Iterator[Matrix | Signs]:
-    """Yield the program's arrays one by one, so that only one waits in memory to be laid out."""
+    """Yield the program's arrays one by one, so that memory holds only one unpacked array."""
     evaluator = Evaluator(tensors.array, GROWTH * tensors.size + SPARE, tensors.int8)
     for entry in entries:
         if "signs" not in entry:

@@ -18,9 +18,9 @@ def load(
     src: str | None = None,
     tgt: str | None = None,
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
-    """Load checkpoints or bundles: their models, the configuration of the last one, and their task.
+    """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 
-    ``data`` is a folder with dictionaries; without languages, they are those of the training.
+    ``data`` is a folder with dictionaries. The default languages are those of the training.
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")

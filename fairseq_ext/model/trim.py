@@ -39,11 +39,11 @@ class Trimmed(NamedTuple):
 def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     """Write a bundle that has only the symbols that texts need; a failure leaves no bundle.
 
-    The bundle keeps fairseq's own symbols, the model's language tokens, the tokens of each text in
-    the dictionary of its language, every token of a single character, and the frequent tokens of
-    its shortlist. A dictionary that both languages share stays shared.
+    The bundle keeps fairseq's own symbols, the model's language tokens, all tokens of the texts
+    (each in the dictionary of its language), every token of a single character, and the frequent
+    tokens of its shortlist. A dictionary that both languages share stays shared.
 
-    The texts are files of raw text in both languages, named after them, such as ``train.es``.
+    The texts are files of raw text. Their names end in their language, such as ``train.es``.
     """
     languages = (source.src, source.tgt)
     saved = pipeline.load(source.folder)
@@ -94,7 +94,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
 def _tokens(
     texts: Sequence[Path], text: Pipeline, symbols: Sequence[Sequence[str]]
 ) -> list[set[str]]:
-    """Return for each side the tokens of its dictionary that occur in its texts."""
+    """Return, for source and target, the tokens of the dictionary that occur in the texts."""
     languages = (text.src, text.tgt)
     tokens: list[set[str]] = [set(), set()]
     for path in texts:

@@ -1,4 +1,4 @@
-"""Make a bundle from a checkpoint; :mod:`fairseq_ext.checkpoints.bundle` has the format."""
+"""Make a bundle from a checkpoint; :mod:`fairseq_ext.checkpoints.bundle` defines the format."""
 
 import dataclasses
 import importlib
@@ -43,7 +43,7 @@ from fairseq_ext.version import __version__
 
 CARD = "README.md"
 TABLES = ("embed_tokens.weight", "output_projection.weight")
-"""Endings of the weights that are stored in int8 beside binary ones."""
+"""Endings of the names of weights that ``bits-int8`` stores in int8."""
 
 Change = Callable[..., tuple[BaseFairseqModel, TranslationTask]]
 """A function from a model, its configuration and its task to another model and its task."""
@@ -65,16 +65,16 @@ def write(
     """Write a bundle, whole or not at all, even if the process is killed.
 
     Args:
-        checkpoint: of any architecture.
+        checkpoint: a checkpoint of any architecture.
         data: folder with its dictionaries.
         output: a folder, which must be empty or not exist; or an archive that does not exist, with
             a name that ends in one of :data:`fairseq_ext.checkpoints.bundle.SUFFIXES`.
-        numbers: of the weights, from :data:`fairseq_ext.checkpoints.bundle.KINDS`.
-        search: its default options.
+        numbers: format of the weights, one of :data:`fairseq_ext.checkpoints.bundle.KINDS`.
+        search: default options of its search.
         shortlist: file of `fairseq-ext shortlist` to include; None keeps the shortlist of a
             ``checkpoint`` that is itself a bundle.
-        card: what only the maker can write in the model card.
-        change: what to do to the model before writing it; None for nothing.
+        card: the part of the model card that only the maker can write.
+        change: function that changes the model before it is written; None for no change.
     """
     with _becoming(output) as folder:
         if shortlist is None and bundle.is_bundle(checkpoint):
@@ -205,7 +205,7 @@ def _write_model(
     """Write options, weights, and the engine's program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
     options = _model_settings(cfg.model)
-    if legacy:  # all options of the training are in them
+    if legacy:  # these include all options of the training, paths among them
         options = {name: value for name, value in options.items() if "/" not in str(value)}
     state = model.state_dict()
     tied = layout.ties(state)
@@ -226,7 +226,7 @@ def _write_model(
         else:
             stored |= _rounded(name, state[name].detach().contiguous(), numbers)
     (folder / bundle.CONFIG).write_text(_as_json(config), encoding="utf-8")
-    # save_file would make a file that nobody else may read.
+    # `save_file` would make a file that only its owner can read.
     (folder / bundle.WEIGHTS).write_bytes(save(stored))
     if numbers in NUMBERS[1:]:  # the program's constants are computed from the rounded weights
         tensors = Tensors(folder / bundle.WEIGHTS)
@@ -246,7 +246,7 @@ def _write_model(
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model: return the program, whether sources begin with ``<s>``, and their limit."""
+    """Compile a model; return the program, whether sources begin with ``<s>``, and their cut."""
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):
@@ -265,7 +265,7 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the symbols around a task's sentences in the form of an engine model."""
+    """Return the symbols around a task's sentences as :class:`EngineModel` stores them."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])

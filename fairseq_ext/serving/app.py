@@ -1,4 +1,4 @@
-"""The web application: LibreTranslate's interface, two pages, health and figures."""
+"""The web application: LibreTranslate's interface, two pages, a health check and metrics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
 )
-"""The Content-Security-Policy of both pages, on which nothing comes from another machine."""
+"""The Content-Security-Policy of both pages, which load nothing from other machines."""
 
 
 def _fill(name: str, **parts: str) -> str:
@@ -82,7 +82,7 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 class Service:
     """The handler of ``/translate``.
 
-    Text becomes tokens and back in ``text_thread``, because its libraries need not be thread-safe.
+    ``text_thread`` converts text to tokens and back, because libraries may not be thread-safe.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Service:
                 raise Refusal(400, fault)
             work = self._translated(query, model)
             answer = await _while_waited_for(request, work, self._limits.timeout)
-        except asyncio.CancelledError:  # by uvicorn, after the grace period
+        except asyncio.CancelledError:  # uvicorn cancels requests after the grace period
             raise Refusal(503, "The server had to end before the request did.", CLOSE) from None
         if query.source == AUTO:  # nothing was detected: there is only one model
             detected = {"confidence": 0.0, "language": source}
@@ -128,7 +128,7 @@ class Service:
         return await loop.run_in_executor(self._text_thread, self._pairs.detect, text)
 
     async def _fields(self, request: Request) -> dict[str, Any]:
-        """Read a request while there is room for it, and check its key if one is needed."""
+        """Read a request unless too many are waiting; check its key if one is needed."""
         if self._load >= self._limits.max_queue:
             raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
         self._reading += 1
@@ -144,7 +144,7 @@ class Service:
         return self._batcher.waiting + self._reading + self._encoding
 
     async def _in_text_thread(self, lines: int, work: Callable[[], _T]) -> _T:
-        """Work on lines in the text thread; until that is done, they count as waiting."""
+        """Call ``work`` in the text thread; until it returns, its lines count as waiting."""
         if self._load + lines > self._limits.max_queue:
             raise Refusal(429, BUSY, WAIT)
         self._encoding += lines
@@ -154,7 +154,7 @@ class Service:
             self._encoding -= lines
 
     async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
-        """Split the texts of a query into sentences, translate these, and join them again."""
+        """Split a query's texts into sentences, translate them, and join their translations."""
         in_html, ranks = query.format == HTML, 1 + query.alternatives
         texts = await self._in_text_thread(
             sum(text.count("\n") + 1 for text in query.texts),
@@ -183,7 +183,7 @@ class Service:
     async def _completed(
         self, steps: Generator[Batch, list[Ranked], list[Ranked]], places: list[str], model: Served
     ) -> list[Ranked]:
-        """Translate each batch that the generator ``steps`` yields; return its result."""
+        """Translate each batch that ``steps`` yields; return the generator's result."""
         batch, numbers = next(steps)
         while True:
             ranked = await self._ranked(batch, [places[number] for number in numbers], model)
@@ -233,7 +233,7 @@ class _SplitText(NamedTuple):
         return cls(model.split(lines), between)
 
     def joined(self, translated: Iterator[Ranked], ranks: int, model: Served) -> list[str]:
-        """Join the translations of the sentences; those of equal rank become one text."""
+        """Join translations of sentences: the best ones to one text, the second best to another."""
         lines = [[next(translated) for _ in sentences] for sentences in self.lines]
         most = max([1, *(len(row.texts) for line in lines for row in line)])
         joined = []

@@ -1,8 +1,8 @@
 """Translate the sentences of concurrent requests together.
 
-One thread translates, and other requests wait meanwhile. The next batch takes a sentence from each
-of them in turn, so that a long request hardly delays a short one. A translation does not depend on
-the others in its batch.
+While one thread translates, other requests wait. The next batch takes a sentence from each waiting
+request in turn, so that a long request hardly delays a short one. A translation does not depend on
+the other sentences in its batch.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Batcher:
         metrics: counts the queue and the batches.
         room: the most sentences that may wait.
         batch_size: the most sentences to translate together.
-        max_tokens: the most source tokens to translate together; a longer sentence is alone.
+        max_tokens: the most source tokens in a batch; longer sentences are translated alone.
 
     Attributes:
         waiting: number of waiting sentences.
@@ -73,7 +73,7 @@ class Batcher:
     async def translate(
         self, model: Translates, sentences: Sequence[Sentence]
     ) -> list[list[Candidate]]:
-        """Translate sentences: the translations of each in order, best first.
+        """Translate sentences; return the translations of each, best first.
 
         If the caller is cancelled, sentences that still wait are not translated.
 
@@ -97,9 +97,9 @@ class Batcher:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate during the block, and finish the last batch at its end.
+        """Translate until the ``with`` block ends, and then finish the last batch.
 
-        All batches are translated by one thread, because the engine's memory belongs to it.
+        A single thread translates all batches, because the engine's memory belongs to one thread.
         """
         with ThreadPoolExecutor(1, "translate") as thread:
             work = asyncio.create_task(self._work(thread))
@@ -158,7 +158,7 @@ class Batcher:
             if len(results) != len(batch):
                 raise ValueError(f"{len(results)} translations of {len(batch)} sentences")
             return [*results]
-        except DataError as error:  # the model's file is at fault, so it is for every sentence
+        except DataError as error:  # the model's file is at fault, so no sentence can succeed
             if str(error) != self._fault:  # log it once, not for each batch
                 _LOG.error("%s", error)
             self._fault = str(error)

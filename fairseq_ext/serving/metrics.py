@@ -1,8 +1,8 @@
-"""Count figures for Prometheus, of one process or of all workers together.
+"""Count requests, sentences and tokens for Prometheus, in one process or in all workers together.
 
-With workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before any of them starts. Each worker
-writes its figures to files in that folder, and the worker that is asked adds them up. No label
-comes from clients, so that they cannot make the page long.
+If there are several workers, the server sets ``PROMETHEUS_MULTIPROC_DIR`` before it starts them.
+Each worker writes its counts to files in that folder, and the worker that is asked adds them up.
+No label comes from clients, so clients cannot make the page long.
 """
 
 import os
@@ -91,9 +91,9 @@ class Metrics:
 
 
 class _Together(MultiProcessCollector):
-    """A collector of the metrics of all workers, except those that are just starting.
+    """A collector of the metrics of all workers, except workers that are just starting.
 
-    A worker creates a file and then gives it its size. The library cannot read an empty file.
+    A worker first creates an empty file, which the library cannot read.
     """
 
     def collect(self) -> Iterable[Metric]:
@@ -143,7 +143,7 @@ class Measured:
             if message["type"] == "http.response.start":
                 status = message["status"]
             elif not message.get("more_body", False):
-                count()  # before the answer, so that its receiver already finds it counted
+                count()  # before the answer is sent, so that its receiver finds it counted
             await send(message)
 
         try:

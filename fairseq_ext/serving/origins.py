@@ -16,13 +16,13 @@ class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
     A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``.
-    Addresses are always accepted, because no such page can have one. Other foreign pages send
-    their ``Origin``.
+    IP addresses are always accepted there, because such a page has a name. Other foreign pages
+    send their ``Origin``.
 
     Args:
         app: answers the accepted requests.
         names: names of this server; ``*`` accepts every name.
-        origins: of pages that may use it, such as ``https://example.org``; ``*`` accepts all.
+        origins: origins of pages that may use it, like ``https://example.org``; ``*`` accepts all.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:

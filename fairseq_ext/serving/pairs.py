@@ -21,8 +21,8 @@ from fairseq_ext.utils.errors import ConfigError
 class Served:
     """A loaded model."""
 
-    translator: Translates  # from tokens to tokens
-    codec: TextCodec  # between text and tokens
+    translator: Translates  # translates lines of tokens
+    codec: TextCodec  # converts text to tokens and back
     nbest: int  # number of translations that the search returns for a sentence
     splitter: SentenceSplitter | None = None  # splits lines into sentences; None keeps lines whole
 
@@ -30,7 +30,7 @@ class Served:
         return [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
 
     def join(self, sentences: Sequence[Ranked], rank: int) -> str:
-        """Join a line's translations of one rank; a sentence with fewer ranks gives its last."""
+        """Join the translations of a line's sentences at a rank, or at the last that they have."""
         texts = [row.texts[min(rank, len(row.texts) - 1)] for row in sentences if row.texts]
         return "".join(texts) if self.splitter is None else self.splitter.join(texts)
 
@@ -59,7 +59,7 @@ class Pairs:
                 )
             self.models[pair] = model
 
-    @functools.cached_property  # Babel and its names take a tenth of the server's start
+    @functools.cached_property  # loading Babel takes a tenth of the server's start
     def languages(self) -> list[dict[str, Any]]:
         """The languages and the targets of each, in the form of ``/languages``."""
         codes = dict.fromkeys(code for pair in self.models for code in pair)

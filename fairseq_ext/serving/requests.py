@@ -20,7 +20,7 @@ AUTO = "auto"
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 FORMATS = (TEXT, HTML) = ("text", "html")
-FIELDS = 1000  # of a form
+FIELDS = 1000  # most fields of a form
 # Closing a connection with unread bytes resets it, and many clients then never see the answer. So
 # this much of a body that is too large is read and dropped before the answer.
 DRAINED = 1 << 24
@@ -54,7 +54,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
-    except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+    except (TimeoutError, asyncio.TimeoutError):  # in Python 3.10 these are two classes
         text = f"The request did not come whole within {limits.timeout:g} seconds."
         raise Refusal(408, text, CLOSE) from None
     except ClientDisconnect:
@@ -82,7 +82,7 @@ async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
     """Parse the fields of a body.
 
     Raises:
-        Refusal: 400, if the body is damaged, or 415, if it is of another kind.
+        Refusal: 400, if the body is damaged, or 415, if its content type is not supported.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON:
@@ -131,7 +131,7 @@ async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
     copy = Request(request.scope, replayed)
     _, parameters = parse_options_header(request.headers["content-type"])
     if parameters.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
-        raise Refusal(415, "The form must be in UTF-8.")  # some of Python's codecs are quadratic
+        raise Refusal(415, "The form must be in UTF-8.")  # some codecs take quadratic time
     try:
         form = await copy.form(max_files=0, max_fields=FIELDS, max_part_size=len(body) + 1)
     except HTTPException as error:
@@ -151,7 +151,7 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     if not key:
         raise Refusal(401, "An API key is needed: `api_key` is missing.")
     sent = str(key).encode(errors="surrogatepass")
-    allowed = [key.encode(errors="surrogateescape") for key in keys]  # a variable may be no UTF-8
+    allowed = [key.encode(errors="surrogateescape") for key in keys]  # they may not be UTF-8
     if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equal time for all
         raise Refusal(403, "Invalid API key")
 

@@ -14,7 +14,7 @@ KEY = "FAIRSEQ_EXT_API_KEY"
 
 
 class Refusal(Exception):
-    """An error that becomes an answer: its status, a line that says what is wrong, headers."""
+    """An error that becomes an answer: its status, a line that says what is wrong, and headers."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(text)
@@ -92,8 +92,8 @@ class Settings:
     """The options of a server, which are pickled for its workers.
 
     Attributes:
-        keys: of which a request must have one; without keys, no request needs one.
-        versions: of the models' files at the server's start; all workers must use these.
+        keys: API keys, one of which a request must send; if there are none, requests need no key.
+        versions: versions of the models' files when the server starts; all workers must use them.
     """
 
     models: Sequence[Path] = option(
