@@ -18,13 +18,14 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from fairseq.modules.fairseq_dropout import FairseqDropout
 from fairseq.optim.adam import Adam
+from fairseq.optim.fp16_optimizer import FP16Optimizer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_ext.binary.distillation import distillation_loss
 from fairseq_ext.plugin.features import speed
-from fairseq_ext.training import adam, chunked_output, loss, onednn_matmul
+from fairseq_ext.training import adam, chunked_output, fp32_copies, loss, onednn_matmul
 from fairseq_ext.training.loss import OutputLayer
 from fairseq_ext.utils.errors import CheckpointError
 from tests.support import models
@@ -302,6 +303,53 @@ def test_adam_reads_moments_of_any_layout() -> None:
     torch.testing.assert_close(odd, plain)
     for name in ("exp_avg", "exp_avg_sq"):
         torch.testing.assert_close(ours.state[odd][name], theirs.state[plain][name])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("without_gradient", [False, True])
+def test_fp32_copies_equal_fairseqs(flat: bool, without_gradient: bool) -> None:
+    """Also if a weight is not trained, or has no gradient."""
+    draw = torch.Generator().manual_seed(6)
+    shapes = [(5, 3), (4,), (2, 2, 2)]
+    states = []
+    for plain in (False, True):
+        draw.manual_seed(6)
+        weights = [torch.nn.Parameter(torch.randn(s, generator=draw).bfloat16()) for s in shapes]
+        weights[1].requires_grad = flat
+        for weight in weights[: 2 if without_gradient else 3]:
+            weight.grad = torch.randn(weight.shape, generator=draw).bfloat16()
+        values = torch.randn(27, generator=draw)
+        copies = [torch.nn.Parameter(part) for part in values.split([15, 4, 8])]
+        for copied, weight in zip(copies, weights, strict=True):
+            copied.data = copied.data.view_as(weight)
+            copied.grad = torch.zeros_like(copied)
+        if flat:
+            copies = {None: torch.nn.Parameter(values)}  # as on one GPU
+            copies[None].grad = torch.ones(27)
+        optimizer = object.__new__(FP16Optimizer)
+        optimizer.fp16_params, optimizer.fp32_params = weights, copies
+        optimizer._needs_sync = True
+        for method in ("_sync_fp16_grads_to_fp32", "_sync_fp32_params_to_fp16"):
+            patched = getattr(FP16Optimizer, method)
+            (patched.__wrapped__ if plain else patched)(optimizer)
+        assert not optimizer._needs_sync
+        tensors = list(copies.values()) if flat else copies
+        states.append([*(copied.grad for copied in tensors), *weights])
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
+def test_norm_of_gradients_equals_torchs() -> None:
+    """The norm of dense and sparse gradients, which fairseq calls where it would call apex."""
+    draw = torch.Generator().manual_seed(7)
+    gradients = [torch.randn(s, generator=draw) for s in ((7, 5), (11,), ())]
+    exact = torch.cat([part.flatten().double() for part in gradients]).norm()
+    weights = [torch.nn.Parameter(torch.zeros_like(part)) for part in gradients]
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    weights[0].grad = gradients[0].to_sparse()
+    torch.testing.assert_close(utils.clip_grad_norm_(weights, 0.0).double(), exact)
+    assert utils.multi_tensor_total_norm is fp32_copies.total_norm
+    assert utils.multi_tensor_l2norm_available
 
 
 def test_adam_leaves_other_types_to_fairseq() -> None:

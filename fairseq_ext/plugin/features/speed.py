@@ -1,8 +1,9 @@
 """Make updates take less time and memory, with the same results.
 
 The loss reads the model's features and computes the output layer itself, in chunks. Adam goes over
-each tensor once. Dropout draws fewer random numbers. The faster library computes matrix products.
-The process keeps its memory for the next update.
+each tensor once. Half-precision gradients and weights are copied together. Dropout draws fewer
+random numbers. The faster library computes matrix products. The process keeps its memory for the
+next update.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
 from fairseq_ext.plugin.table import Layer, Patch, around
-from fairseq_ext.training import adam, loss, onednn_matmul
+from fairseq_ext.training import adam, fp32_copies, loss, onednn_matmul
 from fairseq_ext.utils import memory
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,29 @@ def update_in_one_pass(
     return adam.step(self)
 
 
+MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+
+
+@around(f"{MIXIN}._sync_fp16_grads_to_fp32")
+def copy_gradients_at_once(original: Callable, self: Any) -> None:
+    if self._needs_sync and fp32_copies.copy_gradients(self):
+        self._needs_sync = False
+    original(self)
+
+
+@around(f"{MIXIN}._sync_fp32_params_to_fp16")
+def copy_weights_at_once(original: Callable, self: Any) -> None:
+    if not fp32_copies.copy_weights(self):
+        original(self)
+
+
+def norm_in_one_pass() -> None:
+    from fairseq import utils
+
+    utils.multi_tensor_total_norm = fp32_copies.total_norm
+    utils.multi_tensor_l2norm_available = True
+
+
 @around("fairseq.trainer:Trainer.__init__")
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)
@@ -162,6 +186,17 @@ PATCHES = (
         name="Adam in one pass",
         reason="fairseq's Adam reads and writes whole tensors in a dozen operations each",
         layers=(update_in_one_pass,),
+    ),
+    Patch(
+        name="fp32 copies at once",
+        reason="with --fp16 and --bf16 fairseq copies each gradient and each weight by itself, and "
+        "a GPU waits while the host starts hundreds of copies in every update",
+        layers=(copy_gradients_at_once, copy_weights_at_once),
+    ),
+    Patch(
+        name="norm of gradients in one pass",
+        reason="without apex, fairseq computes the norm of each gradient by itself",
+        act=norm_in_one_pass,
     ),
     Patch(
         name="dropout of 16 bits",
