@@ -21,7 +21,7 @@ def option(default: Any, help: str) -> Any:
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """fairseq's flags that all our architectures obey; the parser refuses its other flags."""
+    """fairseq's flags that all our architectures obey; the parser refuses all other flags."""
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")

@@ -35,7 +35,7 @@ after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Register a model with fairseq; refuse a name that is taken, which fairseq would ignore."""
+    """Register a model with fairseq; unlike fairseq, refuse a name that is already taken."""
 
     def register(cls: Model) -> Model:
         refuse_taken(name, cls)
@@ -92,7 +92,7 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
 def build_embeddings(
     cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
 ) -> tuple[nn.Embedding, nn.Embedding]:
-    """Build the embedding tables of encoder and decoder: one if ``--share-all-embeddings``."""
+    """Build encoder's and decoder's embedding tables: a single one if all embeddings are shared."""
     encoder = build_embedding(source, cfg.encoder_embed_dim)
     if not cfg.share_all_embeddings:
         return encoder, build_embedding(target, cfg.decoder_embed_dim)

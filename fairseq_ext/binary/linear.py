@@ -166,7 +166,7 @@ class BinaryLinear(nn.Linear):
         return _Product.apply(x, self.weight, self.bias, self._levels(), inputs, mask, scale)
 
     def _read(self, x: Tensor, dropout: nn.Module | None) -> Tensor:
-        """Return a product's input as floats: binarized if this stage does so, then dropped out."""
+        """Return a product's input as floats: first binarized (if it is), then with dropout."""
         if self.binary_inputs:
             x = self.input_binarizer(x)
             x = x if self.scale == 1 else x / self.scale

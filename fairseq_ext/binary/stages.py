@@ -90,7 +90,7 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates``, counted from 0; fairseq calls this first."""
+        """Enter the stage of update ``num_updates`` (from 0); fairseq calls this before it."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             # No message if a checkpoint is about to be loaded in the middle of a stage.

@@ -40,7 +40,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
         count: at least 1.
 
     Raises:
-        CheckpointError: the folder holds fewer.
+        CheckpointError: the folder has fewer checkpoints.
         ConfigError: ``count`` is less than 1.
     """
     shape, pattern = KINDS[kind]

@@ -204,7 +204,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Read a bundle, and make sure that no file changes while the block checks and reads it."""
+    """Read a bundle; make sure that no file changes while the ``with`` block reads the files."""
     folder = home(path)
     versions = FileVersions(file for file in folder.iterdir() if file.is_file())
     yield read(path)
@@ -228,7 +228,7 @@ def _are_sums(listed: Any, words: list[str]) -> bool:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse a name with an ending, other than a version's, that is none of our archives'."""
+    """Refuse a name whose ending is not in :data:`SUFFIXES`, unless it is a version like ``.2``."""
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "

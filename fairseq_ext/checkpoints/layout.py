@@ -113,7 +113,7 @@ PLAIN_LOSS = {"_name": "cross_entropy", "sentence_avg": False}
 
 
 def before_training() -> dict[str, Any]:
-    """Return the state of update 0: all of a checkpoint but weights and options."""
+    """Return the state of update 0: everything in a checkpoint except weights and options."""
     start = {
         "criterion_name": "none",
         "optimizer_name": "none",

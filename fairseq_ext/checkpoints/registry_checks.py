@@ -122,7 +122,7 @@ def require_translation(path: str | Path, src: str | None = None, tgt: str | Non
 
 @contextmanager
 def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Refuse, within the block, models with far more parameters than ``state`` has numbers.
+    """Refuse, in the ``with`` block, models with far more parameters than ``state`` has numbers.
 
     A configuration of a few bytes may ask for a billion layers. Parameters are counted when modules
     get them, before their initialization takes the memory.

@@ -155,9 +155,9 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
 
 @contextmanager
 def about(path: str | Path) -> Iterator[None]:
-    """Turn unexpected errors in the block into one message that names the file.
+    """Turn unexpected errors in the ``with`` block into one message that names the file.
 
-    This package's errors about the file get its name. Its other errors, and system errors, stay.
+    Our errors about the file get its name. Our other errors and the system's stay unchanged.
     """
     try:
         yield
@@ -221,7 +221,7 @@ def _require_memory(path: Path, size: int) -> None:
 
 
 def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
-    """Yield the faults of an archive; each check relies on those before it."""
+    """Yield the faults of an archive; each check relies on the checks before it."""
     parts = archive.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
         yield "compressed parts"
@@ -236,7 +236,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
 
 
 def _foreign(path: Path, start: bytes) -> str:
-    """Return a message that says, from its first bytes, what a file is that is no zip archive."""
+    """Return a message that says, from its first bytes, what kind of file a non-zip file is."""
     if start.lstrip()[:1] == b"<":
         return (
             f"{path} is a web page, not a checkpoint: a download link gave an error page. "

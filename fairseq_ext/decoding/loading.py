@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     Attributes:
         search: the default search of all calls.
         folders: folders that may have its ``text.json``; the first ``text.json`` is used.
-        versions: versions of its files from before reading, to compare after loading the text.
+        versions: versions of its files before they were read, to compare once the text is loaded.
     """
 
     translator: Translates

@@ -55,7 +55,7 @@ class Folder:
         return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return those of ``parts`` (None: of all parts) that are not translated yet."""
+        """Return the parts that are not translated yet, among ``parts`` or (None) all parts."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }

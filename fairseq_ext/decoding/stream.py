@@ -204,7 +204,7 @@ def _joined(
     candidates: Sequence[Sequence[Candidate]],
     splitter: SentenceSplitter,
 ) -> Translation:
-    """Join the translations of a line's sentences: the best ones, then the second best, and on."""
+    """Join the translations of a line's sentences: all best ones, all second best, and so on."""
     joined_texts, joined_candidates = [], []
     for rank in range(max(map(len, texts))):
         ranked = [

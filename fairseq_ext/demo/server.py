@@ -22,7 +22,7 @@ from fairseq_ext.utils.address import names_of
 JOIN = "/gradio_api/queue/join"
 PATHS = {"/", "/theme.css", "/favicon.ico", "/gradio_api/queue/data", "/gradio_api/startup-events"}
 FOLDERS = ("/assets/", "/static/", "/gradio_api/heartbeat/")
-MOST_BYTES = 1 << 16  # of a request; sentences are shorter
+MOST_BYTES = 1 << 16  # most bytes of a request; sentences are shorter
 # The page needs only its own scripts, styles and pictures; a browser must not load any others.
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; "
@@ -46,7 +46,7 @@ class JoinRequest(BaseModel):
 
 
 class Gate:
-    """ASGI middleware that accepts only the page's own requests; it knows functions by number."""
+    """ASGI middleware that accepts only the page's requests; ``functions``: their numbers."""
 
     def __init__(self, app: ASGIApp, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions

@@ -26,7 +26,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
 LONGEST_WORD = 100  # characters; longer text without spaces is not a sentence of words
 COUNT = 4
-WORDS = range(4, 13)  # in a sentence to try
+WORDS = range(4, 13)  # numbers of words in an example sentence
 SPLITS = ("test", "valid")
 _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
@@ -35,8 +35,8 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 class Named:
     """A system as the command line names it."""
 
-    name: str  # on the page
-    checkpoint: Path  # of any architecture, or a bundle
+    name: str  # its name on the page
+    checkpoint: Path  # a checkpoint of any architecture, or a bundle
     data: Path  # its folder from fairseq-preprocess
     codes: Path | None = None  # its merges of subword-nmt, or None for the merges of all systems
 
@@ -46,14 +46,14 @@ class About:
     """The page's description of a system."""
 
     line: str  # languages and size
-    pictures: Mapping[str, bytes] = field(default_factory=dict)  # of the model, PNG by title
+    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG pictures of it, by title
 
 
 @dataclass(frozen=True)
 class System:
     """A loaded system."""
 
-    name: str  # on the page
+    name: str  # its name on the page
     translator: Translates
     codec: TextCodec
     about: About
@@ -112,7 +112,7 @@ def load(
 class Answer:
     """A system's translation of a sentence."""
 
-    name: str  # of the system
+    name: str  # name of the system
     text: str  # its translation, empty if there is none
     remark: str  # its score and the time it took, or why there is no translation
     attention: plots.Alignment | None = None  # None if the model has none

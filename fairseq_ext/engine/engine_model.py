@@ -53,7 +53,7 @@ class EngineModel:
     path: Path = Path("the model")
 
     def interface(self) -> tuple[Any, ...]:
-        """Return languages, source settings and dictionaries, which an ensemble's models share."""
+        """Return what an ensemble's models must share: languages, source settings, dictionaries."""
         sources = self.begins, self.cut, self.affixes
         return self.src, self.tgt, sources, self.source, self.target
 

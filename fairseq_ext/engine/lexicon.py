@@ -38,7 +38,7 @@ class Side(NamedTuple):
     vocabulary: int
 
     def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the words of sentences ``first`` to ``last - 1``, and how many words each has."""
+        """Return the words of sentences ``first`` to ``last - 1``, and each sentence's length."""
         begins = self.begins[first : last + 1]
         tokens = np.asarray(self.tokens[begins[0] : begins[-1]], np.int64)
         is_word = tokens != END
@@ -104,7 +104,7 @@ def _normalized(counts: Table, vocabulary: int) -> Table:
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, for blocks of sentences, the keys of word pairs, and each target word's pair count."""
+    """Yield, for blocks of sentences, the keys of word pairs, and how many each target word has."""
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0

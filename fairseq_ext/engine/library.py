@@ -290,7 +290,7 @@ class Team:
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse sentences of :func:`joined` that a program cannot read; the machine checks nothing."""
+    """Refuse joined sentences that a program cannot read, because the machine checks nothing."""
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
         raise DataError(

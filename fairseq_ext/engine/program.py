@@ -250,7 +250,7 @@ CACHED = (Code.ATTEND_PAST, Code.CONVOLVE, Code.TAPS, Code.FILTER)
 def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) -> Program:
     """Join the programs of several models with the same target symbols into an ensemble.
 
-    ``weights`` is the number of weights of each program, for programs with empty ``matrices``.
+    ``weights`` gives each program's number of weights; it is needed if ``matrices`` are empty.
     """
     first, *rest = programs
     if not rest:

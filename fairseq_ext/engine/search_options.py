@@ -19,7 +19,7 @@ class Sampling:
 
     Attributes:
         top_k: draw only among the ``top_k`` most probable tokens; 0: all tokens.
-        top_p: draw only among the most probable tokens, until their sum is ``top_p``; 0: all.
+        top_p: draw only among the most probable tokens that reach ``top_p`` together; 0: all.
         epsilon: draw only tokens at least this probable, or the most probable one; 0: all tokens.
         seed: 0 to 2^64 - 1.
     """

@@ -1,8 +1,8 @@
 """Shortlists of the target tokens that a sentence's translations may have (numpy only).
 
 A shortlist has the most frequent target tokens and, for each source token, the tokens that
-translate it most often. A sentence is searched with the union of these: output layer and softmax
-are computed for some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
+translate it most often. The search for a sentence uses the union of these, so output layer and
+softmax have some hundreds of tokens instead of tens of thousands. The file is UTF-8 text::
 
     fairseq-ext shortlist 1<TAB>number of source symbols that follow
     the most frequent target symbols, separated by spaces
@@ -72,7 +72,7 @@ def write(path: str | Path, frequent: Sequence[str], lists: Mapping[str, Sequenc
 
 
 def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shortlist:
-    """Read the file of a shortlist that was made with the dictionaries of these symbols."""
+    """Read a shortlist's file; ``source`` and ``target`` are the symbols of the dictionaries."""
     try:
         lines = files.require_file(path, "shortlist").read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

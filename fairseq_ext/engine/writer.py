@@ -195,7 +195,7 @@ class Writer(Program):
     ) -> Columns:
         """Compute ``softmax(scale Q K^T) V`` within each sentence, or over the source or the past.
 
-        Keys with rows of hypotheses are this step's keys; the machine keeps those of past steps.
+        If keys have rows of hypotheses, pass this step's keys; the machine keeps all past keys.
 
         Args:
             q, keys, values: queries, keys and values of all heads.

@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 
 def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log why fairseq translates instead of the engine; refuse to if there is a shortlist."""
+    """Log why fairseq translates instead of the engine; with a shortlist, raise an error."""
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
-    # Without the default fp32 only time is lost; but other formats were requested by the user.
+    # With the default fp32, users lose only time. All other formats were their choice.
     level = logging.INFO if numbers == "fp32" else logging.WARNING
     logger.log(level, "fairseq's generator translates instead of the engine: %s", reason)
 

@@ -136,7 +136,7 @@ class _GateGradients:
         self.of_r = hidden_n * self.reset * (1 - self.reset)
 
     def step(self, t: int, grad: Tensor, row: Tensor) -> None:
-        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``; ``grad`` is for the new state."""
+        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``, from the new state's gradient."""
         dh_n, dr, dz, dn = row.chunk(4, -1)
         torch.mul(grad, self.of_n[t], out=dn)
         torch.mul(grad, self.of_z[t], out=dz)
@@ -306,7 +306,7 @@ class BidirectionalGRU(nn.Module):
 
         Args:
             embedded: ``[B, S, E]``.
-            padding_mask: ``[B, S]``, true on pads, which may be anywhere in a sentence, or all.
+            padding_mask: ``[B, S]``, true on pads. Pads may be anywhere, or fill a sentence.
 
         Returns:
             annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states.

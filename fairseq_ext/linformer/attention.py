@@ -174,7 +174,7 @@ class LengthProjection(nn.Module):
         init: one of :data:`INITS`, for ``learned``.
 
     Raises:
-        ConfigError: ``K`` below 1 or above ``N``.
+        ConfigError: ``K`` is below 1 or above ``N``.
     """
 
     def __init__(

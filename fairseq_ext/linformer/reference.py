@@ -1,7 +1,7 @@
 """Linformer attention, written from its equations (torch only).
 
 It takes one sentence without padding. It is slow and meant to be read; the tests compare the fast
-layer's values and gradients with it. Equations are from Wang et al. (2020), sections of Pampaloni.
+layer's values and gradients with it. Equations are Wang et al.'s (2020), sections are Pampaloni's.
 
 Letters: ``T`` queries, ``n`` source tokens, ``C`` channels, ``K`` slots, ``N`` columns of E and F.
 """

@@ -1,4 +1,4 @@
-"""The model card of a bundle, a ``README.md`` in the form of model hubs."""
+"""The model card of a bundle: a ``README.md`` such as model hubs expect."""
 
 from __future__ import annotations
 

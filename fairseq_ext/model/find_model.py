@@ -25,7 +25,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Find a bundle by :func:`resolved`; errors say that only bundles are ``participle``."""
+    """Find a bundle with :func:`resolved`; errors say that only bundles are ``participle``."""
     path = resolved(path)
     if not path.exists():
         raise ConfigError(f"{path} does not exist; check the path.")

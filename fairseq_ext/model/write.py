@@ -246,7 +246,7 @@ def _write_model(
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model; return the program, whether sources begin with ``<s>``, and their cut."""
+    """Compile a model; return it, whether sources begin with ``<s>``, and where they are cut."""
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):

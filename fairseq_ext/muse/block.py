@@ -1,4 +1,4 @@
-"""The MUSE block: all branches read one input, and one residual adds them up (torch only).
+"""The MUSE block: all branches read the same input and are added to one residual (torch only).
 
 Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
 """
@@ -117,7 +117,7 @@ class ParallelBlock(nn.Module):
             padding_mask: ``[B, T]``, true on pads.
             attention_mask: ``[T, T]``, added to the scores of the self-attention.
             source: the result of :meth:`source`, if the block attends to a source.
-            past: tensors of earlier positions in decoding, extended by the newest, x ``[1, B, C]``.
+            past: tensors of earlier positions in decoding; x is then the newest, ``[1, B, C]``.
 
         Returns:
             ``[T, B, C]`` and weights over the source ``[B, H, T, S]``, or None without a source.
@@ -150,7 +150,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse or separate loaded projections to fit this block; fairseq calls it to load them."""
+        """Fuse or separate projections to fit this block; fairseq calls it before loading them."""
         prefix = f"{name}.projections."
         if isinstance(self.projections, FusedProjections):
             changed = fuse(state_dict, prefix)

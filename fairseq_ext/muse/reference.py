@@ -2,7 +2,7 @@
 
 It takes one sentence, one position at a time, without padding and dropout. It is slow and meant to
 be read; the tests compare the fast layers' values and gradients with it. Parameters have the names
-of :class:`~fairseq_ext.muse.block.ParallelBlock`; which of them exist decides the variant.
+of :class:`~fairseq_ext.muse.block.ParallelBlock`. The parameters that exist decide the variant.
 
 Letters: ``T`` positions, ``C`` channels, ``D`` channels of a head, ``k`` taps of a kernel.
 """
@@ -54,7 +54,7 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Sum gated convolutions, (7) before ``W_out``. Predictor rows: by head, then kernel, tap."""
+    """Sum gated convolutions, (7) before ``W_out``. Predictor rows: sorted by head, kernel, tap."""
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
     outputs = []

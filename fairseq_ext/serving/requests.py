@@ -49,7 +49,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refusal: 413, if the body is too large, 408, if it comes too slowly, or 499, if the client
+        Refusal: 413 if the body is too large, 408 if it comes too slowly, or 499 if the client
             leaves before its end.
     """
     try:
@@ -82,7 +82,7 @@ async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
     """Parse the fields of a body.
 
     Raises:
-        Refusal: 400, if the body is damaged, or 415, if its content type is not supported.
+        Refusal: 400 if the body is damaged, or 415 if its content type is not supported.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON:

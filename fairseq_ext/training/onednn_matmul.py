@@ -100,7 +100,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def times_as_long() -> float:
-    """Measure how many times as long a product takes in bf16 as in fp32, as in training on CPUs."""
+    """Measure the time of a product in bf16 over its time in fp32, as in training on CPUs."""
     seconds = {}
     with torch.no_grad(), by_onednn() if is_slow() else contextlib.nullcontext():
         for kind in (torch.float32, torch.bfloat16):

@@ -170,8 +170,8 @@ class Executor:
         program: the program of a model.
         device: any device of torch's.
         dtype: type of the model's weights.
-        capture: turns a step that works in place into a single launch. It is slow, so it is
-            called only when memory of the same sizes is needed for the second time.
+        capture: function that turns a step into a single launch. It is slow, so it is called
+            only when memory of the same sizes is needed for the second time.
         every: number of steps after which the device is asked whether sentences are finished.
     """
 

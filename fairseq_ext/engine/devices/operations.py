@@ -160,7 +160,7 @@ class Frame:
         return None if number < 0 else self.model.weights[number]
 
     def run(self, operations: Sequence[Operation]) -> None:
-        """Run operations one after another, each by the method of its name."""
+        """Run operations one after another, each by the method that has its name."""
         for operation in operations:
             compute = getattr(self, operation.code.name.lower())
             self.write(operation.out, compute(operation))

@@ -19,7 +19,7 @@ typedef struct {
 } constraints;
 
 /* The size of a hypothesis's state: the node of its newest token; if unordered also, for each node,
- * how often it was generated, and how many constraints that end there earlier tokens completed. */
+ * how often it was generated, and how many constraints that end there were completed before. */
 int64_t state_size(const constraints *of);
 
 /* Reads tokens, in which 0 ends a constraint; `nodes` must have room for count + 1 nodes. */

@@ -35,7 +35,7 @@ typedef struct {
     int64_t attention_length, attention_room;
 } results;
 
-/* Returns 0, or 1 without memory. The tokens of sentence s are behind NAME_begins[s] in each array.
+/* Returns 0, or 1 without memory. In each array NAME, sentence s begins at index NAME_begins[s].
  * `prefixes`: tokens with which translations begin, perhaps with </s> at the end; NULL: none.
  * `numbers`: the sentences' numbers, for sampling; NULL: counted from 0. `required`: constraints,
  * each ended by 0; NULL: none. `listed`: tokens that translations may have, ascending, among them
