@@ -1,8 +1,8 @@
 """Multi-head attention of section 3.5, in which every matrix product can be binarized.
 
-It is a subclass of fairseq's attention, from which it takes the handling of incremental state. Its
-``forward`` is its own: in training, fairseq's ``forward`` reads the weights of the projections
-directly, which would skip their binarization.
+It is a subclass of fairseq's attention, from which it takes the handling of incremental state. It
+has its own ``forward``, because in training fairseq's ``forward`` reads the weights of the
+projections directly, which would skip their binarization.
 
 The paper binarizes QK and Score-V in rows BMT-7 and BMT-8 of Table 1, but neither the paper nor its
 code says how. Each sum must have one bound (3.1), and no sum may depend on masked positions.

@@ -93,7 +93,7 @@ def with_options(
 
 
 def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``extra_state``, empty where there is none."""
+    """Return ``extra_state``; empty if there is none."""
     return checkpoint.get("extra_state") or {}
 
 
@@ -103,7 +103,7 @@ def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def num_updates(checkpoint: Mapping[str, Any]) -> int | None:
-    """Return how many updates the model was trained for; None where the checkpoint does not say."""
+    """Return how many updates the model was trained for; None if the checkpoint does not say."""
     history = checkpoint.get("optimizer_history") or [{}]
     return history[-1].get("num_updates")
 

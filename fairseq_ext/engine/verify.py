@@ -110,7 +110,7 @@ class _Verifier:
     def __init__(self, program: Program, weights: Sequence[Packed]) -> None:
         self.program, self.weights = program, weights
         self.written: list[np.ndarray] = []  # for each register, which columns were written
-        self.heads: dict[int, int] = {}  # for each register of transposed keys, its heads
+        self.heads: dict[int, int] = {}  # for each register of transposed keys, number of heads
         self.caches: list[int] = []  # the cache of each operation that has one
         self.decoding = False
 

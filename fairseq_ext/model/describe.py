@@ -83,7 +83,7 @@ def multiply_adds(program: Program, weights: Sequence[Packed]) -> dict[str, int]
 
 
 def _weights(tensors: Tensors) -> Counter[str]:
-    """Count the bytes of tensors by the form in which they are stored."""
+    """Count the bytes of tensors by the format in which they are stored."""
     sizes: Counter[str] = Counter()
     for name in tensors.all_names():
         kind = tensors.kind(name)

@@ -6,10 +6,10 @@ The file is a JSON object with these entries:
 - ``begins``, ``cut`` and, from version 2 on, ``affixes``: how the model's task treats a source
   (:class:`fairseq_ext.engine.engine_model.EngineModel`);
 - ``program``, from :func:`~fairseq_ext.engine.program.encode_program`;
-- ``weights``, a list with an entry for each of the program's arrays. It has the array's ``recipe``
-  (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``. For signs, it has the name of the
-  weight with these ``signs``, whether it is ``ternary``, the recipe of its ``levels`` unless they
-  are stored with the signs, and the ``reading`` of inputs.
+- ``weights``, a list with an entry for each of the program's arrays: the array's ``recipe``
+  (:mod:`fairseq_ext.engine.recipes`) and whether it is ``plain``. An entry for signs has the name
+  of the weight with these ``signs``, whether it is ``ternary``, the recipe of its ``levels`` unless
+  they are stored with the signs, and the ``reading`` of inputs.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Dynamic and ordinary convolution over time (MUSE, section 2.2; torch only).
 
 Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
-``N`` = B·H, all heads of all sentences. Activations are ``[T, B, C]``; inside this module the
-heads are the first dimension.
+``N`` = B·H, the heads of one sentence after another. Activations are ``[T, B, C]``; inside this
+module the heads are the first dimension.
 
 A convolution is linear in its kernel, and all convolutions of a block read the same values. So
 their gated sum is one convolution, with the gated sum of all kernels padded to the widest one.

@@ -1,7 +1,7 @@
 """Copy half-precision gradients and weights to fp32 and back, all tensors at once (torch only).
 
-fairseq starts one operation for each parameter, to copy its gradient, to copy its weight back, and
-for the norm of the gradients. The host starts these more slowly than a GPU computes them.
+For each parameter, fairseq starts one operation to copy the gradient, one to copy the weight back,
+and one for the norm of the gradients. The host starts these more slowly than a GPU computes them.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def copy_gradients(optimizer: Any) -> bool:
-    """Copy the weights' gradients to those of the fp32 copies.
+    """Copy the weights' gradients to the gradients of the fp32 copies.
 
     Args:
         optimizer: fairseq's ``FP16Optimizer``.
@@ -43,7 +43,7 @@ def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
 
     Args:
         gradients: dense or sparse, on one or more devices.
-        chunk_size: unused; fairseq's function of this kind, which needs apex, has it.
+        chunk_size: unused; an argument of the function of fairseq that this replaces.
     """
     dense = [part.coalesce().values() if part.is_sparse else part for part in gradients]
     norms = torch._foreach_norm(dense, 2, dtype=torch.float32)
@@ -51,7 +51,7 @@ def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
 
 
 def _fp32_copies(optimizer: Any, weights: list[Tensor], gradients: bool) -> list[Tensor] | None:
-    """Return the fp32 tensor of each weight, or its gradient, in the weight's shape."""
+    """Return the fp32 copy of each weight, or the copy's gradient, in the weight's shape."""
     copies = optimizer.fp32_params
     if optimizer.has_flat_params:
         if not isinstance(copies, dict) or len(copies) > 1:

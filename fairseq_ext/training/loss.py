@@ -1,8 +1,8 @@
 """Compute the output layer and its cross-entropy together, a chunk of words at a time (torch only).
 
 fairseq computes the logits and log-probabilities of all words, the loss and, in the backward pass,
-the gradients of both: several matrices of words times vocabulary. Here one chunk of words after
-another goes through forward and backward pass, so no matrix is larger than the logits of a chunk.
+the gradients of both: several matrices of words times vocabulary. Here the forward and the backward
+pass are made for one chunk of words at a time: no matrix is larger than the logits of a chunk.
 
 N: words, R: words of a chunk, C: features, V: vocabulary.
 """
