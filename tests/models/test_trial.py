@@ -1,6 +1,6 @@
 """Each architecture through the commands: preprocess, train, resume, validate, generate.
 
-The short trial that `tests/matrix.sh` makes of other fairseqs and Pythons.
+Run it first with another fairseq or Python.
 """
 
 import re

@@ -1,6 +1,5 @@
 """What supports which versions: one file says it, and pages, workflows and recipes agree."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -20,7 +19,6 @@ from fairseq_ext.version import (
     __version__,
 )
 from tests.support.harness import REPO, run
-from tests.support.matrix_table import as_table, with_table
 
 NAME, FAIRSEQ = TESTED_FAIRSEQ
 CONSTRAINTS = (REPO / "constraints.txt").read_text("utf-8")
@@ -99,13 +97,8 @@ def test_the_recipes_name_the_pythons_that_they_look_for(path):
 # ---- The page on other fairseqs ------------------------------------------------------------------
 
 
-RESULTS = REPO / "docs" / "results" / "compatibility.json"
-
-
-def test_the_page_has_the_table_of_the_results():
+def test_the_page_names_the_tested_set():
     page = (REPO / "docs" / "compatibility.md").read_text("utf-8")
-    assert with_table(page, as_table(json.loads(RESULTS.read_text("utf-8")))) == page
-    assert with_table(page, "another\n") != page
     assert " ".join(TESTED_FAIRSEQ).replace(" ", "` ") in page
     assert f"Python {PYTHONS[0]}" in page
 
