@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The long checks behind docs/reliability.md: bash tests/soak.sh [PART...]
-# All of them take some two hours of one core. Parts: see PARTS below, and `fuzz` for both of its
+# All of them take some 35 minutes of one core. Parts: see PARTS below, and `fuzz` for both of its
 # kind. Each writes docs/results/reliability_PART.json; the end is a table.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../recipes/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../recipes/lib.sh"
 
-PARTS=(kills commands disk memory demo serve gloo fuzz_readers fuzz_binary)
+PARTS=(kills disk memory serve fuzz_readers fuzz_binary)
 LONGEST=5400 # seconds of a part
 
 # choose_parts ARGUMENT...: sets `chosen`.
@@ -26,7 +26,7 @@ choose_parts() {
 main() {
     local part status=0
     choose_parts "$@"
-    use_environment tokenizers gradio starlette
+    use_environment tokenizers starlette
     cd "$REPO"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
     for part in "${chosen[@]}"; do

@@ -125,7 +125,7 @@ def test_fails_without_the_fix(single, fix, complaint, tmp_path):
 
 
 def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
-    """Both are started by fairseq-train; tests/soak/gloo.py kills other processes of other jobs."""
+    """Both are started by fairseq-train."""
     command = (
         *(BIN / "fairseq-train", copy_data, *ARCHITECTURES["gru_tiny"], *TRAINING),
         *("--max-update", 100_000, "--save-interval-updates", 3, "--save-dir", tmp_path / "run"),

@@ -38,7 +38,7 @@ def test_an_unknown_part_is_refused():
     script = REPO / "tests" / "soak.sh"
     done = subprocess.run(["bash", script, "kill"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert re.search(r"`kill` is no part; there are kills commands disk memory", done.stderr)
+    assert re.search(r"`kill` is no part; there are kills disk memory", done.stderr)
 
 
 def test_the_document_says_what_was_measured():

@@ -3,8 +3,12 @@
 import json
 import os
 import subprocess
+import urllib.request
+import uuid
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -12,7 +16,6 @@ import sacrebleu
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.model import find_model
-from tests.soak.demo import Page
 from tests.support.harness import BIN, REPO, refused, run
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
@@ -75,6 +78,49 @@ def test_the_readmes_example(tmp_path: Path):
     assert run("fairseq-ext", *words, cwd=tmp_path).stdout == "Where is the library?\n"
     done = run("fairseq-ext", "translate", "--model", "tatoeba-es", "Hola", cwd=tmp_path, ok=False)
     refused(done, "`--model tatoeba-es`: there is no such file", f"are {', '.join(sorted(BLEU))}.")
+
+
+class Page:
+    """A client of the demo page that asks as the page's own script does."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        with urllib.request.urlopen(address) as answer:
+            page = answer.read().decode()
+        start = page.index("window.gradio_config = ") + len("window.gradio_config = ")
+        config, _ = json.JSONDecoder().raw_decode(page[start:])
+        (self.function,) = (
+            dependency["id"]
+            for dependency in config["dependencies"]
+            if len(dependency["inputs"]) == 2
+        )
+
+    def ask(self, sentence: str, systems: list[str]) -> list[Any]:
+        """The new states of the page's parts."""
+        session = uuid.uuid4().hex
+        expected = {
+            "data": [sentence, systems],
+            "fn_index": self.function,
+            "session_hash": session,
+        }
+        request = urllib.request.Request(
+            f"{self.address}/gradio_api/queue/join",
+            json.dumps(expected).encode(),
+            {"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request).close()
+        for event in self._events(session):
+            if event["msg"] == "process_completed":
+                assert event["success"], event
+                return event["output"]["data"]
+        raise AssertionError("no answer")
+
+    def _events(self, session: str) -> Iterator[dict[str, Any]]:
+        stream = f"{self.address}/gradio_api/queue/data?session_hash={session}"
+        with urllib.request.urlopen(stream, timeout=120) as lines:
+            for line in lines:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
 
 
 @pytest.mark.system

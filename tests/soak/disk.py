@@ -5,6 +5,8 @@ do its work when it is started again without the trouble. As root, a small file 
 becomes full or read-only; other users have a limit on the size of files, and a folder's rights.
 """
 
+import hashlib
+import json
 import os
 import resource
 import shutil
@@ -12,17 +14,110 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.soak import forks
-from tests.soak.cases import Case, cases, contents
-from tests.soak.kills import LENGTH, difference, progress
+from tests.soak.kills import BMT, LENGTH, difference, progress
 from tests.soak.report import Report, noted, parser
+from tests.support import damages
 from tests.support.harness import USER_DIR, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 ROOM = 12 << 20  # bytes of the small file system
 ROOT = os.geteuid() == 0
+Words = Callable[[Path], list[object]]
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """A command.
+
+    Attributes:
+        name: for the report.
+        words: the command for a folder of its own.
+        old: a file that lies there before, and must survive a command that fails.
+    """
+
+    name: str
+    words: Words
+    old: str = ""
+
+    def prepare(self, folder: Path) -> None:
+        """Make the folder as the command finds it."""
+        folder.mkdir(exist_ok=True)
+        if self.old:
+            (folder / self.old).write_bytes(b"old")
+
+    def difference(self, folder: Path, reference: Path) -> str:
+        """How a finished folder differs from the reference, or nothing."""
+        return "" if contents(folder) == contents(reference) else "other files"
+
+    def require_survivors(self, folder: Path, before: dict[str, str]) -> None:
+        """Raise an assertion if a command that failed has changed the folder."""
+        after = contents(folder)
+        assert after == before, sorted(set(after.items()) ^ set(before.items()))
+
+
+def cases(scratch: Path, data: Path) -> list[Case]:
+    """Commands on a tiny corpus and a tiny BMT, which is trained in ``scratch``."""
+    log, model, text = scratch / "model.log", scratch / "model", data.parent / "text"
+    run = (*TRAINING, *BMT, "--max-update", 3, "--stage-updates", "1,1,1", "--warmup-updates", 0)
+    words = ["fairseq-train", data, *run, "--save-dir", model, "--user-dir", USER_DIR]
+    assert forks.run(words, log) == 0, log.read_text()[-1500:]
+    last, bundle = model / "checkpoint_last.pt", scratch / "bundle.zip"
+    make_bundle = ("bundle", last, "--data", data)
+    assert forks.run(["fairseq-ext", *make_bundle, "-o", bundle], scratch / "bundle.log") == 0
+
+    def writing(name: str, output: str, *command: object, old: str = "") -> Case:
+        def words(folder: Path) -> list[object]:
+            return ["fairseq-ext", name, *command, folder / output]
+
+        return Case(f"fairseq-ext {name}", words, old or output)
+
+    def preprocess(workers: int) -> Case:
+        def words(folder: Path) -> list[object]:
+            return [
+                *("fairseq-preprocess", "--user-dir", USER_DIR, "--workers", workers),
+                *("--source-lang", "src", "--target-lang", "tgt", "--destdir", folder),
+                *("--trainpref", text / "train", "--validpref", text / "valid"),
+                *("--testpref", text / "test"),
+            ]
+
+        name = f"fairseq-preprocess, {workers} process{'es' * (workers > 1)}"
+        return Case(name, words)
+
+    return [
+        writing("average", "average.pt", "--inputs", last, last, "-o"),
+        # A bundle replaces nothing, so the file that must survive has another name.
+        writing("bundle", "bundle.zip", *make_bundle[1:], "-o", old="mine"),
+        writing("describe", "report.json", bundle, "--json"),
+        writing("plot", "curves.svg", "curves", "--log", f"gru={log}", "-o"),
+        *(preprocess(workers) for workers in (1, 2)),
+    ]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Checksums of the files below a folder, but for logs and what is hidden."""
+    return {
+        str(path.relative_to(folder)): checksum(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and path.suffix != ".log"
+    }
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of what a file says: safetensors writes its names in any order."""
+    content = path.read_bytes()
+    if path.suffix == ".safetensors" and content[8:9] == b"{":
+        header, numbers = damages.parts(content)
+        content = json.dumps(json.loads(header), sort_keys=True).encode() + numbers
+    return hashlib.sha256(content).hexdigest()
 
 
 class Training(Case):
@@ -36,7 +131,7 @@ class Training(Case):
             options = (*TRAINING, *ARCHITECTURES["gru_tiny"], *LENGTH)
             return ["fairseq-train", data, *options, *where]
 
-        super().__init__("fairseq-train", words, ("checkpoint_last.pt",))
+        super().__init__("fairseq-train", words)
 
     def prepare(self, folder: Path) -> None:
         assert forks.run([*self.words(folder), "--max-update", 9], self.log) == 0
@@ -132,7 +227,7 @@ TROUBLES = {
 }
 
 
-# ---- commands ------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 def piped(words: list[object], log: Path, first: Callable[[], None]) -> int:

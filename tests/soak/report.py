@@ -108,12 +108,10 @@ def noted(failures: list[str], topic: str) -> Iterator[None]:
 RESULTS = REPO / "docs" / "results"
 HEADER = ("part", "check", "times", "failed", "observed")
 LABELS = {  # of the figures whose names in the JSON do not explain themselves
-    "left_temporary_files": "kills that left temporary files",
     "felt": "runs that met the fault",
     "memory_before_mib": "MiB before",
     "memory_peak_mib": "MiB at most",
     "change_in_per_cent": "memory growth in per cent",
-    "rank": "rank of that process",
     "runs": "trainings killed",
     "moments": "moments of the kills",
     "no_HTTP": "not HTTP",
