@@ -31,6 +31,7 @@ def test_every_option_and_command_has_help():
     assert len(all_parsers) > 12
     for parser in all_parsers:
         assert parser.description
+        assert "%%" not in parser.format_help(), parser.prog
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 listed = {action.choices[choice.dest] for choice in action._choices_actions}
@@ -38,11 +39,6 @@ def test_every_option_and_command_has_help():
                 assert all(choice.help for choice in action._choices_actions)
             else:
                 assert action.help, f"{parser.prog} {action.dest}"
-
-
-def test_no_help_shows_a_doubled_percent_sign():
-    for parser in parsers(cli.build_parser()):
-        assert "%%" not in parser.format_help(), parser.prog
 
 
 def test_help_imports_nothing_heavy():

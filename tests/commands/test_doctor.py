@@ -157,14 +157,6 @@ def test_python_version(monkeypatch, version, status):
     assert next(doctor._python()).status == ("ok" if version == (3, 13) else status)
 
 
-@pytest.mark.parametrize(
-    ("text", "release"),
-    [("2.13.0+cpu", (2, 13)), ("2.6.0rc1", (2, 6)), ("2.6rc1", (2, 6)), ("3", (3,))],
-)
-def test_release(text, release):
-    assert doctor._release(text) == release
-
-
 @pytest.mark.system
 def test_this_environment_passes(tmp_path):
     done = run("fairseq-ext", "doctor", "--json", tmp_path / "report.json")

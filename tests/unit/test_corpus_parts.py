@@ -16,7 +16,6 @@ from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.shared_folder import SharedFolder
-from tests.support import troubled_server  # noqa: F401  puts the scripts on the path
 from tests.support.harness import write_lines
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import random
-import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,32 +140,13 @@ def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
 # ---- archives ------------------------------------------------------------------------------------
 
 
-HOSTILE = {
-    "parent": member("../evil"),
-    "absolute": member("/tmp/evil-fairseq-ext"),
-    "link out": member("link", tarfile.SYMTYPE, "/etc"),
-    "hard link out": member("link", tarfile.LNKTYPE, "../../x"),
-    "device": member("null", tarfile.CHRTYPE),
-}
-
-
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_archives_write_nothing(tmp_path: Path, server: Server, kind: str) -> None:
-    info = HOSTILE[kind]
-    server.files["x.tgz"] = tgz((member("good.txt"), b"text"), (info, b"evil" * info.isreg()))
+def test_hostile_archives_write_nothing(tmp_path: Path, server: Server) -> None:
+    server.files["x.tgz"] = tgz((member("good.txt"), b"text"), (member("../evil"), b"evil"))
     path = fetch(f"{server.address}/x.tgz", tmp_path / "download")
     with pytest.raises(ValueError, match="unsafe"):
         unpack(path, tmp_path / "raw")
     assert names(tmp_path) == ["download"]
     assert names(tmp_path / "download") == [RECORD, "x.tgz.refused"]
-    assert not Path("/tmp/evil-fairseq-ext").exists()
-
-
-def test_a_bomb_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.tgz").write_bytes(tgz((member("zeros"), bytes(10_000_000))))
-    with pytest.raises(ValueError, match="unpacks to more than"):
-        unpack(tmp_path / "x.tgz", tmp_path / "raw", max_bytes=1_000_000)
-    assert names(tmp_path) == ["x.tgz"]  # a file that was not downloaded stays where it is
 
 
 GOOD = tgz((member("a/b.txt"), DATA))

@@ -187,12 +187,6 @@ def test_no_two_systems_of_a_picture_look_alike(names):
     assert len({(look.colour, look.marker) for look in styles.values()}) == len(names)
 
 
-def test_unknown_systems_follow_the_palette():
-    names = [f"system {n}" for n in range(100)]
-    assert [*plot_styles.looks(names).values()][:28] == [plot_styles.numbered(n) for n in range(28)]
-    assert plot_styles.looks(names)[names[-1]] == plot_styles.numbered(99)
-
-
 def test_a_bucket_of_one_length_has_its_number():
     labels = [lengths.Bucket(*limits, 0, {}).label for limits in ((1, 1), (2, 3), (4, None))]
     assert labels == ["1", "2–3", "> 3"]

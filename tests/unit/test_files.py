@@ -26,6 +26,8 @@ from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.file_versions import FileVersions, version
 from tests.support.harness import error_line, run
+from tests.support.troubled_server import member as special
+from tests.support.troubled_server import tgz
 
 
 @contextmanager
@@ -341,18 +343,9 @@ class TestLoadCheckpoint:
 
 
 def make_tar(path: Path, *members: tarfile.TarInfo | str) -> Path:
-    with tarfile.open(path, "w:gz") as tar:
-        for member in members:
-            info = tarfile.TarInfo(member) if isinstance(member, str) else member
-            info.size = 5 if info.isreg() else 0
-            tar.addfile(info, io.BytesIO(b"hello"))
+    infos = [special(name) if isinstance(name, str) else name for name in members]
+    path.write_bytes(tgz(*((info, b"hello" if info.isreg() else b"") for info in infos)))
     return path
-
-
-def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
 
 
 REGULAR, RANDOM = bytes(range(256)) * 400, random.Random(1).randbytes(90_000)
@@ -643,6 +636,6 @@ def test_two_outputs_are_two_files():
     arguments = ["compare", "--system", "a=hyp", "--ref", "ref", "-o", "out", "--json", "out.json"]
     with pytest.raises(ConfigError, match=r"`--json` must be another file than out\.json, which"):
         options.keep_inputs(cli.build_parser().parse_args(arguments))
-    for special in ("/dev/stdout", "/dev/null"):
-        arguments = ["translate", "bin", "--path", "run.pt", "-o", special, "--json", special]
+    for path in ("/dev/stdout", "/dev/null"):
+        arguments = ["translate", "bin", "--path", "run.pt", "-o", path, "--json", path]
         options.keep_inputs(cli.build_parser().parse_args(arguments))

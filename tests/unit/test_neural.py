@@ -367,13 +367,6 @@ def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Pa
     assert read_scores(folder / "table.json", "a")[2].detail.startswith(f"{ours['low']:.4f} to ")
 
 
-def test_a_translation_of_another_length_is_refused(python: str, folder: Path) -> None:
-    write_lines(folder / "two", TRANSLATIONS[:2])
-    flags = ("--metric", "comet:whole", "--metric-python", python, "--source", "src")
-    line = error_line("compare", "--ref", "ref", "--system", "a=text:hyp,two", *flags)
-    assert "`two` has 2 lines, but `ref` has 3" in line
-
-
 def test_the_test_of_means_against_samples_one_by_one() -> None:
     """With one run of each system it is the paired bootstrap; with several, seeds count too."""
     draw = np.random.default_rng(7)

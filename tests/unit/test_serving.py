@@ -405,9 +405,8 @@ async def test_what_takes_too_long_is_refused():
             (request(BODY), 503),
             (request(BODY[:9], complete=False), 408),
         ):
-            with pytest.raises(Refusal) as refused:
+            with refused(status):
                 await service.answer(incoming)
-            assert refused.value.status == status
         model.go.release()
 
 
@@ -418,9 +417,8 @@ async def test_a_server_that_ends_says_so():
         task = asyncio.create_task(service.answer(request(BODY)))
         await model.is_at_work()
         task.cancel()  # as uvicorn does when the grace has passed
-        with pytest.raises(Refusal) as refused:
+        with refused(503):
             await task
-        assert refused.value.status == 503
         model.go.release()
 
 
@@ -433,9 +431,9 @@ async def test_a_full_queue_refuses_before_a_body_is_read():
         tasks.append(asyncio.create_task(service.answer(request(BODY))))
         await waits(service._batcher, 1)
         unread = request(BODY)
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Refusal) as refusal:
             await service.answer(unread)
-        assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "1")
+        assert (refusal.value.status, refusal.value.headers["Retry-After"]) == (429, "1")
         assert await unread.body() == BODY
         model.held = False
         model.go.release()
@@ -523,22 +521,19 @@ def test_bodies_that_are_damaged(body: bytes, kind: str, status: int):
 
 
 def test_half_of_a_surrogate_pair_from_a_form_is_refused():
-    with pytest.raises(Refusal) as refused:
+    with refused(400):
         parse_query({"q": "\ud800", "source": "de", "target": "en"})
-    assert refused.value.status == 400
 
 
 def test_keys():
     check_key({}, ())
     check_key({"api_key": "b"}, ("a", "b"))
     for sent_fields, status in (({}, 401), ({"api_key": ""}, 401), ({"api_key": "c"}, 403)):
-        with pytest.raises(Refusal) as refused:
+        with refused(status):
             check_key(sent_fields, ("a", "b"))
-        assert refused.value.status == status
     for odd in (7, ["a"], "\ud800"):
-        with pytest.raises(Refusal) as refused:
+        with refused(403):
             check_key({"api_key": odd}, ("a",))
-        assert refused.value.status == 403
 
 
 def serve_settings(*words: str) -> Settings:
@@ -686,9 +681,8 @@ async def test_lines_that_wait_to_become_tokens_count_as_waiting():
         first = asyncio.create_task(service.answer(asking(q="a\nb\nc")))
         while not service._encoding:
             await asyncio.sleep(0.01)
-        with pytest.raises(Refusal) as refused:
+        with refused(429):
             await service.answer(asking(q="d"))
-        assert refused.value.status == 429
         release.set()
         assert len((await first)["translatedText"].split("\n")) == 3
         assert not service._encoding

@@ -381,25 +381,14 @@ def command(*arguments: object, ok: bool = True):
 @pytest.mark.system
 def test_command_splits_a_tab_separated_file(tmp_path):
     out = tmp_path / "out"
-    sizes = ("--valid", 20, "--test", 30)
-    done = command(
-        spanish_english(tmp_path),
-        *sizes,
-        "--columns",
-        "2,1",
-        "--lowercase",
-        "--tokenize",
-        "--out",
-        out,
-    )
+    options = ("--valid", 20, "--test", 30, "--columns", "2,1", "--lowercase", "--tokenize")
+    done = command(spanish_english(tmp_path), *options, "--out", out)
     assert "split by the target sentence" in done.stdout
     dropped = re.search(r"dropped, source sentence also in valid or test: (\d+)", done.stdout)
     assert int(dropped[1]) > 0
     assert "kept in train, source sentence also in valid or test: 0\n" in done.stdout
-    lenient = command(
-        *(tmp_path / "pairs.tsv", *sizes, "--columns", "2,1", "--lowercase", "--tokenize"),
-        *("--no-strict", "--out", tmp_path / "lenient"),
-    )
+    words = (tmp_path / "pairs.tsv", *options, "--no-strict", "--out", tmp_path / "lenient")
+    lenient = command(*words)
     assert f"kept in train, {dropped[0].removeprefix('dropped, ')}\n" in lenient.stdout
     assert "dropped, source sentence" not in lenient.stdout
     text = {
