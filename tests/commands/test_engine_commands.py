@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.evaluation import outputs
-from tests.support import models
 from tests.support.harness import fairseq, run
 
 HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20)
@@ -93,34 +92,6 @@ def test_translate_says_who_translates(copy_data: Path, copy_model: Path, engine
     command = ("fairseq-ext", "translate", copy_data, "--path", copy_model, "--cpu")
     done = run(*command, "--engine", engine, stdin="1 2\n", FAIRSEQ_EXT_ENGINE="none")
     assert f"{level}:fairseq_ext.generation.on_engine:fairseq's generator translates" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def other_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Transformer for the data of ``copy_model``, after a few updates."""
-    folder = tmp_path_factory.mktemp("other")
-    small = [str(flag) for flag in models.SMALL]
-    how = ("--arch", "transformer", *small, "--optimizer", "adam", "--lr", 0.005, "--cpu")
-    sizes = ("--batch-size", 20, "--max-update", 40, "--disable-validation")
-    fairseq("train", copy_data, *how, *sizes, "--no-progress-bar", "--save-dir", folder)
-    return folder / "checkpoint_last.pt"
-
-
-@pytest.mark.parametrize("ensemble", [False, True])
-def test_translate(copy_data: Path, copy_model: Path, other_model: Path, ensemble: bool):
-    lines = "1 2 3\n\n4 5\n9 9 9 9\n"
-    paths = (copy_model, other_model) if ensemble else (copy_model,)
-    command = ("fairseq-ext", "translate", copy_data, "--path", *paths, "--cpu", "--nbest", 2)
-    theirs = run(*command, "--engine", "fairseq", stdin=lines).stdout
-    done = run(*command, stdin=lines)
-    ours = done.stdout
-    assert "instead of the engine" not in done.stderr
-    columns = [[line.split("\t") for line in text.splitlines()] for text in (ours, theirs)]
-    assert [row[:2] for row in columns[0]] == [row[:2] for row in columns[1]]
-    for our_row, their_row in zip(*columns, strict=True):
-        assert float(our_row[2]) == pytest.approx(float(their_row[2]), abs=1e-4)
-    equal = sum(our_row[3] == their_row[3] for our_row, their_row in zip(*columns, strict=True))
-    assert equal >= len(columns[0]) - 1  # two may be tied
 
 
 def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: Path):

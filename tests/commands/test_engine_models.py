@@ -12,7 +12,7 @@ from fairseq_ext.decoding.loading import data_of
 from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support.bundles import saved
-from tests.support.harness import command, error_line, fairseq, hypotheses, refused, run
+from tests.support.harness import command, error_line, fairseq, hypotheses, run
 
 LINES = "1 2 3\n\n4 5\n9 9 9 9\n0 8\n"
 WATCHED = """
@@ -67,14 +67,6 @@ def test_it_translates_as_its_checkpoint(copy_data, copy_model, packed, tmp_path
     assert ours.read_text() == theirs.read_text()
 
 
-def test_samples(packed: Path):
-    words = ("translate", "--path", packed, "--mbr", 4, "--seed", 3, "--max-len-b", 8)
-    first, second = without_torch(*words), without_torch(*words, "--max-tokens", 6)
-    assert first == second  # a sample depends on its line, not on its batch
-    assert len(first.splitlines()) == 5
-    assert first != without_torch(*words, "--seed", 4)
-
-
 def test_text_is_its_own_unless_told_otherwise(packed: Path, tmp_path: Path):
     details = tmp_path / "details"
     without_torch("translate", "--path", packed, "--json", details, stdin="13 3\n")
@@ -93,15 +85,6 @@ def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Pat
     by_itself = without_torch("translate", "--path", path)
     assert by_itself == without_torch("translate", "--path", path, *options[2:])
     assert by_itself != without_torch("translate", "--path", path, "--max-len-b", 9)
-
-
-def test_describe(packed: Path, tmp_path: Path):
-    details = tmp_path / "details"
-    text = without_torch("describe", packed, "--json", details)
-    assert "gru_tiny, src to tgt, fp32" in text
-    assert "src → tgt: lowercase, subword-nmt" in text
-    size = sum(path.stat().st_size for path in packed.iterdir() if path.name != "README.md")
-    assert json.loads(details.read_text())["bytes"]["all"] == size
 
 
 @pytest.mark.parametrize(
@@ -150,15 +133,6 @@ def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
     assert data_of(Path("run/models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
     monkeypatch.chdir(folder.parents[1])
     assert data_of(Path("models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
-
-
-def test_a_line_that_is_too_long(packed: Path):
-    long = "1 2\n" + "3 " * 2000 + "\n"
-    done = run("fairseq-ext", "translate", "--path", packed, stdin=long, ok=False)
-    message = "standard input, line 2: 2,001 source tokens, but the model takes at most 1,024"
-    refused(done, message)
-    out = without_torch("translate", "--path", packed, "--skip-long", stdin=long)
-    assert out.split("\n")[1:] == ["", ""]
 
 
 # ---- lexical constraints -------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from fairseq_ext.plugin.checks import processes
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import BIN, USER_DIR, fairseq, wait_for
+from tests.support.harness import USER_DIR, fairseq, start, wait_for
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 RUN = (*ARCHITECTURES["gru_tiny"], *TRAINING)
@@ -24,13 +24,8 @@ RUN = (*ARCHITECTURES["gru_tiny"], *TRAINING)
 @contextmanager
 def training(data: Path, folder: Path, *options: object) -> Iterator[subprocess.Popen]:
     """A ``fairseq-train`` that holds the lock on ``folder`` and has saved; killed at the end."""
-    command = (BIN / "fairseq-train", data, "--save-dir", folder, "--user-dir", USER_DIR, *options)
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    words = (data, "--save-dir", folder, "--user-dir", USER_DIR, *options)
+    process = start("fairseq-train", *words)
     try:
         wait_for((folder / "checkpoint_last.pt").exists, process)
         yield process
@@ -76,13 +71,6 @@ def test_content(tmp_path):
     assert not path.exists()
     path.write_text('{"pid": "rm -rf"}')
     assert processes.holder(path) == "another process"
-
-
-def test_a_file_of_a_killed_run_does_not_block(tmp_path):
-    path = tmp_path / processes.LOCK
-    path.write_text('{"pid": 1, "host": "gone", "start": "then"}')
-    with processes.locked(tmp_path):
-        assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
 def test_another_process(tmp_path):

@@ -84,18 +84,6 @@ def test_smaller_limit_is_named(limits: tuple, model: tuple, output: str) -> Non
     assert output in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("positions", "limit", "option"),
-    [(1024, LIMIT, "--linformer-max-len"), (5, 5, "--max-source-positions")],
-)
-def test_option_of_the_model_is_named(positions: int, limit: int, option: str) -> None:
-    flags = ("--linformer-max-len", LIMIT, "--linformer-k", 1, "--max-source-positions", positions)
-    model, task = build(["--arch", "linformer_tiny", *map(str, flags)])
-    assert model.max_positions() == (limit, 1024)
-    with pytest.raises(DataError, match=rf"takes at most {limit}\. Train .* larger `{option}`"):
-        remaining_indices(task, (limit, 1024), SIZES)
-
-
 def test_a_task_that_cannot_cut_has_no_such_advice() -> None:
     """A task with several languages, whose datasets tell both sizes in an array."""
     task = SimpleNamespace(max_positions=lambda: (6, 20))
@@ -111,16 +99,6 @@ def test_a_text_without_translation_has_its_own_advice() -> None:
     fact, cure = excess(SimpleNamespace(), dataset, 1, 6)
     assert fact == "sentence 2 has 9 tokens, but the limit is 6"
     assert cure.startswith("Raise `--max-positions`")
-
-
-def test_training_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
-    _, task = build(["--arch", "gru_tiny", "--max-source-positions", "6"])
-    assert remaining_indices(task, (6, 1024), SIZES, ignore_invalid_inputs=True) == [4, 0, 3]
-    (message,) = caplog.messages
-    assert message.startswith(
-        "2 of 5 sentences are too long and left out; the longest: sentence 3 has 8 source tokens, "
-        "but the model takes at most 6. Train it with"
-    )
 
 
 def test_nothing_left_is_an_error_except_in_a_buffer() -> None:

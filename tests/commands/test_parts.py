@@ -1,11 +1,8 @@
 """``fairseq-ext translate --parts``: the plain command's lines, whoever is killed on the way."""
 
-import json
-import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 from fairseq_ext.commands import translate
 from fairseq_ext.text.reading import Part, cut
 from fairseq_ext.utils import locks, ray_workers
-from tests.support.harness import BIN, command, error_line, wait_for, write_lines
+from tests.support.harness import BIN, command, error_line, start, wait_for, write_lines
 from tests.support.killed import die_in_command, kill_workers, ray_cluster_of_two
 
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
@@ -126,12 +123,6 @@ def worker(model: Path, tmp_path: Path) -> list[str]:
     return [str(BIN / "fairseq-ext"), *map(str, words)]
 
 
-def start(words: list[str], *options: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*words, *options], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-
-
 def parts_of(folder: Path) -> list[Path]:
     return [*(folder / "parts").glob("part-*.txt")]
 
@@ -153,17 +144,17 @@ def test_killed_again_and_again_no_line_is_lost(worker: list[str], tmp_path: Pat
         die_in_command(draw.randint(1, 60), tmp_path, *worker[1:])
         assert not (tmp_path / "whole").exists()
     assert len(parts_of(tmp_path)) > 8
-    assert start(worker).wait() == 0
+    assert start(*worker).wait() == 0
     whole_is_plain(tmp_path)
 
 
 @pytest.mark.system
 def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "parts"
-    first = start(worker)
+    first = start(*worker)
     wait_for(lambda: [*folder.glob(".part-*.lock")], first)
     first.send_signal(signal.SIGSTOP)  # it holds a part, perhaps, and does nothing
-    second = start(worker)
+    second = start(*worker)
     deadline = time.monotonic() + 120
     while len(parts_of(tmp_path)) < 59 and second.poll() is None:
         assert time.monotonic() < deadline
@@ -173,7 +164,7 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
     assert second.wait(timeout=120) == 0
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "plain").read_bytes()
     # Stopped between its part and the part's lock, the first held that lock until it was killed.
-    assert start(worker).wait(timeout=120) == 0
+    assert start(*worker).wait(timeout=120) == 0
     whole_is_plain(tmp_path)
 
 
@@ -181,14 +172,14 @@ def test_a_worker_does_the_part_of_a_killed_one(worker: list[str], tmp_path: Pat
 @pytest.mark.parametrize("shards", [("0/2", "1/2"), None])
 def test_two_side_by_side(worker: list[str], tmp_path: Path, shards: tuple[str, str] | None):
     processes = [
-        start(worker, *(("--shard", shard) if shard else ())) for shard in shards or (None, None)
+        start(*worker, *(("--shard", shard) if shard else ())) for shard in shards or (None, None)
     ]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     whole_is_plain(tmp_path)
 
 
 def test_a_shard_does_its_own_parts(worker: list[str], tmp_path: Path) -> None:
-    assert start(worker, "--shard", "1/7").wait() == 0
+    assert start(*worker, "--shard", "1/7").wait() == 0
     assert names(tmp_path / "parts") == ["manifest.json", *files_of(range(1, 60, 7))]
     assert not (tmp_path / "whole").exists()
 
@@ -217,7 +208,7 @@ def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     with ray_cluster_of_two() as cluster:
         with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
-            process = start(worker, "--ray", cluster.address)
+            process = start(*worker, "--ray", cluster.address)
             wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
             kill_workers(cluster, b"ray::_work_on_ray", process)
         assert process.wait(timeout=240) == 0
@@ -261,19 +252,6 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
 
 
-def test_a_part_that_has_lost_a_line_is_refused(model: Path, tmp_path: Path) -> None:
-    source = text(tmp_path / "source", 20)
-    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
-    words += ["--part-lines", 9, "-o", tmp_path / "whole"]
-    command(*words)
-    part = tmp_path / "p" / "part-000001.txt"
-    part.write_bytes(part.read_bytes().partition(b"\n")[2])
-    assert "part-000001.txt has 8 lines instead of 9; delete it and run" in error_line(*words)
-    part.unlink()
-    command(*words)
-    assert (tmp_path / "whole").read_bytes().count(b"\n") == 20
-
-
 def test_a_part_that_was_changed_is_refused(model: Path, tmp_path: Path) -> None:
     source, output = text(tmp_path / "source", 20), tmp_path / "whole"
     words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
@@ -284,6 +262,11 @@ def test_a_part_that_was_changed_is_refused(model: Path, tmp_path: Path) -> None
     command(*words)
     assert output.read_bytes() == content
     part = tmp_path / "p" / "part-000001.txt"
+    part.write_bytes(part.read_bytes().partition(b"\n")[2])
+    assert "part-000001.txt has 8 lines instead of 9; delete it and run" in error_line(*words)
+    part.unlink()
+    command(*words)
+    assert output.read_bytes() == content
     part.write_bytes(part.read_bytes()[::-1])
     assert "part-000001.txt is not what its worker wrote; delete it" in error_line(*words)
     assert output.read_bytes() == content
@@ -307,18 +290,6 @@ def test_a_file_that_changes_at_work_ends_the_work(model, tmp_path, monkeypatch,
     error_line(*words, "--parts", tmp_path / "p", "--part-lines", 5, "-o", tmp_path / "whole")
     assert [path.name for path in (tmp_path / "p").glob("*.txt")] == ["part-000000.txt"]
     assert not (tmp_path / "whole").exists()
-
-
-def test_the_manifest(model: Path, tmp_path: Path) -> None:
-    source = text(tmp_path / "source", 20)
-    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
-    command(*words)
-    manifest = json.loads((tmp_path / "p" / "manifest.json").read_text())
-    assert manifest["inputs"][0]["lines"] == 20
-    assert manifest["inputs"][0]["bytes"] == source.stat().st_size
-    assert manifest["options"] == {"--max-len-b": 6, "--buffer-size": 7, "--engine": "native"}
-    names = ["bundle.json", "dict.src.txt", "dict.tgt.txt"]
-    assert [entry["name"] for entry in manifest["files"]] == names
 
 
 def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path) -> None:

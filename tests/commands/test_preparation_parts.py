@@ -1,15 +1,13 @@
 """``fairseq-ext corpus pairs --parts``: the plain command's files, whoever is killed on the way."""
 
-import os
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
-from tests.support.harness import BIN, command, error_line, run, write_lines
+from tests.support.harness import command, error_line, run, start, write_lines
 from tests.support.killed import die_in_command
 
 OPTIONS = ("--src-lang", "es", "--tgt-lang", "en", "--max-words", "6", "--test", "30")
@@ -44,15 +42,6 @@ def in_parts(plain: Path, folder: Path) -> list[str]:
     return [str(word) for word in (*words, "--parts", folder / "parts", "--part-lines", 50)]
 
 
-def start(words: list[str], *options: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [BIN / "fairseq-ext", *words, *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -75,14 +64,14 @@ def test_killed_again_and_again_nothing_is_lost(plain: Path, tmp_path: Path) -> 
     for _ in range(7):
         die_in_command(draw.randint(1, 40), tmp_path, *words, "--workers", "1")
         assert not (tmp_path / "out").exists()
-    assert start(words).wait() == 0
+    assert start("fairseq-ext", *words).wait() == 0
     all_is_plain(plain, tmp_path)
 
 
 @pytest.mark.system
 def test_workers_side_by_side(plain: Path, tmp_path: Path) -> None:
     words = in_parts(plain, tmp_path)
-    processes = [start(words, "--workers", "1") for _ in range(2)]
+    processes = [start("fairseq-ext", *words, "--workers", "1") for _ in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0]
     all_is_plain(plain, tmp_path)
 

@@ -4,12 +4,11 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import BIN, USER_DIR, run, wait_for
+from tests.support.harness import USER_DIR, run, start, wait_for
 from tests.support.trainings import (
     ARCHITECTURES,
     TRAINING,
@@ -91,14 +90,8 @@ def test_survives_kill_9(copy_data, tmp_path):
     complete, killed = tmp_path / "whole", tmp_path / "killed"
     train(copy_data, complete, *options)
     for moment in ("checkpoint_1_7.pt", "checkpoint_2_14.pt"):
-        command = (BIN / "fairseq-train", copy_data, "--save-dir", killed, "--user-dir", USER_DIR)
-        process = subprocess.Popen(
-            [str(word) for word in (*command, *options)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
+        words = (copy_data, "--save-dir", killed, "--user-dir", USER_DIR, *options)
+        process = start("fairseq-train", *words, start_new_session=True)
         wait_for((killed / moment).exists, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -35,7 +35,6 @@ from tests.support.bundles import edit, saved, sign_again
 from tests.support.killed import at_operation
 
 ARCHIVES = ("b.zip", "b.tar.zst")
-NAMES = ("transformer", "gru-shared", "linformer", "muse", "bmt-1")
 SHORT = {"max_len_b": 8, "nbest": 2}
 
 
@@ -59,20 +58,6 @@ def copy(bundled: Path, tmp_path: Path) -> Path:
 
 def texts(model: Model, **search: int) -> list[list[str]]:
     return [translation.texts for translation in model.translate(LINES, **SHORT, **search)]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_translates_as_its_checkpoint(name: str, tmp_path: Path):
-    """To the last bit, also without checkpoint and data; fairseq's scores are near the bundle's."""
-    folder = saved(tmp_path / "run", name)
-    expected = fairseq_ext.load(folder)
-    translations, scores = expected.translate(LINES, **SHORT), expected.score(["w1 w2"], ["w3"])
-    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
-    shutil.rmtree(folder)
-    model = fairseq_ext.load(tmp_path / "bundle")
-    assert model.name == expected.name
-    assert model.translate(LINES, **SHORT) == translations
-    assert model.score(["w1 w2"], ["w3"]) == pytest.approx(scores, abs=1e-4)
 
 
 @pytest.mark.parametrize("numbers", ["fp32", "bf16"])
@@ -264,13 +249,6 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path):
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert config["tied"]
     assert not config["tied"].keys() & load_file(tmp_path / "b" / "model.safetensors").keys()
-
-
-def test_a_folder_with_files_stays_as_it_is(run: Path, bundled: Path):
-    before = {path.name: files.sha256(path) for path in bundled.iterdir()}
-    with pytest.raises(ConfigError, match="is there already; choose another name"):
-        write.write(run / "checkpoint_best.pt", run, bundled)
-    assert {path.name: files.sha256(path) for path in bundled.iterdir()} == before
 
 
 def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):

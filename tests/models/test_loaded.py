@@ -214,19 +214,6 @@ def test_searches_share_a_program(run: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beam": 0}, "`--beam` must be at least 1"),
-        ({"beam": 2, "nbest": 3}, "`--nbest` must be at most `--beam`"),
-    ],
-)
-def test_searches_that_cannot_be(loaded: dict[str, Model], kind: str, options: dict, message: str):
-    with pytest.raises(ConfigError, match=message):
-        loaded[kind].translate(LINES, **options)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
     model = loaded[kind]
     long = " ".join(["w1"] * 2000)

@@ -153,15 +153,6 @@ def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
     assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_help_shows_the_defaults(task: str) -> None:
-    output = bash(MUSE / f"{task}.sh", "--help", SMOKE="0").stdout
-    arch, _, _, updates, *_ = PAPER[task]
-    assert f"recipes/muse/{task}.sh [OPTION]" in output
-    assert f"({arch})" in output
-    assert f"({updates})" in output
-
-
 # ---- compounds -----------------------------------------------------------------------------------
 
 

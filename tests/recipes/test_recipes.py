@@ -151,9 +151,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--stages", "9"], "`--stages` must have 2 numbers for `bmt-1`"),
         (["--stages", "9,x"], "`--stages` must be up to three numbers of updates"),
         (["--stages", "9000,4000"], "`--warmup` must be less than the 4000 updates of a stage"),
-        (["--batch-size", "0"], "`--batch-size` must be a positive whole number"),
         (["--teacher", "absent.pt"], "absent.pt does not exist"),
-        (["--lenpen", "1"], "`--lenpen` is not an option"),
         (["--", "--max-update=9"], "`--max-update` after `--`"),
     ],
     "bmt/ablations.sh": [
@@ -161,14 +159,12 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["my", "es", "en", "--scales", "1,x"], "`--scales` must be whole numbers"),
         (["my", "es", "en", "--outputs", "plain,x"], "`--outputs` must be of plain,scale,layer,"),
         (["my", "es", "en", "--stages", "5,5"], "`--stages` must be three numbers"),
-        (["my", "es", "en", "--bpe", "0"], "`--bpe` must be a positive whole number"),
         (["my", "es", "en", "--subwords", "x"], "`--subwords` must be bpe"),
         (["my", "es", "en", "--subwords", "none"], "`--subwords none` does not go with"),
     ],
     "bmt/scaling_law.sh": [
         (["my", "es", "en", "--depths", "6"], "`--depths` must be numbers of layers"),
         (["my", "es", "en", "--updates", "5"], "`--updates` must be two numbers"),
-        (["my", "es", "en", "--base", "0"], "`--base` must be a positive whole number"),
         (["my", "es", "en", "--eval", "x"], "`--eval` must be NAME=PREFIX"),
         (["my", "es", "en", "--eval", "test=x"], "the name `test` is taken"),
         (["my", "es", "en", "--subwords", "letters"], "`--subwords` must be bpe"),
@@ -176,18 +172,12 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
     "compare_all.sh": [
         (["lstm"], "`lstm` must be one of transformer gru linformer muse muse-simple bmt binary"),
         (["gru", "--baseline", "muse"], "`--baseline` must be one of the models, but is `muse`"),
-        (["--updates", "0"], "`--updates` must be a positive whole number"),
-        (["--data", "/no/such"], "`--data` must be a folder"),
         (["--data", str(REPO)], "endings .en and .de of the two languages; `--src` and `--tgt`"),
         (["--metric", "bleurt:x"], "`--metric` must be comet:MODEL, but is `bleurt:x`"),
         (["--src", "de", "gru"], "`--src` goes with `--data`, which is missing"),
-        (["--layers", "2"], "`--layers` is not an option"),
     ],
     "linformer/classify.sh": [
         ([], "DATA_DIR is missing"),
-        (["/no/such/folder"], "DATA_DIR must be a folder"),
-        (["--k", "some"], "`--k` must be a positive whole number"),
-        (["--layers", "2"], "`--layers` is not an option"),
         (["/tmp", "/var"], "one DATA_DIR, please"),
     ],
     "linformer/wmt14_en_de.sh": [
@@ -196,8 +186,6 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--data", ".", "--merges", "x"], "give `--vocabulary` and `--merges`"),
         (["--data", ".", "--download", "x", "--merges", "y"], "`--download` goes without"),
         (["--data", "/no/such", "--download", "x"], "`--data /no/such` cannot be read"),
-        (["--epochs", "0"], "`--epochs` must be a positive whole number"),
-        (["--beam", "5"], "`--beam` is not an option"),
         (["--", "--lr", "1"], "`--lr` after `--`"),
         (["--", "--dropout", "0", "--update-freq", "2"], "`--update-freq` after `--`"),
     ],
@@ -205,16 +193,12 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["lstm"], "`lstm` must be a system"),
         (["muse@0"], "`muse@0` must be a system, or one with @SEED"),
         (["--group", "5"], "`--group` must be from 1 to 4, but is `5`"),
-        (["--jobs", "0"], "`--jobs` must be a positive whole number"),
         (["--device", "tpu"], "`--device` must be cpu or gpu, but is `tpu`"),
         (["--rates", "0.1,x"], "`--rates` must be numbers"),
-        (["--lr", "1"], "`--lr` is not an option"),
     ],
     "muse/iwslt14_de_en.sh": [
-        (["--updates", "0"], "`--updates` must be a positive whole number"),
         (["--updates", "4000"], "`--warmup` must be less than the 4000 updates"),
         (["--bpe", "-1"], "`--bpe` must be a whole number"),
-        (["--beam", "5"], "`--beam` is not an option"),
         (["--against", "x"], "`--against` must be NAME=GENERATED"),
         (["--against", "muse_iwslt_de_en=x"], "with another name than muse_iwslt_de_en"),
         (["--against", "x=absent.txt"], "absent.txt does not exist"),
@@ -223,7 +207,6 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
     "real_en_de.sh": [
         (["muse"], "`--from` must be the folder with the texts"),
         (["--corpus", "wmt"], "`--corpus` must be real or multi30k, but is `wmt`"),
-        (["--mirror", "x"], "`--mirror` is not an option"),
     ],
     "back_translation.sh": [
         (["--method", "noise"], "`--method` must be beam, sampling or top10"),
@@ -242,8 +225,6 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),
         (["muse-rows", "my", "es", "en", "kernel-5"], "`kernel-5` must be a system of muse-rows"),
         (["muse-rows", "my", "es", "en", "--updates", "9"], "`--updates` must be more than 10"),
-        (["muse-rows", "my", "es", "en", "--lr", "1"], "`--lr` is not an option"),
-        (["muse-rows", "/no/such", "es", "en"], "`DATA_DIR` must be a folder"),
     ],
 }
 
@@ -328,13 +309,6 @@ def corpus(folder: Path, **wrong: list[str]) -> Path:
 def test_bad_text_is_refused_before_anything_is_written(tmp_path, wrong, message):
     folder = corpus(tmp_path / "data", **wrong)
     with pytest.raises(ValueError, match=message):
-        own_text.check_corpus(folder, "en", "de")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    folder = corpus(tmp_path / "data")
-    (folder / "valid.en").unlink()
-    with pytest.raises(ValueError, match=r"text file .*valid\.en does not exist"):
         own_text.check_corpus(folder, "en", "de")
 
 

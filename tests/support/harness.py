@@ -73,6 +73,17 @@ def forked(name: str) -> str:
     return str(forking.programs(os.getpid()) / name)
 
 
+def start(*words: object, **how: Any) -> subprocess.Popen[bytes]:
+    """Start a command in a new interpreter, one thread, without output."""
+    return subprocess.Popen(
+        [str(BIN / str(words[0])), *map(str, words[1:])],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **how,
+    )
+
+
 def wait_for(
     appears: Callable[[], object], process: subprocess.Popen, seconds: float = 900
 ) -> None:

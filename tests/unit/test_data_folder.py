@@ -286,13 +286,8 @@ def test_a_manifest_that_is_none_is_refused(data: Path, case: str) -> None:
 @pytest.mark.system
 def test_commands_refuse_bad_manifests(data: Path, copy_model: Path) -> None:
     command = ("generate", data, "--path", copy_model, "--cpu")
-    manifest_text = (data / NAME).read_text()
-    for content, message in (
-        (manifest_text[: len(manifest_text) // 2], ": not JSON ("),
-        (with_entry("test.src-tgt.src.bin", 7), "test.src-tgt.src.bin is damaged: "),
-    ):
-        (data / NAME).write_text(content)
-        refused(fairseq(*command, ok=False), message)
+    (data / NAME).write_text(with_entry("test.src-tgt.src.bin", 7))
+    refused(fairseq(*command, ok=False), "test.src-tgt.src.bin is damaged: ")
     (data / NAME).unlink()
     os.mkfifo(data / NAME)
     refused(fairseq(*command, ok=False), "is not a regular file")

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -145,13 +144,6 @@ def test_commands_that_translate_refuse_another_order(other_data, copy_model, me
 
 
 @pytest.mark.system
-@pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
-def test_the_demo_refuses_another_order(other_data: Path, copy_model: Path, message: str) -> None:
-    demo = ("fairseq-ext", "demo", f"a={copy_model}", "--data", other_data, "--port", 0, "--cpu")
-    refused(run(*demo, ok=False), f"{copy_model} {message}")
-
-
-@pytest.mark.system
 def test_trainings_refuse_another_order(other_data, copy_data, copy_model, message, tmp_path):
     """Resuming, fine-tuning and a teacher are refused; with their own data they go on."""
     save = tmp_path / "save"
@@ -231,13 +223,8 @@ def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_
 
 @pytest.mark.system
 def test_bundling_and_exporting_keep_the_record(copy_data, other_data, tmp_path):
-    small = ("--encoder-layers", 1, "--decoder-layers", 1, "--encoder-embed-dim", 32)
-    fairseq(
-        *("train", copy_data, "--arch", "bmt", *small, "--decoder-embed-dim", 32),
-        *("--encoder-ffn-embed-dim", 32, "--decoder-ffn-embed-dim", 32, "--optimizer", "adam"),
-        *("--encoder-attention-heads", 2, "--decoder-attention-heads", 2, "--batch-size", 50),
-        *("--max-update", 2, "--cpu", "--no-epoch-checkpoints", "--save-dir", tmp_path),
-    )
+    small = (*TINY, "--arch", "bmt_tiny", "--encoder-layers", 1, "--decoder-layers", 1)
+    fairseq("train", copy_data, *small, "--max-update", 2, "--save-dir", tmp_path)
     last, bits, out = (tmp_path / n for n in ("checkpoint_last.pt", "bits", "out.pt"))
     bundle = ("fairseq-ext", "bundle", last, "--numbers", "fp32", "-o", bits, "--data")
     refused(run(*bundle, other_data, ok=False), last, "line 3 is")

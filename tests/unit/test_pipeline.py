@@ -53,6 +53,7 @@ def test_the_order_of_the_steps():
     first = Pipeline("en", "de", normalize=True, tokenize=True, lowercase_first=True).words()
     assert first("Mr. X said No.") == "mr. x said no ."
     assert Pipeline("en", "de", clean=True).words()("e\u0301\u200b \u00a0x ") == "é x"
+    assert Pipeline("en", "de", tokenize=True).words()("'I am.'") == "'I am . '"
 
 
 def test_clean_text_stays_in_the_same_form():
@@ -60,10 +61,6 @@ def test_clean_text_stays_in_the_same_form():
     clean = Pipeline("en", "de", clean=True, lowercase=True).words()
     assert clean("cafe\u200b\u0301") == "café"
     assert clean("H\u0331arb") == "\u1e96arb"
-
-
-def test_tokens_end_without_a_space():
-    assert Pipeline("en", "de", tokenize=True).words()("'I am.'") == "'I am . '"
 
 
 @pytest.mark.parametrize(
@@ -145,11 +142,6 @@ def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_pat
     words = ["--source-lang", "en", "--target-lang", "de", "--trainpref", tmp_path / "train"]
     done = fairseq("preprocess", *words, "--destdir", tmp_path / "bin", ok=False)
     assert "train.en, line 2: `<s>`, `</s>` or `<pad>` as a word" in done.stderr
-
-
-def test_options_that_need_tokens():
-    with pytest.raises(ConfigError, match="`--escape` goes with `--tokenize`"):
-        Pipeline("en", "de", escape=True)
 
 
 def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):

@@ -353,11 +353,3 @@ def test_a_forgotten_start_symbol_is_named(data: Path, trained: Path, command: s
     path = ("--path", trained / "checkpoint_last.pt", "--cpu")
     done = fairseq(command, data, *path, ok=False, stdin="1 2\n")
     refused(done, "was trained with `--source-bos`", "--task translation_ext --source-bos")
-
-
-@pytest.mark.system
-def test_refuses_alignments_of_cut_sentences_in_one_line(data: Path, tmp_path: Path) -> None:
-    save = tmp_path / "save"
-    options = (*OPTIONS, *RUN, "--load-alignments", "--save-dir", save)
-    refused(fairseq("train", data, *options, ok=False), "`--load-alignments`", "`--truncate-source")
-    assert not save.exists()
