@@ -111,9 +111,6 @@ def test_without_the_fix_there_is_no_report(copy_data: Path, tmp_path: Path):
     assert "StopIteration" in done.stderr
 
 
-# ---- interruption --------------------------------------------------------------------------------
-
-
 def processes_of(group: int) -> list[int]:
     """The living processes of a process group."""
     result = []

@@ -130,9 +130,6 @@ def test_the_runs_and_sentences_that_a_difference_needs() -> None:
     assert significance._sentences_needed(variances, 0.2, 1000) is None  # seeds alone vary too much
 
 
-# ---- Systems with several runs -------------------------------------------------------------------
-
-
 NUMBERS = ("95% low", "95% high", "SD", "p")
 
 

@@ -121,9 +121,6 @@ def test_fails_without_the_fix(single, fix, complaint, tmp_path):
     assert complaint in torchrun(*command, *options, ok=False).stderr
 
 
-# ---- One process of a job is gone ----------------------------------------------------------------
-
-
 def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
     """Both are started by fairseq-train."""
     command = (

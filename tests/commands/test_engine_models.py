@@ -135,8 +135,6 @@ def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
     assert data_of(Path("models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
 
 
-# ---- lexical constraints -------------------------------------------------------------------------
-
 CONSTRAINED = ["w1 w2 w3\tw9\tw4 w5", "w7", "", "w3 w3 w2 w8\tw11"]
 HOW = ("--beam", 4, "--max-len-b", 12, "--cpu")
 

@@ -23,9 +23,6 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 ALIGNED = "label_smoothed_cross_entropy_with_alignment"
 
 
-# ---- in this process -----------------------------------------------------------------------------
-
-
 class Pairs:
     """Sizes of sentence pairs, as a dataset of fairseq tells them."""
 
@@ -148,9 +145,6 @@ def test_alignments_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch)
         training_options.refuse(cfg)
     cfg.generation.print_alignment = None
     task.build_generator([model], cfg.generation)
-
-
-# ---- commands ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

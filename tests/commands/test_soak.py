@@ -51,9 +51,6 @@ def test_the_document_says_what_was_measured():
     assert rows == measured
 
 
-# ---- tests/gpu.sh --------------------------------------------------------------------------------
-
-
 CELLS = {
     "laws": "counts",
     "processes": "to CPU gru fp32",
@@ -81,8 +78,6 @@ def test_unknown_step_is_refused(tmp_path: Path) -> None:
     done = run("bash", REPO / "tests" / "gpu.sh", "--steps", "swim", ok=False)
     assert "`swim` is not a step" in done.stderr
 
-
-# ---- hostile files in every command --------------------------------------------------------------
 
 HOSTILE = REPO / "tests" / "hostile"
 # A checkpoint's way and a bundle's; the others take minutes.

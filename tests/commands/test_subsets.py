@@ -57,9 +57,6 @@ def validated(output: str) -> list[str]:
     return re.findall(r"INFO \| (valid\w*) \| epoch", output)
 
 
-# Alignments
-
-
 def test_guided_alignment(data: Path):
     output = train(data, *LOADED, *OTHER_IGNORED).stdout
     assert float(re.search(r"INFO \| train \| .* alignment_loss ([\d.]+)", output)[1]) > 0
@@ -102,9 +99,6 @@ def test_preprocess_requires_alignments_of_training(text: Path, tmp_path: Path):
     assert not list((tmp_path / "bin").glob("valid.align*"))
 
 
-# Sets
-
-
 def test_each_named_set_is_validated(data: Path):
     assert validated(train(data, "--valid-subset", "valid,valid1").stdout) == ["valid", "valid1"]
     refused(train(data, ok=False), "Valid paths ['valid1'] will be ignored")
@@ -128,9 +122,6 @@ def test_training_on_two_parts(data: Path, tmp_path: Path, upsample: tuple, size
     options = ("--batch-size", 1, "--max-tokens", 40, "--max-update", 0, "--max-epoch", 1)
     output = train(sides, *options, *OTHER_IGNORED, *upsample, "--disable-validation").stdout
     assert re.search(r"num_updates (\d+)", output)[1] == str(size)
-
-
-# Layouts
 
 
 def test_data_of_the_old_layout(data: Path, text: Path, tmp_path: Path):

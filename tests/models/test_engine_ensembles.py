@@ -92,9 +92,6 @@ def test_probabilities_near_nothing():
     np.testing.assert_allclose(hypothesis.scores, expected, rtol=1e-5, atol=1e-4)
 
 
-# ---- programs that cannot be ---------------------------------------------------------------------
-
-
 def test_models_of_other_targets():
     voters, task = together("transformer+transformer")
     first, second = (compile_model(model, task.target_dictionary) for model in voters)

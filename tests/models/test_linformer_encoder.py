@@ -178,9 +178,6 @@ def test_sizes_that_cannot_work_are_named(flags: list[str], message: str) -> Non
         build([*LINFORMER, *flags])
 
 
-# ---- through the real commands -------------------------------------------------------------------
-
-
 def repeats(digits: list[str]) -> str:
     """Whether the first digit comes again."""
     return "again" if digits[0] in digits[1:] else "once"

@@ -223,9 +223,6 @@ def test_bad_options_are_refused(build, message: str) -> None:
         build()
 
 
-# ---- a checkpoint at another maximum length ----
-
-
 def reloaded(layer: LinformerAttention, max_len: int, **options: object) -> LinformerAttention:
     other = attention(max_len=max_len, seed=1, **options)
     saved = {name: value.clone() for name, value in layer.state_dict().items()}

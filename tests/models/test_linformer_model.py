@@ -34,9 +34,6 @@ def encode(model, source: Tensor) -> dict[str, list[Tensor]]:
     return model.encoder(source, src_lengths=source.ne(1).sum(1))
 
 
-# ---- parameters ----
-
-
 @pytest.mark.parametrize(
     ("sharing", "projection", "extra"),
     [
@@ -128,9 +125,6 @@ def test_bad_options_are_refused_by_name(flags: list[str], message: str) -> None
         build([*LINFORMER, *flags])
 
 
-# ---- sources ----
-
-
 def test_encoder_output_is_padded_on_the_right() -> None:
     model, _ = build(LINFORMER)
     left, right = padded(SOURCE, left=True), padded(SOURCE, left=False)
@@ -160,9 +154,6 @@ def test_pads_beyond_the_projection_are_cut_and_words_are_refused() -> None:
 def test_task_limit_wins_where_it_is_smaller() -> None:
     model, _ = build([*LINFORMER, "--max-source-positions", "9"])
     assert model.max_positions() == (9, 1024)
-
-
-# ---- decoding ----
 
 
 @pytest.mark.parametrize("length", [2, 21])
@@ -205,9 +196,6 @@ def test_masks_over_positions_are_refused() -> None:
     x = torch.zeros(3, 1, 32)
     with pytest.raises(ConfigError, match="attn_mask"):
         model.encoder.layers[0].self_attn(x, x, x, attn_mask=torch.zeros(3, 3))
-
-
-# ---- the real commands ----
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,6 @@ WMT, ABLATIONS = RECIPES / "bmt" / "wmt17_de_en.sh", RECIPES / "bmt" / "ablation
 TABLE1 = RECIPES / "bmt" / "table1.sh"
 
 
-# ---- the corpus ----------------------------------------------------------------------------------
-
-
 def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
     """Compare every pair of the prepared corpus with the Moses tokenizer's output."""
     sides, pairs, out = ("de", "en"), tmp_path / "pairs", tmp_path / "out"
@@ -58,9 +55,6 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
     assert [tuple(s.replace("@@ ", "") for s in pair) for pair in pieces] == short
     assert len(short) == len(expected) - 1
     assert [len(read(out / "text", split, sides)) for split in ("valid", "test")] == [11, 12]
-
-
-# ---- the paper's settings ------------------------------------------------------------------------
 
 
 def test_dry_run_has_the_papers_settings(tmp_path: Path) -> None:
@@ -125,9 +119,6 @@ def test_two_teachers_are_one_too_many(tmp_path: Path) -> None:
     teacher = write_lines(tmp_path / "teacher.pt", ["x"])
     done = bash(WMT, "--teacher", teacher, ok=False, SMOKE="0", KD="1")
     assert "`--teacher` does not go with `--kd`" in done.stderr
-
-
-# ---- the ablations -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -244,9 +235,6 @@ def test_rows_of_table_1_say_what_is_binarized(tmp_path: Path) -> None:
     assert lines[2].startswith("| float |  |  | 10 |")
     assert lines[3].split(" | ")[1] == " ".join(sorted(PRESETS["bmt-6"].weights))
     assert (tmp_path / "table1.png").read_bytes().startswith(b"\x89PNG")
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.system

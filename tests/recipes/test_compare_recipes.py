@@ -19,9 +19,6 @@ PLAIN = {
 }
 
 
-# ---- the corpus ----------------------------------------------------------------------------------
-
-
 def tokens(line: str, language: str) -> str:
     line = ScriptNormalizer(language).normalize(line)
     return ScriptTokenizer(language).tokenize(line, return_str=True).lower()
@@ -83,9 +80,6 @@ def test_further_test_sets_are_taken_where_they_can_be_had(tmp_path: Path) -> No
     assert pieces.replace("@@ ", "") == "drei wörter hier\n" * 3
     assert "@@ " in pieces
     assert "bpe/test_2017_mscoco.de" in json.loads((out / "manifest.json").read_text())["sha256"]
-
-
-# ---- what the recipes would do -------------------------------------------------------------------
 
 
 def test_compare_all_trains_every_architecture_and_compares(tmp_path: Path) -> None:
@@ -157,9 +151,6 @@ def test_multi30k_trains_any_architecture_on_either_form(tmp_path: Path) -> None
     train = next(words for words in other if words[0] == "fairseq-train")
     assert "gru_attention" in train
     assert "--encoder-layers" not in train
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.system

@@ -142,9 +142,6 @@ def test_two_nodes_meet_in_one_folder(tmp_path: Path) -> None:
     assert {(tmp_path / "run" / rank).read_text() for rank in ranks} == {"4\n"}
 
 
-# ---- jobs of Slurm that are queued again ---------------------------------------------------------
-
-
 # A training that notes who takes part, and is done once it has been started twice.
 TRAINING = """#!/bin/bash
 echo "$WORLD_SIZE" >"rank$RANK-start$SLURM_RESTART_COUNT"

@@ -26,9 +26,6 @@ def words(*flags: object) -> list[str]:
     return [*("--task", "translation_ext", "--arch", "transformer_tiny"), *map(str, flags)]
 
 
-# ---- the number of updates -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("batch_size", [1, 8, 33, 88, 125, 499, 500, 501])
 def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: int) -> None:
     cfg = configuration(words("--random-batches", "--batch-size", batch_size))
@@ -47,9 +44,6 @@ def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: 
 
 def test_the_papers_number_of_updates() -> None:
     assert updates(PAPER_PAIRS, 88, 10) == 253_620
-
-
-# ---- the schedule --------------------------------------------------------------------------------
 
 
 def adam(flags: list[str]) -> list[str]:
@@ -100,8 +94,6 @@ def test_the_command_prints_the_flags(tmp_path: Path) -> None:
     assert done.stderr.startswith("updates: error: `--warmup` must be less than the 60 updates")
 
 
-# ---- tables --------------------------------------------------------------------------------------
-
 LOG = """\
 2026 | INFO | fairseq_cli.validate | loading model(s) from x
 2026 | INFO | valid | valid on 'test' subset | loss 1.986 | ppl 3.96 | wps 0 | wpb 9 | bsz 9
@@ -135,9 +127,6 @@ def test_the_table_shows_runs_before_the_papers_figures(tmp_path: Path) -> None:
     assert figures[1] == {"model": "model b", "ppl_test": 9, "bleu_test": 2}
     assert (tmp_path / "table3.md").read_text().startswith("| Model | PPL (test) | BLEU (test) |\n")
     assert run(*command, tmp_path / "c", "--out", tmp_path, ok=False).stderr.startswith("table3:")
-
-
-# ---- options -------------------------------------------------------------------------------------
 
 
 def shown(tmp_path: Path, *options: str) -> dict[str, str]:
@@ -192,9 +181,6 @@ def test_into_leaves_no_half_written_file(tmp_path: Path) -> None:
     library(f"cd {tmp_path}; into whole printf text; into half bash -c 'echo x; exit 3'", ok=False)
     assert (tmp_path / "whole").read_text() == "text"
     assert not (tmp_path / "half").exists()
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
 
 
 def check_run(out: Path, model: str, output: str) -> None:

@@ -18,9 +18,6 @@ RECIPE = RECIPES / "multi30k_all.sh"
 GROUP_1 = ["transformer", "muse", "bmt", "muse-simple", "linformer-32", "linformer-8", "gru"]
 
 
-# ---- what it would do ----------------------------------------------------------------------------
-
-
 def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> None:
     word_lists = dry_run(RECIPE, tmp_path, "--group", 1, "--jobs", 2)
     trained = [words for words in word_lists if words[0] == "fairseq-train"]
@@ -101,9 +98,6 @@ def test_all_systems_in_their_order(tmp_path: Path) -> None:
     assert len(names) == 8 + 7 + 9 * 2 + 2 + 6
 
 
-# ---- the choice of the rate, and the table ------------------------------------------------------
-
-
 def write_log(path: Path, losses: dict[int, float], *, early: bool = False) -> None:
     lines = ["num. shared model params: 1,000 (num. trained: 1,000)"]
     for epoch, (update, loss) in enumerate(losses.items(), start=1):
@@ -138,9 +132,6 @@ def test_a_row_says_why_the_training_ended(tmp_path: Path, early: bool) -> None:
     end = "no gain in 10 validations" if early else "all updates"
     assert row["ended"] == end
     assert row["valid_perplexity"] == 16
-
-
-# ---- a whole run ---------------------------------------------------------------------------------
 
 
 @pytest.mark.system

@@ -34,8 +34,6 @@ def shown(task: str, tmp_path: Path, *options: object) -> dict[str, list[str]]:
     return found
 
 
-# ---- settings ------------------------------------------------------------------------------------
-
 PAPER = {
     "iwslt14_de_en": ("muse_iwslt_de_en", 0.4, 4000 * 4, 20_000, 0.001, 4_000, "1"),
     "iwslt15_en_vi": ("muse_iwslt_en_vi", 0.3, 4000 * 4, 10_000, 0.001, 4_000, "1"),
@@ -153,9 +151,6 @@ def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
     assert value(pieces["fairseq-ext corpus"], "--out").endswith("iwslt15_en_vi-10000")
 
 
-# ---- compounds -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
@@ -194,9 +189,6 @@ def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
         figures = json.loads(scores.read_text())["scores"]
         assert [score["name"] for score in figures[2:]] == [token_bleu.name, COMPOUND_BLEU]
         assert [score["value"] for score in figures[2:]] == [token_bleu.value, split.value]
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
 
 
 def check_run(task: str, out: Path, output: str) -> None:

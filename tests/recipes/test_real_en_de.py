@@ -53,9 +53,6 @@ def test_the_groups_are_seeds(tmp_path: Path) -> None:
     assert {"lightconv", "dynamicconv", "transformer-12-1", "linformer-8", "binary"} < set(seeds)
 
 
-# ---- the corpus ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(real_text, "KNOWN", {})

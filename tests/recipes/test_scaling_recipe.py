@@ -104,9 +104,6 @@ def test_sample_is_spread_over_the_training_text(lines, sample_lines, tmp_path):
     assert max(gaps, default=1) - min(gaps, default=1) <= 1
 
 
-# ---- sizes and losses ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("encoder", "decoder"), [(6, 6), (2, 5)])
 def test_size_counts_layers_and_no_embeddings(encoder: int, decoder: int) -> None:
     layers = ("--encoder-layers", str(encoder), "--decoder-layers", str(decoder))

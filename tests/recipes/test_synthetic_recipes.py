@@ -17,9 +17,6 @@ def named(word_lists: list[list[str]], *names: str) -> list[list[str]]:
     return [words for words in word_lists if words[: len(names)] == [*names]]
 
 
-# ---- what they would do --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("method", "search"),
     [
@@ -97,9 +94,6 @@ def test_a_short_training_is_averaged_too(epochs: int, done: str, tmp_path: Path
     ).stderr
     assert done in output
     assert ("the training had" in output) == (epochs < 10)
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.long

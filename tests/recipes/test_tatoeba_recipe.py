@@ -112,9 +112,6 @@ def check_run(out: Path, name: str) -> None:
     assert translated.stdout.count("\n") == 2
 
 
-# ---- published models, trained on ----------------------------------------------------------------
-
-
 @pytest.mark.system
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bilingual", "of many languages"])

@@ -34,13 +34,7 @@ Words = Callable[[Path], list[object]]
 
 @dataclass
 class Case:
-    """A command.
-
-    Attributes:
-        name: for the report.
-        words: the command for a folder of its own.
-        old: a file that lies there before, and must survive a command that fails.
-    """
+    """A command, which must not lose the file ``old`` in its folder when it fails."""
 
     name: str
     words: Words

@@ -36,14 +36,7 @@ def start(
     first: Callable[[], None] = lambda: None,
     **environment: str,
 ) -> int:
-    """Fork a console script, or one of a path; returns the process's number.
-
-    Args:
-        words: its name and arguments.
-        log: what it prints is appended there.
-        first: called in the fork before the script.
-        environment: variables set for it.
-    """
+    """Fork a script that calls ``first`` and then prints to ``log``; returns its number."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()

@@ -138,13 +138,7 @@ def files(**contents: Data) -> Files:
 
 @dataclass(frozen=True)
 class Reader:
-    """One reader.
-
-    Attributes:
-        name: in the report.
-        inputs: content of its files, by their names, from a ``Random``.
-        read: reads them in a folder, where it may write too.
-    """
+    """One reader."""
 
     name: str
     inputs: Files
@@ -297,13 +291,7 @@ def _resident() -> tuple[int, int]:
 
 
 def run(part: str, description: str, count: int) -> None:
-    """Fuzz each of the readers of ``tests.soak.PART``, and report.
-
-    Args:
-        part: a module with a function ``readers``.
-        description: of the command.
-        count: inputs of each reader, where the command does not say.
-    """
+    """Fuzz each of the readers of ``tests.soak.PART``, and report."""
     options = parser(description)
     options.add_argument("--inputs", type=int, default=count, help="for each (%(default)s)")
     args = options.parse_args()

@@ -29,11 +29,7 @@ def resident(process: subprocess.Popen) -> int:
 
 
 class Samples:
-    """Memory seen while the work went on.
-
-    Args:
-        total: units of work there are.
-    """
+    """Memory seen while the work went on."""
 
     def __init__(self, unit: str, total: int) -> None:
         self.what, self.total, self.seen = unit, total, [(0, 0)]

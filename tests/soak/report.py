@@ -38,13 +38,7 @@ def say(text: str) -> None:
 
 
 class Report:
-    """Rows of checks, each with how often it was done and what went wrong.
-
-    Args:
-        part: the part's name.
-        args: its parsed options.
-        keep: whether checks that are not done now stay in an earlier report in ``--json``.
-    """
+    """Rows of checks, each with how often it was done and what went wrong."""
 
     def __init__(self, part: str, args: argparse.Namespace, keep: bool = False) -> None:
         self.part, self.args, self.began = part, args, time.monotonic()
@@ -102,8 +96,6 @@ def noted(failures: list[str], topic: str) -> Iterator[None]:
     except AssertionError as error:
         failures.append(f"{topic}: {str(error)[-2000:] or 'assertion failed'}")
 
-
-# ---- the table of docs/reliability.md ------------------------------------------------------------
 
 RESULTS = REPO / "docs" / "results"
 HEADER = ("part", "check", "times", "failed", "observed")

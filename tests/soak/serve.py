@@ -31,12 +31,7 @@ ENDLESS += b"Content-Type: application/json\r\n\r\n"
 
 
 class Clients:
-    """What is asked, and what has to come back.
-
-    Args:
-        server: that is asked.
-        known: sentences with their translations.
-    """
+    """What is asked, and what has to come back."""
 
     def __init__(self, server: Server, expected: dict[str, str]) -> None:
         self.server, self.known, self.asked = server, expected, Counter[str]()

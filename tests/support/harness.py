@@ -234,9 +234,6 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
         assert str(part) in messages[0]
 
 
-# ---- forks ---------------------------------------------------------------------------------------
-
-
 def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
     """Return the result of ``work`` in a child forked within ``at_the_fork``, within a minute."""
     receiver, sender = multiprocessing.Pipe(duplex=False)

@@ -129,8 +129,6 @@ class House:
             used.setdefault(user, defaultdict(set))[room].add(place)
 
 
-# ---- names ---------------------------------------------------------------------------------------
-
 WORDS = (
     "one ones found given own made whole said of by to at it that which what who whose there here "
     "asked told begun gone taken kept chosen wanted known seen left_over others another again way "

@@ -114,9 +114,6 @@ def die_in_command(number: int, folder: Path, *words: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-# ---- Ray -----------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def ray_cluster_of_two() -> Iterator[Any]:
     """Run a Ray cluster on this machine with one processor on each of two nodes."""

@@ -21,9 +21,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_files(tmp_path_factory.mktemp("bpe"))
 
 
-# ---- ids -----------------------------------------------------------------------------------------
-
-
 def odd_texts() -> list[str]:
     """Text in many scripts, contractions, digits, runs of spaces, and combining marks."""
     generator = random.Random(3)

@@ -145,9 +145,6 @@ def test_commands_that_cannot_be(tmp_path: Path) -> None:
     assert not [*(tmp_path / "out").rglob("*.*")]
 
 
-# ---- rules ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rule", "source", "target", "reason"),
     [

@@ -18,8 +18,6 @@ from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.shared_folder import SharedFolder
 from tests.support.harness import write_lines
 
-# ---- reading -------------------------------------------------------------------------------------
-
 
 def test_forms_of_text(tmp_path: Path) -> None:
     (tmp_path / "t.de").write_text(
@@ -64,9 +62,6 @@ def test_sides_of_unequal_length_are_named(tmp_path: Path) -> None:
         list(raw_pairs(tmp_path / "a", tmp_path / "b", "lines"))
     with pytest.raises(ValueError, match=r"c` does not exist: the archive"):
         list(raw_pairs(tmp_path / "a", tmp_path / "c", "lines"))
-
-
-# ---- rules ---------------------------------------------------------------------------------------
 
 
 def test_cleaning_is_that_of_the_moses_script() -> None:
@@ -148,9 +143,6 @@ def test_steps_are_done_once_unless_settings_or_files_change(tmp_path: Path) -> 
     assert step({"x": 2})["count"] == 4
     (tmp_path / "out").unlink()
     assert step({"x": 2})["count"] == 5
-
-
-# ---- The folder of a job -------------------------------------------------------------------------
 
 
 JOB = {"lowercase": True, "limit": 9, "rules": None}

@@ -17,8 +17,6 @@ from tests.support.trainings import load
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
 
-# --- Records ------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("ours", "message"),
@@ -86,8 +84,6 @@ def test_a_record_that_is_none_is_refused(record: object) -> None:
     with pytest.raises(CheckpointError, match="is damaged: its dictionaries are no text"):
         dictionaries.recorded({"extra_state": {KEY: record}}, "a.pt")
 
-
-# --- Commands -----------------------------------------------------------------------------------
 
 HUB = """
 import sys, fairseq_ext

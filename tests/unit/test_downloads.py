@@ -22,9 +22,6 @@ def server() -> Iterator[Server]:
         yield running
 
 
-# ---- downloads -----------------------------------------------------------------------------------
-
-
 def check_whole(folder: Path) -> None:
     """The file and its record, and no trace of the way there."""
     assert (folder / "a.bin").read_bytes() == DATA
@@ -135,9 +132,6 @@ def test_two_processes_download_once(tmp_path: Path, server: Server) -> None:
         thread.join()
     check_whole(tmp_path)
     assert len(server.requests) == 1
-
-
-# ---- archives ------------------------------------------------------------------------------------
 
 
 def test_hostile_archives_write_nothing(tmp_path: Path, server: Server) -> None:

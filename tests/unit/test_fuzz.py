@@ -27,9 +27,6 @@ def test_documented_errors_only(name: str) -> None:
     assert outcome.refused.total() >= 40
 
 
-# ---- one by one ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

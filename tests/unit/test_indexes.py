@@ -19,8 +19,6 @@ from tests.support.harness import fairseq, write_lines
 
 LARGE = 2**30  # tokens of one sentence, of two bytes each
 
-# --- Above 2 GiB --------------------------------------------------------------------------------
-
 
 def sparse_part(prefix: Path, sentences: int) -> str:
     """A part as a worker writes it: 2 GiB of zeros for each sentence, which take no disk."""
@@ -66,8 +64,6 @@ def test_starts_are_those_of_plain_python() -> None:
         assert batches.starts(options, 4).tolist() == expected
     assert batches.starts([], 4).tolist() == []
 
-
-# --- Damaged ------------------------------------------------------------------------------------
 
 HEADER = 26  # bytes
 
@@ -149,9 +145,6 @@ def test_generate_refuses_swapped_pointers(copy_data, copy_model, tmp_path):
     assert "fairseq-ext: error: " in done.stderr
     assert "test.src-tgt.src.idx is damaged: sentence 4, of" in done.stderr
     assert "H-" not in done.stdout
-
-
-# ---- Word alignments -----------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -31,9 +31,6 @@ def test_penalty_is_the_papers_formula() -> None:
     assert penalty(9, 0.0) == 1
 
 
-# ---- a model small enough to try every hypothesis ------------------------------------------------
-
-
 class NoEncoder(FairseqEncoder):
     def forward_torchscript(self, net_input: dict) -> dict:
         return {"size": net_input["src_tokens"].shape}
@@ -116,9 +113,6 @@ def test_it_is_not_fairseqs_penalty() -> None:
     assert differ > 0
 
 
-# ---- options -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("alpha", "options", "message"),
     [
@@ -145,9 +139,6 @@ def test_0_leaves_everything_to_fairseq() -> None:
     ours = task.build_generator([model], generation)
     assert type(ours) is type(stock) is SequenceGenerator
     assert (ours.len_penalty, ours.normalize_scores) == (0.6, True)
-
-
-# ---- the real commands ---------------------------------------------------------------------------
 
 
 def generated(data: Path, checkpoint: Path, *flags: object) -> list[Sentence]:

@@ -129,9 +129,6 @@ def test_a_region_has_the_rules_of_its_language(language: str) -> None:
     assert moses.detokenize(tokens, language) == line
 
 
-# ---- A law for each language: text comes back from pieces ----------------------------------------
-
-
 LANGUAGES = sorted({sentence.language for sentence in SENTENCES})
 
 

@@ -135,9 +135,6 @@ def test_no_sentences_have_no_groups() -> None:
     assert draw_groups(np.empty(0, np.int64), 3, "test").tolist() == []
 
 
-# ---- Test sentences in the training text ---------------------------------------------------------
-
-
 WORDS = [*"abcdefghijklmnopqrst"]
 
 

@@ -193,9 +193,6 @@ def test_the_wheel_works_in_an_empty_environment(built, tmp_path: Path) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
-# ---- The types of the public API -----------------------------------------------------------------
-
-
 @pytest.mark.system
 @pytest.mark.slow
 def test_a_client_of_the_public_api_is_strictly_typed(tmp_path: Path) -> None:

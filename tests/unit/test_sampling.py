@@ -105,9 +105,6 @@ def test_options_that_cannot_work(epsilon: float, options: dict, message: str) -
         check_sampling(epsilon, **{"sampling": True, "top_k": -1, "top_p": -1.0, **options})
 
 
-# ---- the real commands ---------------------------------------------------------------------------
-
-
 def generate(data: Path, checkpoint: Path, *flags: object):
     return fairseq(
         *("generate", data, "--path", checkpoint, "--sampling", "--beam", 6, "--nbest", 6),

@@ -142,9 +142,6 @@ def test_validation_scores_by_the_target_language() -> None:
         assert sacrebleu.corpus_bleu is before
 
 
-# ---- Test sets of sacrebleu ----------------------------------------------------------------------
-
-
 FIELDS = ("src", "ref", "docid", "genre", "origlang")
 
 

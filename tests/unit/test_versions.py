@@ -94,16 +94,10 @@ def test_the_recipes_name_the_pythons_that_they_look_for(path):
     assert f"no Python {' '.join(PYTHONS)} found" in output.stderr
 
 
-# ---- The page on other fairseqs ------------------------------------------------------------------
-
-
 def test_the_page_names_the_tested_set():
     page = (REPO / "docs" / "compatibility.md").read_text("utf-8")
     assert " ".join(TESTED_FAIRSEQ).replace(" ", "` ") in page
     assert f"Python {PYTHONS[0]}" in page
-
-
-# ---- The workflows of the repository's host ------------------------------------------------------
 
 
 WORKFLOWS = sorted((REPO / ".github" / "workflows").glob("*.yml"))

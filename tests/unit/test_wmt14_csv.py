@@ -75,9 +75,6 @@ def read(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
-# ---- rows ----------------------------------------------------------------------------------------
-
-
 def test_rows_are_those_of_the_csv_module(files: Path) -> None:
     rows_read = list(rows(files / CSV_NAMES["train"], COLUMNS))
     assert rows_read == [(flat(en), flat(de)) for de, en in map(cells, range(TRAIN))]
@@ -128,9 +125,6 @@ def test_a_quotation_mark_that_never_closes_does_not_swallow_the_file(tmp_path: 
     path.write_text('de,en\na,b\n"c,d\n' + "e,f\n" * 50_000)
     with pytest.raises(ValueError, match=r"from line 3: no CSV \(field larger than"):
         list(rows(path, COLUMNS))
-
-
-# ---- splits --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
