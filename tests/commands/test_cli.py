@@ -14,7 +14,7 @@ import pytest
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import EXAMPLES, doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import BIN, REPO, error_line, write_lines
+from tests.support.harness import BIN, REPO, error_line, run, write_lines
 
 
 def parsers(parser):
@@ -48,9 +48,7 @@ def test_help_imports_nothing_heavy():
         "try: main()\n"
         "finally: print('HEAVY', {'torch', 'fairseq', 'numpy', 'matplotlib'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO
-    )
+    done = run(sys.executable, "-c", code, cwd=REPO)
     assert "HEAVY set()" in done.stdout
     for command in ("user-dir", "doctor", "average", "hypotheses", "score", "plot"):
         assert command in done.stdout
@@ -80,11 +78,7 @@ def test_missing_package_is_a_message(tmp_path):
         "sys.argv = ['fairseq-ext', 'average', '--inputs', 'a.pt', '-o', 'b.pt']\n"
         "from fairseq_ext.cli import main; main()"
     )
-    without_packages = [sys.executable, "-S", "-c", code, str(REPO)]
-    done = subprocess.run(
-        without_packages, capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 1
+    done = run(sys.executable, "-S", "-c", code, REPO, cwd=tmp_path, ok=False)
     cure = "pip install 'fairseq-ext[train]'"
     assert done.stderr == f"fairseq-ext: error: `torch` is not installed: `{cure}`.\n"
 
@@ -242,15 +236,7 @@ def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch):
 def test_closed_streams_stop_nobody(closed: str, tmp_path: Path):
     write_lines(tmp_path / "in.txt", ["El perro duerme."])
     command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en --input in.txt -o out.txt"
-    done = subprocess.run(
-        ["sh", "-c", f"{command} {closed}"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    done = run("sh", "-c", f"{command} {closed}", cwd=tmp_path)
     assert (tmp_path / "out.txt").read_text("utf-8") == "The dog sleeps.\n"
     assert done.stdout == ""
 
@@ -265,10 +251,7 @@ def test_closed_streams_stop_nobody(closed: str, tmp_path: Path):
 def test_text_from_or_to_a_closed_stream_is_refused(rest: str, message: str, tmp_path: Path):
     write_lines(tmp_path / "in.txt", ["El perro duerme."])
     command = f"{BIN}/fairseq-ext translate --model tatoeba-es-en {rest}"
-    done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 1
+    done = run("sh", "-c", command, cwd=tmp_path, ok=False)
     assert done.stderr.startswith(f"fairseq-ext: error: {message}")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out.txt").exists()

@@ -6,7 +6,6 @@ test_distributed.py (killed processes), test_locks.py (two runs in one folder).
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -36,8 +35,7 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path):
 
 def test_an_unknown_part_is_refused():
     script = REPO / "tests" / "soak.sh"
-    done = subprocess.run(["bash", script, "kill"], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = run("bash", script, "kill", ok=False)
     assert re.search(r"`kill` is no part; there are kills disk memory", done.stderr)
 
 

@@ -1,7 +1,6 @@
 """``left``: how long fairseq-train still takes, in its log and in the lines of the recipes."""
 
 import re
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +8,7 @@ import pytest
 
 from fairseq_ext.evaluation.training_log import read_log
 from fairseq_ext.plugin.features.time_left import clock, updates_left
-from tests.support.harness import REPO, fairseq
+from tests.support.harness import REPO, fairseq, run
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 LEFT = re.compile(r"num_updates=(\d+),.* left=(\d+:\d\d:\d\d)")
@@ -64,9 +63,7 @@ def test_lines_of_the_recipes():
 … | INFO | train | epoch 001 | loss 8 | wps 10 | wpb 100 | num_updates 300 | train_wall 10 | wall 30
 """
     script = f"source {REPO}/recipes/lib.sh; training_progress"
-    done = subprocess.run(
-        ["bash", "-c", script], input=log, capture_output=True, text=True, check=True
-    )
+    done = run("bash", "-c", script, stdin=log)
     assert done.stderr.splitlines() == [
         "  epoch 001:  100 / 300 loss=9, wps=1234.5, 1:02:03 left",
         "  epoch 001:  200 / 300 loss=8, wps=1000",

@@ -32,6 +32,7 @@ from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES
 from tests.support.bundles import edit, saved, sign_again
+from tests.support.harness import fork_status
 from tests.support.killed import at_operation
 
 ARCHIVES = ("b.zip", "b.tar.zst")
@@ -266,18 +267,14 @@ def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
 
 def killed(operation: int, write: Callable[[], object], folder: Path) -> bool:
     """Whether ``kill -9`` ended the process before that file operation in the folder."""
-    process = os.fork()
-    if process == 0:
-        try:
-            os.setpgid(0, 0)
-            at_operation(operation, folder)()
-            write()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    status = os.waitpid(process, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+    def work() -> None:
+        at_operation(operation, folder)()
+        write()
+
+    status = fork_status(work)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
 
 
 @pytest.mark.parametrize("name", ["b", "b.zip", pytest.param("b.tar.zst", marks=pytest.mark.long)])

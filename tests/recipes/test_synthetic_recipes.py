@@ -1,12 +1,11 @@
 """Back-translation and sequence-level distillation: what they would do, and whole runs."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import write_lines
+from tests.support.harness import run, write_lines
 from tests.support.recipes import RECIPES, bash, dry_run, value
 
 BACK = RECIPES / "back_translation.sh"
@@ -89,9 +88,7 @@ def test_a_short_training_is_averaged_too(epochs: int, done: str, tmp_path: Path
         fairseq-ext() {{ :; }}
         average=10
         average_checkpoints"""
-    output = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stderr
+    output = run("bash", "-c", script, cwd=tmp_path).stderr
     assert done in output
     assert ("the training had" in output) == (epochs < 10)
 

@@ -234,6 +234,19 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
         assert str(part) in messages[0]
 
 
+def fork_status(work: Callable[[], object]) -> int:
+    """The status of a fork that does ``work`` and leads a group, negative for a signal."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def in_a_fork(work: Callable[[], Any], at_the_fork: AbstractContextManager | None = None) -> Any:
     """Return the result of ``work`` in a child forked within ``at_the_fork``, within a minute."""
     receiver, sender = multiprocessing.Pipe(duplex=False)

@@ -2,12 +2,12 @@
 
 import ctypes
 import platform
-import subprocess
 import sys
 
 import pytest
 
 from fairseq_ext.utils import memory
+from tests.support.harness import run
 
 FAULTS = """
 import resource, torch
@@ -29,11 +29,9 @@ def test_blocks_are_cleared_by_the_system_once(environment, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     program = FAULTS.format(kept=not environment)
-    output = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    output = run(sys.executable, "-c", program).stdout
     if not environment:  # huge pages may hide the faults of the other case
-        assert int(output.stdout) < 100
+        assert int(output) < 100
 
 
 def test_other_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +59,4 @@ print(resident() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 def test_what_threads_have_freed_is_given_back() -> None:
-    output = subprocess.run(
-        [sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True
-    )
-    assert int(output.stdout) < 20 * 2**20
+    assert int(run(sys.executable, "-c", GIVEN_BACK).stdout) < 20 * 2**20
