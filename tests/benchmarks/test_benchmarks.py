@@ -398,7 +398,7 @@ ROWS = {
     "split_pairs": ["--pairs", 500, "--vocabulary", 300, "--part-lines", 400, "--workers", 1, 2],
     "data_start": ["--pairs", 5000, "--base", 500],
     "updates": [
-        *("--memory", "--models", "transformer 128", "--vocabulary", 60, "--tokens", 200, 300),
+        *("--memory", "--models", "transformer 128", "--vocabulary", 60, "--tokens", 200, 300)
     ],
 }
 

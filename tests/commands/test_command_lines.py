@@ -195,9 +195,6 @@ def test_our_own_command(model: Path, tmp_path: Path):
         assert f"{model} is no bundle; only these are {command[0].rstrip('e')}" in message(done)
 
 
-# ---- paths ---------------------------------------------------------------------------------------
-
-
 def test_names_with_control_characters_are_shown_escaped(copy_data: Path, tmp_path: Path):
     name = "a\x1b[31m\u202eb\n.pt"
     for done in (
@@ -245,9 +242,6 @@ def test_a_worker_without_open_files_is_one_line():
     words = "Too many open files. Communication with the workers is no longer possible."
     with pytest.raises(errors.EnvironmentProblem, match="ulimit -n"), one_message():
         raise RuntimeError(words)
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
 
 
 def test_weights_alone(copy_data: Path, model: Path, tmp_path: Path):
@@ -327,9 +321,6 @@ def test_resuming_with_another_schedule(copy_data, model, tmp_path, scheduler):
     state = load(folder / "checkpoint_last.pt")
     assert state["optimizer_history"][-1]["num_updates"] == 8
     assert state["cfg"]["lr_scheduler"]["_name"] == scheduler
-
-
-# ---- one line, or a traceback --------------------------------------------------------------------
 
 
 def raised(function: Callable[[], object]) -> BaseException:

@@ -168,8 +168,7 @@ def test_python_m(copy_data: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("number", "command"),
-    [(signal.SIGINT, "torchrun"), (signal.SIGTERM, "hydra")],
+    ("number", "command"), [(signal.SIGINT, "torchrun"), (signal.SIGTERM, "hydra")]
 )
 def test_interruption(copy_data, conf, tmp_path, number, command):
     """One line of ours; ``torchrun`` adds a traceback of its own process, whatever it runs."""

@@ -39,9 +39,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# ---- the same as without parts -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -84,8 +81,7 @@ def test_samples_and_votes_of_checkpoints(copy_data, copy_model, tmp_path, engin
 
 
 @given(
-    texts=st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=3),
-    size=st.integers(1, 5),
+    texts=st.lists(st.lists(st.binary(max_size=3), max_size=9), max_size=3), size=st.integers(1, 5)
 )
 def test_parts_have_every_line_once(texts, size, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cut")
@@ -108,9 +104,6 @@ def test_parts_have_every_line_once(texts, size, tmp_path_factory):
 def _lines(path: Path) -> list[bytes]:
     with path.open("rb") as file:
         return [*file]
-
-
-# ---- killed, side by side, on a cluster ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -221,9 +214,6 @@ def test_workers_that_a_cluster_has_room_for() -> None:
     assert ray_workers.workers(resources, 3, cpu=True) == [(0, 3)] * 3
     assert ray_workers.workers({"CPU": 1.0, "GPU": 1.0}, 1, cpu=False) == [(1, 1)]
     assert ray_workers.workers({"CPU": 2.0}, 4, cpu=False) == [(0, 4)]
-
-
-# ---- refused -------------------------------------------------------------------------------------
 
 
 def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:

@@ -39,9 +39,6 @@ def trained(request, copy_data, tmp_path_factory):
     return folder, done.stdout + done.stderr
 
 
-# The table
-
-
 def test_patches_are_applied_once_and_listed():
     patches.apply()
     names = patches.active()
@@ -154,9 +151,6 @@ def test_wrap_wraps_once_and_keeps_the_kind_of_method():
     assert isinstance(vars(Owner)["of_class"], classmethod)
 
 
-# Checkpoints
-
-
 @pytest.mark.system
 def test_stock_checkpoints_hold_only_allowed_classes(trained):
     folder, _ = trained
@@ -173,9 +167,6 @@ def test_meters_of_eval_bleu_can_be_loaded(tmp_path):
     assert np.array_equal(state["counts"], np.arange(4))
     code = f"import torch; torch.load({str(path)!r})"
     assert "UnpicklingError" in run(sys.executable, "-c", code, ok=False).stderr
-
-
-# Batches
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 10, 16, 50])
@@ -223,9 +214,6 @@ def test_num_batch_buckets(copy_data, tmp_path):
     for fix, complaint in (("length buckets", "interpolation"), ("old names of numpy", "compat")):
         plugin = plugin_without(tmp_path / fix, fix)
         assert complaint in train(copy_data, tmp_path, *options, plugin=plugin, ok=False).stderr
-
-
-# CPUs
 
 
 @pytest.mark.system
@@ -291,9 +279,6 @@ def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
     cpu_training.require_one_job(distributed_options(distributed_world_size=2))
 
 
-# Warnings
-
-
 @pytest.mark.system
 def test_training_prints_no_warnings(trained):
     _, output = trained
@@ -337,10 +322,7 @@ def test_without_the_filters_training_warns(copy_data, tmp_path):
 def test_log_file_repeats_no_line(copy_data, tmp_path):
     """Without the fix the second epoch's lines stand there twice or more."""
     lines = {}
-    for name, plugin in {
-        "with": USER_DIR,
-        "without": plugin_without(tmp_path, "log file"),
-    }.items():
+    for name, plugin in {"with": USER_DIR, "without": plugin_without(tmp_path, "log file")}.items():
         log = tmp_path / f"{name}.log"
         if name == "with":
             # fairseq would make this folder too late, and compares no such path with its files

@@ -95,9 +95,6 @@ def printed(text: str, letter: str) -> list[str]:
     return [line.split("\t")[-1] for line in text.splitlines() if line.startswith(f"{letter}-")]
 
 
-# ---- the same as fairseq's own commands ----------------------------------------------------------
-
-
 @pytest.mark.system
 def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
     lines = sentences(20, 7)
@@ -197,9 +194,6 @@ def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path,
     assert read_lines(tmp_path / "out") == printed(theirs, "H")
 
 
-# ---- text and tokens -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("escape", "aggressive"), [(False, False), (True, True)])
 def test_words_are_split_and_joined_as_by_fairseqs_encoders(words, escape, aggressive):
     moses = MosesTokenizer(
@@ -243,9 +237,6 @@ def test_lower_case_and_kept_tokens(words: Path) -> None:
     assert pipeline.joiner()("Hel@@ lo , you") == "Hello , you"
     assert pipeline.decoder()("Hel@@ lo , you") == "Hello, you"
     assert Pipeline("en", "en").encoder()("Hello, you") == "Hello, you"
-
-
-# ---- lines ---------------------------------------------------------------------------------------
 
 
 def test_a_long_line_is_named_after_all_before_it_were_written(digits, capsys):

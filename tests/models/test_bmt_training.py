@@ -45,10 +45,7 @@ def checkpoint(folder: Path, update: int) -> Path:
 def test_stages_are_entered_on_time_and_saved(trained: tuple[Path, str]) -> None:
     folder, log = trained
     entered = re.findall(r"update (\d+): (.*) from here on", log)
-    assert entered == [
-        ("8", "binary weights"),
-        ("16", "binary weights and activations"),
-    ]
+    assert entered == [("8", "binary weights"), ("16", "binary weights and activations")]
     saved = {
         u: load(checkpoint(folder, u))["model"]["binary_stage.current"] for u in range(4, 25, 4)
     }
@@ -116,15 +113,8 @@ def test_distillation(trained: tuple[Path, str], copy_data: Path, tmp_path: Path
     options_left = list(TRAINING)
     start = options_left.index("--criterion")
     del options_left[start : start + 4]
-    options = (
-        *options_left,
-        *TINY,
-        *SCHEDULE,
-        "--max-update",
-        6,
-        "--save-dir",
-        tmp_path / "student",
-    )
+    options = (*options_left, *TINY, *SCHEDULE, "--max-update", 6)
+    options = (*options, "--save-dir", tmp_path / "student")
     fairseq("train", copy_data, *options, "--criterion", "distillation", "--teacher", teacher)
     student = load(tmp_path / "student" / "checkpoint_last.pt")
     assert set(student["model"]) == set(load(teacher)["model"])

@@ -431,8 +431,7 @@ def test_an_archive_that_is_cut_off(archive: Path):
 @pytest.mark.parametrize("path", ["../x", "/x", "b/../../x"])
 def test_an_archive_that_leaves_its_folder(archive: Path, path: str, tmp_path: Path):
     changed = repacked(
-        archive,
-        lambda name, content: {name: content, **({path: b""} if "README" in name else {})},
+        archive, lambda name, content: {name: content, **({path: b""} if "README" in name else {})}
     )
     with pytest.raises(CheckpointError, match="would leave the folder"):
         storage.load(changed)

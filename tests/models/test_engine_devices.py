@@ -22,15 +22,7 @@ from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation import on_engine as engine
 from fairseq_ext.utils.errors import DataError
 from tests.support import models
-from tests.support.engine import (
-    ALL,
-    SIZE,
-    as_found,
-    assert_same,
-    fairseqs,
-    program_of,
-    worker_of,
-)
+from tests.support.engine import ALL, SIZE, as_found, assert_same, fairseqs, program_of, worker_of
 from tests.support.engine import sharpened as new_sharpened
 
 SENTENCES = models.random_sentences([9, 3, 17, 2, 6], size=SIZE)

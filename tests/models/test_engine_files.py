@@ -130,10 +130,7 @@ def test_files_vote():
     unrounded = voting([first, replace(second, weights=compiled("gru")[0].weights)])
     assert scores(unrounded.program, unrounded.weights) == exact
     assert voting([first]).program is first.program
-    for spoiled in (
-        replace(second, target=[*second.target[:-1], "x"]),
-        replace(second, cut=5),
-    ):
+    for spoiled in (replace(second, target=[*second.target[:-1], "x"]), replace(second, cut=5)):
         with pytest.raises(ConfigError, match="cannot vote"):
             voting([first, spoiled])
 

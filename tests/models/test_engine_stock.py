@@ -51,10 +51,7 @@ CHANGES = {
     "linear": (overridden("decoder.layers.0.fc1"), "no OwnLinear"),
     "projection": (overridden("encoder.layers.0.self_attn.q_proj"), "no OwnLinear"),
     "attention": (overridden("encoder.layers.1.self_attn"), "no OwnMultiheadAttention"),
-    "layer": (
-        overridden("encoder.layers.0", "residual_connection"),
-        "no Own.*EncoderLayer",
-    ),
+    "layer": (overridden("encoder.layers.0", "residual_connection"), "no Own.*EncoderLayer"),
     "norm": (overridden("decoder.layers.0.final_layer_norm"), "no OwnLayerNorm"),
     "decoder": (overridden("decoder", "output_layer"), "no OwnTransformerDecoder"),
     "encoder": (overridden("encoder", "forward_embedding"), "no OwnTransformerEncoder"),

@@ -35,10 +35,7 @@ CLASSES = {
 }
 CASES = {name: flags for name, (_, flags) in CLASSES.items()}
 CLASSES = {name: f"{kind}ForConditionalGeneration" for name, (kind, _) in CLASSES.items()}
-ONLY_CTRANSLATE2 = {
-    "pre-norm": models.PRE_NORM,
-    "post-norm-learned": [*LEARNED, SHARED],
-}
+ONLY_CTRANSLATE2 = {"pre-norm": models.PRE_NORM, "post-norm-learned": [*LEARNED, SHARED]}
 SOURCES = ["w1 w2 w3 w4", "w7", "w5 w9 w11 w2 w2 w8 w30 w14 w3", "w21 w20"]
 LONGEST = 12  # tokens of a translation
 TARGETS = ["w4 w3", "w8 w8 w9", "w1 w2 w3 w4 w5 w6", "w13"]

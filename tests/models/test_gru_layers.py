@@ -7,11 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_ext.gru import reference
-from fairseq_ext.gru.attention import (
-    exponentials,
-    masked_softmax,
-    tanh_of_sum,
-)
+from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
 from fairseq_ext.gru.decoding import AttentiveGRU
 from fairseq_ext.gru.recurrence import (
     BidirectionalGRU,
@@ -32,10 +28,7 @@ def build(kind: str, order: str, feeding: bool, embed: int = 5, hidden: int = 6)
     torch.manual_seed(0)
     annotation = hidden if kind == "dot" else 2 * hidden - 1
     model = AttentiveGRU(
-        *(embed, hidden, annotation, 7),
-        attention_type=kind,
-        order=order,
-        input_feeding=feeding,
+        *(embed, hidden, annotation, 7), attention_type=kind, order=order, input_feeding=feeding
     )
     return model.double()
 

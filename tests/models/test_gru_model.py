@@ -4,13 +4,7 @@ import pytest
 import torch
 
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.models import (
-    build,
-    configuration,
-    padded,
-    previous,
-    random_sentences,
-)
+from tests.support.models import build, configuration, padded, previous, random_sentences
 
 PAPER_PARAMETERS = 43_564_519  # Saleem & Uprety, section 5
 

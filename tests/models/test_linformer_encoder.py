@@ -22,7 +22,7 @@ SMALL = [
     *("--encoder-attention-heads", "2", "--dropout", "0"),
 ]
 LINFORMER = [
-    *("--arch", "linformer_encoder", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22"),
+    *("--arch", "linformer_encoder", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22")
 ]
 EXACT = ["--arch", "transformer_encoder", *SMALL]
 MODELS = {

@@ -30,9 +30,7 @@ from tests.support.published import (
     publish_many,
     write_tokens,
 )
-from tests.support.published import (
-    model_of as build,
-)
+from tests.support.published import model_of as build
 
 TEXT = "Hello, the old house!"
 CONVOLUTIONS = {

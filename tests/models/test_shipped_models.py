@@ -20,11 +20,7 @@ from tests.support.harness import BIN, REPO, refused, run
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 EVERYDAY = REPO / "tests" / "support" / "everyday.tsv"
-BLEU = {
-    "tatoeba-en-es": 41.0,
-    "tatoeba-es-en": 54.1,
-    "tatoeba-es-en-bmt-1": 48.8,
-}
+BLEU = {"tatoeba-en-es": 41.0, "tatoeba-es-en": 54.1, "tatoeba-es-en-bmt-1": 48.8}
 """On the pairs in that file. `tatoeba-es-en` may have seen some: this shows changes alone."""
 
 
@@ -98,11 +94,7 @@ class Page:
     def ask(self, sentence: str, systems: list[str]) -> list[Any]:
         """The new states of the page's parts."""
         session = uuid.uuid4().hex
-        expected = {
-            "data": [sentence, systems],
-            "fn_index": self.function,
-            "session_hash": session,
-        }
+        expected = {"data": [sentence, systems], "fn_index": self.function, "session_hash": session}
         request = urllib.request.Request(
             f"{self.address}/gradio_api/queue/join",
             json.dumps(expected).encode(),

@@ -241,9 +241,6 @@ def test_length_penalty_and_joined_words(trained: Trained) -> None:
         assert not any("@@" in hypothesis.text for hypothesis in sentence.hypotheses)
 
 
-# The other commands
-
-
 def test_interactive_equals_generate(trained: Trained) -> None:
     done = fairseq(
         *("interactive", trained.data, "--path", trained.last, "--cpu", "--nbest", 3),
@@ -255,9 +252,6 @@ def test_interactive_equals_generate(trained: Trained) -> None:
     assert_same(sentences, trained.plain)
     for ours, theirs in zip(sentences, trained.twice, strict=True):
         assert [h.hard for h in ours.hypotheses] == [h.hard for h in theirs.hypotheses]
-
-
-# Training
 
 
 def train(data: Path, save: Path, *flags: object, ok: bool = True):
@@ -287,12 +281,6 @@ def test_one_update_whatever_the_batches(trained: Trained, tmp_path: Path) -> No
     tied = single["decoder.output_projection.weight"]
     assert tied.equal(single["decoder.embed_tokens.weight"])
     assert not tied.equal(single["encoder.embed_tokens.weight"])
-
-
-def test_a_flag_that_is_not_offered_is_refused_by_name(trained: Trained, tmp_path: Path) -> None:
-    done = train(trained.data, tmp_path / "model", "--encoder-embed-path", "x", ok=False)
-    assert done.returncode == 2
-    assert "unrecognized arguments: --encoder-embed-path x" in done.stderr.splitlines()[-1]
 
 
 NEEDED = ("--optimizer", "adam", "--max-tokens", 500)

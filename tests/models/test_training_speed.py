@@ -360,9 +360,6 @@ def test_adam_leaves_other_types_to_fairseq() -> None:
     assert not adam.can_fuse(Adam([weight], amsgrad=True))
 
 
-# ---- bf16 that is slower than fp32 here ----
-
-
 def test_it_is_measured_here():
     assert onednn_matmul.times_as_long() > 0
 
@@ -386,9 +383,6 @@ def test_the_warning(ratio, requested, device, master, warning, monkeypatch, cap
         start(trainer, cfg, None, torch.nn.Linear(2, 2))
     assert warning in caplog.text
     assert bool(caplog.text) == bool(warning)
-
-
-# ---- dropout and whole trainings ----
 
 
 def test_dropout_of_fairseq_draws_sixteen_bits() -> None:

@@ -32,8 +32,6 @@ def server() -> Iterator[Server]:
         yield running
 
 
-# ---- whole corpora -------------------------------------------------------------------------------
-
 WORDS = [
     "Hallo",
     "Welt",

@@ -116,7 +116,7 @@ def test_a_dry_run_prints_every_command_and_does_nothing(tmp_path: Path) -> None
     output = bash(RECIPE, *options, DRY_RUN="1").stderr
     commands = [line for line in output.splitlines() if line.startswith("+ fairseq-")]
     assert [line.split()[1] for line in commands] == [
-        *("fairseq-preprocess", "fairseq-preprocess", "fairseq-train"),
+        *("fairseq-preprocess", "fairseq-preprocess", "fairseq-train")
     ]
     assert commands[2].endswith("--lr 1")
     assert "--linformer" not in commands[2]

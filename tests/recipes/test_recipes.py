@@ -217,9 +217,7 @@ WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
         (["--copies", "x"], "`--copies` must be a whole number"),
         (["--ratio", "0"], "`--ratio` must be at least 1"),
     ],
-    "finetune.sh": [
-        (["--model", "m"], "`--model`, `--data`, `--src` and `--tgt` are needed"),
-    ],
+    "finetune.sh": [(["--model", "m"], "`--model`, `--data`, `--src` and `--tgt` are needed")],
     "studies.sh": [
         (["bmt", "my", "es"], "needs STUDY, DATA_DIR, SRC and TGT"),
         (["layers", "my", "es", "en"], "`layers` must be bmt, linformer-slots"),

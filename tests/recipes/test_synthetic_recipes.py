@@ -110,10 +110,7 @@ def test_back_translation_runs_to_its_end(tmp_path: Path) -> None:
     assert "<BT> " in (run / "augmented" / "bin" / "dict.en.txt").read_text()
     assert {
         system["name"] for system in json.loads((run / "compare.json").read_text())["systems"]
-    } == {
-        "baseline",
-        "augmented",
-    }
+    } == {"baseline", "augmented"}
 
 
 @pytest.mark.long

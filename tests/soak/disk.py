@@ -29,9 +29,6 @@ ROOT = os.geteuid() == 0
 Words = Callable[[Path], list[object]]
 
 
-# ---- commands ------------------------------------------------------------------------------------
-
-
 @dataclass
 class Case:
     """A command, which must not lose the file ``old`` in its folder when it fails."""
@@ -141,9 +138,6 @@ class Training(Case):
         assert not list(folder.glob("*.tmp")), "a temporary file is left"
 
 
-# ---- troubles ------------------------------------------------------------------------------------
-
-
 @contextmanager
 def small(folder: Path) -> Iterator[None]:
     """A file system of its own at ``folder``, for root."""
@@ -219,9 +213,6 @@ TROUBLES = {
     "read-only": (read_only, (0,)),
     "no file handles": (no_handles, (0, 1, 3)),
 }
-
-
-# ---- checks --------------------------------------------------------------------------------------
 
 
 def piped(words: list[object], log: Path, first: Callable[[], None]) -> int:

@@ -133,9 +133,6 @@ def files(**contents: Data) -> Files:
     return lambda draw: {name: make(draw) for name, make in named.items()}
 
 
-# ---- readers -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Reader:
     """One reader."""

@@ -26,10 +26,10 @@ LEARNED = ["--encoder-learned-pos", "--decoder-learned-pos"]
 STOCK = {
     "transformer": TRANSFORMER,
     "transformer-pre-norm": [
-        *(*TRANSFORMER, *models.PRE_NORM, "--share-all-embeddings", "--activation-fn", "gelu"),
+        *(*TRANSFORMER, *models.PRE_NORM, "--share-all-embeddings", "--activation-fn", "gelu")
     ],
     "transformer-learned": [
-        *(*TRANSFORMER, *LEARNED, "--layernorm-embedding", "--no-scale-embedding"),
+        *(*TRANSFORMER, *LEARNED, "--layernorm-embedding", "--no-scale-embedding")
     ],
     "transformer-gelu-accurate": [*TRANSFORMER, "--activation-fn", "gelu_accurate"],
     "transformer-no-positions": [*TRANSFORMER, "--no-token-positional-embeddings"],

@@ -57,9 +57,6 @@ def listed(folder: Path) -> dict[str, dict[str, object]]:
     return json.loads((folder / NAME).read_text(encoding="utf-8"))["files"]
 
 
-# --- What fairseq-preprocess lists --------------------------------------------------------------
-
-
 @pytest.mark.system
 def test_each_call_into_a_folder_extends_its_manifest(tmp_path: Path) -> None:
     text, out = digits_corpus(tmp_path / "text"), tmp_path / "out"
@@ -94,9 +91,6 @@ def test_each_call_into_a_folder_extends_its_manifest(tmp_path: Path) -> None:
     refused(preprocess("--testpref", text / "test", *dictionaries, ok=False), NAME, "not JSON")
     (out / NAME).write_bytes(before[out / NAME])
     assert {path: path.read_bytes() for path in out.iterdir()} == before
-
-
-# --- What loading checks ------------------------------------------------------------------------
 
 
 @pytest.mark.system
@@ -149,9 +143,6 @@ def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
     flip(out / "train.src-tgt.src.bin")
     with pytest.raises(DataError, match=r"train\.src-tgt\.src\.bin is damaged: its checksum"):
         indexed.check(out / "train.src-tgt.src", 14)
-
-
-# --- How often ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -237,9 +228,6 @@ def test_notes_of_the_wrong_types_are_not_used(data: Path, readings: list[str]) 
     (data / indexed.NOTES).write_text(json.dumps(notes))
     indexed.check(prefix, 14)
     assert readings == BOTH * 2
-
-
-# --- Bad manifests ------------------------------------------------------------------------------
 
 
 def with_entry(name: str, size: object = 1, digest: object = "0" * 64) -> str:

@@ -101,8 +101,7 @@ def test_lines_end_at_line_feeds_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "joined"),
-    [("a@@ b@@ c d", "abc d"), ("a@@", "a"), ("", ""), ("x@y @@z", "x@y @@z")],
+    ("text", "joined"), [("a@@ b@@ c d", "abc d"), ("a@@", "a"), ("", ""), ("x@y @@z", "x@y @@z")]
 )
 def test_remove_bpe_is_fairseqs(text, joined):
     from fairseq.data.data_utils import post_process
@@ -175,8 +174,7 @@ def test_translations_in_pieces_are_refused_where_the_reference_is_text(tmp_path
 
 
 @pytest.mark.parametrize(
-    "translations",
-    [TRANSLATIONS, REFERENCES, ["x", "y"], ["The cat sat x y z", "A dog, x y z"]],
+    "translations", [TRANSLATIONS, REFERENCES, ["x", "y"], ["The cat sat x y z", "A dog, x y z"]]
 )
 def test_tokenized_bleu_is_the_papers_formula(translations):
     result = score.tokenized_bleu(translations, REFERENCES)
@@ -318,10 +316,7 @@ def test_memory_does_not_grow_with_the_number_of_checkpoints():
         ({"extra": torch.zeros(1)}, "`extra` is missing and 1"),
         ({"decoder.half": torch.full((4,), math.nan)}, "second.pt`: .*`decoder.half` holds NaN"),
         ({"decoder.half": torch.full((4,), math.inf)}, "`decoder.half` holds NaN or infinity"),
-        (
-            {"decoder.half": torch.ones(4, dtype=torch.int64)},
-            "`decoder.half` is 4 and 4 of whole",
-        ),
+        ({"decoder.half": torch.ones(4, dtype=torch.int64)}, "`decoder.half` is 4 and 4 of whole"),
         ({"decoder.half": torch.ones(4).to(torch.float8_e4m3fn)}, "second.pt cannot be used"),
     ],
 )

@@ -35,9 +35,7 @@ def generated(path: Path, seed: int, wrong: float) -> Path:
         words = reference.choices(WORDS, k=length + 2)
         translated = [w if generator.random() > wrong else generator.choice(WORDS) for w in words]
         text = pieces(source.choices(WORDS, k=length), generator)
-        lines.append(
-            [f"S-{index}\t{text}", f"H-{index}\t-1\t{pieces(translated, generator)}"],
-        )
+        lines.append([f"S-{index}\t{text}", f"H-{index}\t-1\t{pieces(translated, generator)}"])
     generator.shuffle(lines)
     return write_lines(path, [line for pair in lines for line in pair])
 
@@ -203,10 +201,7 @@ def test_text_is_detokenized_for_sacrebleu(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--buckets", "20,10"],
-            "must be rising lengths like 10,20,30, but is `20,10`",
-        ),
+        (["--buckets", "20,10"], "must be rising lengths like 10,20,30, but is `20,10`"),
         (["--buckets", "10,10"], "`10,10` instead"),
         (["--buckets", "ten"], "`ten` instead"),
         (["--buckets", "0,5"], "`0,5` instead"),
@@ -231,9 +226,6 @@ def test_lengths_errors(options, message, tmp_path, monkeypatch):
     words = ("plot", "lengths", "--system", "one=one.out", "--tokenized-ref", "ref", "-o", "out")
     assert message in error_line(*words, *options)
     assert sorted(tmp_path.iterdir()) == before
-
-
-# Gates
 
 
 def save_checkpoint(path: Path, flags: list[str], model: torch.nn.Module) -> Path:

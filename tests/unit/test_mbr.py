@@ -41,9 +41,6 @@ def sentences(count: int, seed: int, longest: int = 12) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-# ---- utilities -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", NAIVE)
 def test_every_pair_has_sacrebleus_score(name: str) -> None:
     candidates = sentences(30, seed=1)
@@ -57,9 +54,6 @@ def test_signatures_are_sacrebleus(name: str) -> None:
     metric = sacrebleu.CHRF() if name == "chrf" else sacrebleu.BLEU(effective_order=True)
     metric.sentence_score("a", ["a"])
     assert str(metric.get_signature()) in build_utility(name).signature
-
-
-# ---- decisions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAIVE)
@@ -115,9 +109,6 @@ def test_decode_draws_where_fewer_are_wanted() -> None:
         assert decision.expected_utility == pytest.approx(max(means), abs=1e-9)
 
 
-# ---- reading samples -----------------------------------------------------------------------------
-
-
 def generated(path: Path, samples: dict[int, list[str]], sources: str = "source") -> Path:
     """A file as fairseq-generate prints it, sentences in the order given."""
     lines = []
@@ -160,9 +151,6 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "raw", ["Eins."])
     with pytest.raises(DataError, match=r"has 1 lines, but there are 2 sentences"):
         mbr.read_candidates([good], 2, JOINED, source=text, reads_source=True)
-
-
-# ---- the library mbrs ----------------------------------------------------------------------------
 
 
 class _Metric:
@@ -256,9 +244,6 @@ def test_without_mbrs_the_message_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "mbrs", None)
     with pytest.raises(ConfigError, match=r"needs the library mbrs.*fairseq-ext\[mbr\]"):
         build_utility("mbrs:bleurt")
-
-
-# ---- the command ---------------------------------------------------------------------------------
 
 
 def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:

@@ -18,11 +18,7 @@ from tests.support.harness import BIN, REPO, run, write_lines
 
 README = (REPO / "README.md").read_text(encoding="utf-8")
 TROUBLES = (REPO / "docs/howto/troubleshooting.md").read_text(encoding="utf-8")
-PAGES = [
-    *REPO.glob("*.md"),
-    *(REPO / "docs").rglob("*.md"),
-    *REPO.glob("*/README.md"),
-]
+PAGES = [*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md"), *REPO.glob("*/README.md")]
 PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"]  # of what there is now
 
 
@@ -137,9 +133,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-# ---- The other pages -----------------------------------------------------------------------------
-
-
 HEADING = "## Equations and where they stand"
 PACKAGE = REPO / "fairseq_ext"
 FOLDERS = "fairseq_ext|tests|recipes|benchmarks|preprocess|docs"
@@ -242,8 +235,6 @@ def test_results_stay_light_and_hold_nothing_that_no_page_mentions() -> None:
         assert beside & shown, f"{path.relative_to(REPO)} is mentioned nowhere"
 
 
-# ---- docs/reference against the code -------------------------------------------------------------
-
 REFERENCE = REPO / "docs" / "reference"
 
 
@@ -257,8 +248,6 @@ def test_every_corpus_has_its_licence() -> None:
     assert len(rows) >= 7
     assert all(len(licence) > 20 for _, licence in rows)
 
-
-# ---- the site ------------------------------------------------------------------------------------
 
 QUESTIONS = {
     "resume": "howto/own_text.html#stop-and-resume",

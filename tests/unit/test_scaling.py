@@ -7,16 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scaling_paper import (
-    BASE,
-    DECODER_LAYER,
-    DEPTHS,
-    DESIGN,
-    ENCODER_LAYER,
-    LAWS,
-    TABLE_3,
-    rows,
-)
+from scaling_paper import BASE, DECODER_LAYER, DEPTHS, DESIGN, ENCODER_LAYER, LAWS, TABLE_3, rows
 from scipy.optimize import approx_fprime, curve_fit
 
 from fairseq_ext.binary import scaling, scaling_plot
@@ -41,9 +32,6 @@ def models(noise: float = 0.0) -> list[Model]:
 def fitted(losses: np.ndarray, design: Sequence[tuple[int, int]] = DESIGN, **options) -> Fit:
     options = {"resamples": 0, **options}
     return fit_law(*sizes(design), losses, BASE, **options)
-
-
-# ---- the fit -------------------------------------------------------------------------------------
 
 
 def test_the_law_is_the_papers_equation() -> None:
@@ -125,11 +113,7 @@ def test_the_unit_of_parameters_does_not_matter() -> None:
     losses = noisy()
     unscaled = fit_law(encoder, decoder, losses, BASE, resamples=20)
     millions = fit_law(
-        encoder / 1e6,
-        decoder / 1e6,
-        losses,
-        (BASE[0] / 1e6, BASE[1] / 1e6),
-        resamples=20,
+        encoder / 1e6, decoder / 1e6, losses, (BASE[0] / 1e6, BASE[1] / 1e6), resamples=20
     )
     assert millions.law.theta == pytest.approx(unscaled.law.theta, rel=1e-6)
     for name in PARAMETERS:
@@ -150,9 +134,6 @@ def test_an_exponent_of_zero_is_reported_as_a_bound() -> None:
     fit = fitted(flat(*sizes()))
     assert fit.law.p_e == pytest.approx(0, abs=1e-6)
     assert fit.at_bound == ("p_e",)
-
-
-# ---- designs that determine nothing --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,8 +158,6 @@ def test_refuses_losses_that_are_no_power_law() -> None:
     with pytest.raises(DataError, match="losses of `x` do not determine"):
         fitted(growing, what="`x`")
 
-
-# ---- tables --------------------------------------------------------------------------------------
 
 HEADING = ("name", "encoder_parameters", "decoder_parameters", "loss", "family", "dataset")
 
@@ -252,9 +231,6 @@ def test_baseline_is_where_the_arms_meet_or_what_is_named() -> None:
         scaling.baseline(trained_models, "7L7L")
 
 
-# ---- pictures ------------------------------------------------------------------------------------
-
-
 def test_arms_share_the_baseline() -> None:
     trained_models = [*models()[:24], Model("12L12L", 12 * ENCODER_LAYER, 12 * DECODER_LAYER, 1.0)]
     arms = scaling_plot.arms(trained_models, BASE)
@@ -269,9 +245,6 @@ def test_curves_go_through_the_losses() -> None:
         line = np.array(scaling_plot.curve(group, arm, BASE, points=200))
         losses = np.interp([model.parameters for model in members], *line.T)
         assert losses == pytest.approx([model.loss for model in members], abs=1e-4)
-
-
-# ---- the command ---------------------------------------------------------------------------------
 
 
 def with_train_losses(trained_models: Sequence[Model]) -> list[Model]:
@@ -317,9 +290,7 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
 def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.json", models()[:24])
     run("fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "-o", tmp_path / "law.png")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("losses.json", "law.png", "law.json"),
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {*("losses.json", "law.png", "law.json")}
 
 
 def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:

@@ -144,12 +144,7 @@ async def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
     async with queue.running():
         started = [asyncio.create_task(queue.translate(model, sentences("a")))]
         await model.is_at_work()
-        for translator, texts in (
-            (model, "b b"),
-            (other, "c"),
-            (model, "d d"),
-            (model, "e " * 9),
-        ):
+        for translator, texts in ((model, "b b"), (other, "c"), (model, "d d"), (model, "e " * 9)):
             started.append(
                 asyncio.create_task(queue.translate(translator, sentences(texts.strip())))
             )
@@ -376,8 +371,7 @@ def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bo
 
 def test_the_only_model_of_a_target_needs_no_source():
     single, several = answers(
-        asking(q="a", source="auto", target="de"),
-        asking(q=["a", "b"], source="auto", target="de"),
+        asking(q="a", source="auto", target="de"), asking(q=["a", "b"], source="auto", target="de")
     )
     detected = {"confidence": 0.0, "language": "en"}
     assert single == {"translatedText": "A 0", "detectedLanguage": detected}
@@ -401,10 +395,7 @@ def test_a_client_that_leaves_is_told_nothing():
 async def test_what_takes_too_long_is_refused():
     model, served = held_model()
     async with service_of(served, limits=Limits(timeout=0.01)) as service:
-        for incoming, status in (
-            (request(BODY), 503),
-            (request(BODY[:9], complete=False), 408),
-        ):
+        for incoming, status in ((request(BODY), 503), (request(BODY[:9], complete=False), 408)):
             with refused(status):
                 await service.answer(incoming)
         model.go.release()

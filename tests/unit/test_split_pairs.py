@@ -224,11 +224,7 @@ def packed(folder: Path, form: str, content: bytes) -> Path:
 def test_every_form_reads_alike(tmp_path, form):
     text = "\ufeffGo.\tVe.\tx\r\nI'm\u2028in\u00a0love.\tEstoy\renamorado.\ty\nlast\túltima"
     texts = pairs_of(tmp_path, packed(tmp_path, form, text.encode()), columns=(2, 1))
-    assert texts == [
-        ("Ve.", "Go."),
-        ("Estoy enamorado.", "I'm in love."),
-        ("última", "last"),
-    ]
+    assert texts == [("Ve.", "Go."), ("Estoy enamorado.", "I'm in love."), ("última", "last")]
 
 
 def test_aligned_files(tmp_path):

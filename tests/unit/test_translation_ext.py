@@ -61,9 +61,6 @@ def naive(sentence: list[int], limit: int | None, bos: bool) -> list[int]:
     return [BOS] * bos + words + [EOS]
 
 
-# ---- sentences -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 @pytest.mark.parametrize(
     ("flags", "source", "target", "bos"),
@@ -138,9 +135,6 @@ def test_buckets_keep_working(data: Path) -> None:
         dataset.src.buckets
     )
     assert dataset.src.buckets.max() == LIMIT
-
-
-# ---- batches -------------------------------------------------------------------------------------
 
 
 def epochs(task: TranslationExtTask, count: int, *, seed: int = 1, **options) -> list[list]:
@@ -233,9 +227,6 @@ def test_other_splits_keep_the_stock_order(data: Path) -> None:
         assert order.tolist() == stock.ordered_indices().tolist()
 
 
-# ---- refusals ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -254,8 +245,6 @@ def test_refuses_what_cannot_work(data: Path, flags: tuple, message: str) -> Non
         task_with(data, *flags)
     task_with(data, "--load-alignments", "--random-batches")  # this can
 
-
-# ---- commands ------------------------------------------------------------------------------------
 
 TRAINING = (
     *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--batch-size", 44, "--cpu"),
@@ -299,8 +288,7 @@ def test_interactive_translates_as_generate_does(data, trained, architecture, tm
     options = (*TASK, *CUT, "--source-bos")
     generated = fairseq("generate", data, *options, *path, "--batch-size", 9)
     interactive = fairseq(
-        *("interactive", data, *options, *path, "--batch-size", 7, "--buffer-size", 20),
-        stdin=text,
+        *("interactive", data, *options, *path, "--batch-size", 7, "--buffer-size", 20), stdin=text
     )
     results = [scored(done.stdout) for done in (generated, interactive)]
     assert len(results[0]) == 50

@@ -12,13 +12,7 @@ import pytest
 
 from fairseq_ext.corpora import command_lines, translation_files
 from fairseq_ext.corpora.markup import Rules
-from fairseq_ext.corpora.readers import (
-    FORMAT_NAMES,
-    Segment,
-    catalogues,
-    two_files,
-    xml_files,
-)
+from fairseq_ext.corpora.readers import FORMAT_NAMES, Segment, catalogues, two_files, xml_files
 from fairseq_ext.utils.errors import FairseqExtError
 from fairseq_ext.utils.option_fields import add_options
 from tests.support.harness import run
@@ -79,9 +73,6 @@ def compiled(messages: dict[str, str]) -> bytes:
         body += text + b"\0"
     head = struct.pack("<7I", catalogues.MAGIC, 0, len(keys), 28, 28 + 8 * len(keys), 0, start)
     return head + struct.pack(f"<{len(entries)}I", *entries) + body
-
-
-# ---- formats -------------------------------------------------------------------------------------
 
 
 def test_a_catalogue_gives_messages_plurals_and_faults(tmp_path: Path) -> None:
@@ -199,9 +190,6 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
     ]
 
 
-# ---- rules ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rules", "source", "target", "result"),
     [
@@ -233,9 +221,6 @@ def test_marks_have_rules(rules: dict, source: str, target: str, result: object)
         assert (texts, reason) == (result, "")
     else:
         assert "%(my_name)s" in texts[0]
-
-
-# ---- the command ---------------------------------------------------------------------------------
 
 
 def test_the_command_writes_pairs_and_a_record(tmp_path: Path) -> None:
