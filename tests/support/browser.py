@@ -24,13 +24,7 @@ PATIENCE = 60_000  # milliseconds, enough on a busy machine
 
 @contextmanager
 def opened(address: str, requests: list[str], *, scale: float = 1.0) -> Iterator[Page]:
-    """Open a page 1,200 points wide in a new browser without a cache.
-
-    Args:
-        address: address of the page.
-        requests: list to which the URLs that the browser requests are added.
-        scale: pixels for each point.
-    """
+    """Open a page 1,200 points wide in a new browser; its requests are added to ``requests``."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=PATIENCE)

@@ -175,13 +175,7 @@ def naive(
 ) -> list[Found] | None:
     """Search with a beam, without caches, batches or padding; return None if candidates tie.
 
-    Args:
-        voters: one model or several.
-        sentence: source tokens.
-        beam: number of hypotheses to continue.
-        longest: most words of a translation.
-        tokens: tokens to search among.
-        no_repeat: length of n-grams that must not occur twice; 0 allows all.
+    ``no_repeat`` is the length of n-grams that must not occur twice; 0 allows all.
     """
     unfinished, ended = [(0.0, [END])], []
     for step in range(longest + 1):

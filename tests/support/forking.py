@@ -25,11 +25,7 @@ SERVERS: list[object] = []  # kept, so that their pipes stay open while this pro
 
 @functools.cache
 def programs(owner: int) -> Path:
-    """Make a folder with fairseq's commands and ours, and ``python`` for scripts.
-
-    Args:
-        owner: id of the calling process; when it ends, the server and the folder are removed.
-    """
+    """Make a folder with fairseq's commands and ours, and ``python``, until ``owner`` ends."""
     import subprocess
     import tempfile
 

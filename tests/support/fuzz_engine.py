@@ -89,22 +89,8 @@ def _spots(tree: Any) -> list[tuple[Any, Any]]:
 
 
 def run(model: EngineModel) -> None:
-    """Translate a few sentences in a process of its own.
-
-    Raises:
-        AssertionError: the process crashed.
-    """
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            _translate(model)
-            status = 0
-        except (FairseqExtError, MemoryError):  # such as a sentence that is too long now
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
+    """Translate a few sentences in a process of its own."""
+    status = fork_status(lambda: _translate(model))
     assert status == 0, f"a model that was read ended with status {status}"
 
 
@@ -120,12 +106,7 @@ def _translate(model: EngineModel) -> None:
 
 
 def fuzz(bundle: Path, count: int, folder: Path, seed: int = 1) -> Counter[str]:
-    """Read ``count`` mutated copies of a bundle; run the valid ones; count run and refused ones.
-
-    Raises:
-        AssertionError: a copy crashed.
-        Exception: a copy led to an unexpected error.
-    """
+    """Read ``count`` mutated copies of a bundle; run the valid ones; count run and refused ones."""
     draw, outcomes = Random(seed), Counter()
     path = folder / "mutated"
     for _ in range(count):

@@ -235,7 +235,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: object) -> None:
 
 
 def fork_status(work: Callable[[], object]) -> int:
-    """The status of a fork that does ``work`` and leads a group, negative for a signal."""
+    """Do ``work`` in a fork that leads a group; return its status, negative for a signal."""
     child = os.fork()
     if child == 0:
         try:

@@ -130,13 +130,7 @@ def ray_cluster_of_two() -> Iterator[Any]:
 
 
 def kill_workers(cluster: Any, title: bytes, process: subprocess.Popen[bytes]) -> None:
-    """Kill our process on each node once all are running; Ray starts them again.
-
-    Args:
-        cluster: Ray's cluster.
-        title: title of our processes.
-        process: the process that gives the cluster its work.
-    """
+    """Kill our process on each node once all are running; Ray starts them again."""
     nodes, workers = cluster.list_all_nodes(), []
 
     def all_there() -> bool:

@@ -5,13 +5,7 @@ from typing import NamedTuple
 
 
 class Sentence(NamedTuple):
-    """A row of ``languages.tsv``.
-
-    Attributes:
-        language: its code.
-        text: the sentence.
-        tokens, detokenized: by Moses' scripts; empty if these split marks from their letters.
-    """
+    """A row of ``languages.tsv``; Moses' columns are empty if it splits marks from letters."""
 
     language: str
     text: str

@@ -143,18 +143,7 @@ TOKENS = {"multilingual": "__{}__", "mbart": "[{}]"}
 def publish_many(
     folder: Path, task: str, arch: str = "transformer", style: str = "multilingual", **options: Any
 ) -> tuple[Path, Dictionary, torch.nn.Module]:
-    """Write a published model of the languages :data:`CODES`.
-
-    Args:
-        folder: folder of the model.
-        task: task of fairseq for many languages.
-        arch: architecture.
-        style: style of language tokens.
-        options: options of the task.
-
-    Returns:
-        The folder, the dictionary with the language tokens, and the model.
-    """
+    """Write a published model of :data:`CODES`; return folder, dictionary and model."""
     words = Dictionary()
     for piece in write_tokens(folder, "sentencepiece"):
         words.add_symbol(piece)

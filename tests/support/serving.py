@@ -27,12 +27,7 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """A running ``fairseq-ext serve``.
-
-    Attributes:
-        process: its process.
-        port: the port on which it answers.
-    """
+    """A running ``fairseq-ext serve``."""
 
     def __init__(self, folder: Path, *words: object, **environment: str) -> None:
         self.log = folder / "serve.log"
