@@ -157,12 +157,6 @@ class PairOptions:
         "JSON list of corpora, with weights and licences, instead of PAIRS or source and target",
         metavar="LIST",
     )
-    download: Path | None = option(
-        None,
-        "folder to keep mtdata's data sets in, which LIST may name (default: `download` below "
-        "--output)",
-        metavar="DIR",
-    )
     tokenize: bool = option(False, "tokenize as Moses does (sacremoses), without escapes")
     lowercase: bool = option(False, "lower-case both sides")
     max_words: int | None = option(

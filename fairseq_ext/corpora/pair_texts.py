@@ -1,9 +1,21 @@
-"""Texts of sentence pairs, which can be cut into parts that are read independently."""
+"""Texts of sentence pairs, which can be cut into parts that are read independently.
+
+Several texts are named by a JSON list, with the weight and licence of each::
+
+    [
+      {"name": "europarl", "source": "europarl.de.gz", "target": "europarl.en.gz",
+       "licence": "no copyright known to its authors"},
+      {"name": "tatoeba", "pairs": "deu-eng.zip", "columns": [2, 1], "weight": 3,
+       "licence": "CC BY 2.0 FR"}
+    ]
+"""
 
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from fairseq_ext.text.cleaning import one_spaced, plain
 from fairseq_ext.text.reading import (
@@ -17,8 +29,12 @@ from fairseq_ext.text.reading import (
     table_rows,
 )
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import atomic_write
+from fairseq_ext.utils.files import atomic_write, require_file
+from fairseq_ext.utils.json_files import read_json
 
+MOST_COPIES = 100
+ORIGINS = ({"pairs"}, {"source", "target"})
+EXAMPLE = '[{"name": "a", "pairs": "a.tsv", "licence": "CC0"}]'
 PACKED = (*COMPRESSED, ".zip")  # cannot be read from the middle
 
 
@@ -36,6 +52,50 @@ class Text:
     # Copies of each pair in the training text; 0.3 keeps three of ten pairs.
     weight: float = 1.0
     licence: str = ""  # the licence of the text, for the record
+
+
+class Entry(BaseModel):
+    """A text in a list."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1)
+    licence: str = Field(min_length=1)
+    pairs: str | None = None
+    columns: list[PositiveInt] = Field([1, 2], min_length=2, max_length=2)
+    member: str | None = None
+    source: str | None = None
+    target: str | None = None
+    weight: float = Field(1.0, gt=0, le=MOST_COPIES)
+
+    def text(self, folder: Path) -> Text:
+        """Return the text, whose files must exist; their paths are relative to ``folder``."""
+        names = (self.pairs, self.source, self.target)
+        files = (require_file(folder / name, "text file") for name in names if name is not None)
+        columns = (self.columns[0], self.columns[1])
+        named = self.model_dump(include={"member", "weight", "licence"})
+        return Text(self.name, tuple(files), columns=columns, **named)
+
+
+def read_list(path: Path) -> tuple[Text, ...]:
+    """Read a list of texts; paths in it are relative to its folder."""
+    content = read_json(path)
+    try:
+        entries = TypeAdapter(list[Entry]).validate_python(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        number, *names = fault["loc"] or (None,)
+        place = "" if number is None else f", corpus {int(number) + 1}"
+        name = f"`{names[0]}`: " if names else ""
+        raise DataError(
+            f"`{path}`{place}: {name}{fault['msg']}. It must be a JSON list such as {EXAMPLE}."
+        ) from None
+    for number, entry in enumerate(entries, start=1):
+        if {*entry.model_fields_set} & {"pairs", "source", "target"} not in ORIGINS:
+            raise DataError(f"`{path}`, corpus {number} needs `pairs`, or `source` and `target`.")
+    if len({entry.name for entry in entries}) < max(1, len(entries)):
+        raise DataError(f"`{path}` must have a corpus, and no two of one name.")
+    return tuple(entry.text(path.parent) for entry in entries)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.corpora import SPLITS, corpus_list, pair_texts, rules, splitting
+from fairseq_ext.corpora import SPLITS, pair_texts, rules, splitting
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
@@ -81,8 +81,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
         raise ConfigError("give either PAIRS, or both --source and --target, or --corpora.")
     _require_used(options)
     if options.corpora is not None:
-        folder = options.download or options.out / "download"
-        return corpus_list.read(options.corpora, lambda name: corpus_list.from_mtdata(name, folder))
+        return pair_texts.read_list(options.corpora)
     inputs = (options.pairs, options.source, options.target)
     paths = tuple(require_file(path, "text file") for path in inputs if path is not None)
     if options.pairs is None:
@@ -145,7 +144,6 @@ def _require_used(options: PairOptions) -> None:
         ("--header", options.header, options.pairs is not None, "PAIRS"),
         ("--csv", options.csv, options.pairs is not None, "PAIRS"),
         ("--member", options.member is not None, zipped, "PAIRS that are a .zip"),
-        ("--download", options.download is not None, options.corpora is not None, "--corpora"),
     ):
         if is_set and not used:
             raise ConfigError(f"`{option}` goes with {partner}, which is missing; leave it out.")

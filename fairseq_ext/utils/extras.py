@@ -20,7 +20,6 @@ EXTRAS: dict[str, str] = {
     "zstandard": "zstd",
     "huggingface_hub": "hub",
     "ctranslate2": "ctranslate2",
-    "mtdata": "mtdata",
     "py3langid": "language",
     "sentence_splitter": "sentences",
     "babel": "serve",

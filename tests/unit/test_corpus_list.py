@@ -7,19 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.corpora import rules
+from fairseq_ext.corpora import pair_texts, rules
 from fairseq_ext.utils.errors import FairseqExtError
 from tests.support.harness import refused, run, write_lines
 
 LANGS = ("--src-lang", "de", "--tgt-lang", "en")
-MTDATA = """
-import sys
-assert sys.argv[1] == "echo", sys.argv
-if sys.argv[2] == "none":
-    sys.exit("Error: there is no data set none")
-for number in range(100):
-    print(f"Zahl {number + 700}\\tnumber {number + 700}\\tmore")
-"""
 
 
 def pairs(first: int, count: int) -> list[str]:
@@ -35,11 +27,9 @@ def listed(folder: Path) -> Path:
     entries = [
         {"name": "a", "pairs": "a.tsv", "columns": [2, 1], "licence": "CC0", "weight": 2},
         {"name": "b", "source": "b.de", "target": "b.en", "licence": "CC BY 4.0", "weight": 0.5},
-        {"name": "c", "mtdata": "Some-set-1-deu-eng", "licence": "unknown", "weight": 2.25},
+        {"name": "c", "pairs": "c.tsv", "licence": "unknown", "weight": 2.25},
     ]
-    (folder / "mtdata").mkdir(exist_ok=True)
-    (folder / "mtdata" / "__init__.py").write_text("")
-    (folder / "mtdata" / "__main__.py").write_text(MTDATA)
+    write_lines(folder / "c.tsv", [f"Zahl {n}\tnumber {n}\tmore" for n in range(700, 800)])
     path = folder / "list.json"
     path.write_text(json.dumps(entries))
     return path
@@ -85,13 +75,10 @@ def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None
     assert manifest["report"]["splits"]["train"] == sum(trained)
     assert manifest["report"]["dropped"] == {"repeated pair": 100}
     names = [entry["name"] for entry in manifest["inputs"]]
-    assert names == ["a/a.tsv", "b/b.de", "b/b.en", "c/Some-set-1-deu-eng.tsv"]
-    # the same in other parts, and with what was fetched before
-    (tmp_path / "mtdata" / "__main__.py").write_text("raise SystemExit('not again')")
-    part_options = ("--parts", tmp_path / "parts", "--part-lines", 77, "--download")
-    command(
-        tmp_path, *words[:-1], tmp_path / "parted", *part_options, tmp_path / "out" / "download"
-    )
+    assert names == ["a/a.tsv", "b/b.de", "b/b.en", "c/c.tsv"]
+    # the same in other parts
+    part_options = ("--parts", tmp_path / "parts", "--part-lines", 77)
+    command(tmp_path, *words[:-1], tmp_path / "parted", *part_options)
     for split in ("train", "valid", "test"):
         assert lines(tmp_path / "parted", split) == lines(tmp_path / "out", split)
 
@@ -110,7 +97,7 @@ def origin(pair: tuple[str, str]) -> str:
         ({"weight": True}, "corpus 1: `weight`: Input should be a valid number."),
         ({"columns": [1]}, "corpus 1: `columns`: List should have at least 2 items"),
         ({"url": "x"}, "corpus 1: `url`: Extra inputs are not permitted."),
-        ({"source": "b.de"}, "corpus 1 needs `pairs`, or `source` and `target`, or `mtdata`."),
+        ({"source": "b.de"}, "corpus 1 needs `pairs`, or `source` and `target`."),
         ({"pairs": "none.tsv"}, "none.tsv does not exist"),
         ({"name": "b"}, "must have a corpus, and no two of one name."),
         ([], "must have a corpus, and no two of one name."),
@@ -119,8 +106,6 @@ def origin(pair: tuple[str, str]) -> str:
     ],
 )
 def test_lists_that_cannot_be(change: object, message: str, tmp_path: Path) -> None:
-    from fairseq_ext.corpora import corpus_list
-
     path = listed(tmp_path)
     entries = json.loads(path.read_text())
     if isinstance(change, dict):
@@ -129,7 +114,7 @@ def test_lists_that_cannot_be(change: object, message: str, tmp_path: Path) -> N
         entries = change
     path.write_text(json.dumps(entries))
     with pytest.raises(FairseqExtError) as caught:
-        corpus_list.read(path, lambda name: pytest.fail("nothing is fetched"))
+        pair_texts.read_list(path)
     assert message in str(caught.value)
 
 
@@ -138,11 +123,6 @@ def test_commands_that_cannot_be(tmp_path: Path) -> None:
     path = listed(tmp_path)
     done = command(tmp_path, "--corpora", path, "--as", "train", "--out", tmp_path, ok=False)
     refused(done, "`--as` writes every pair once; leave the weights of the corpora out.")
-    text = path.read_text()
-    path.write_text(text.replace("Some-set-1-deu-eng", "none"))
-    done = command(tmp_path, "--corpora", path, "--out", tmp_path / "out", ok=False)
-    refused(done, "mtdata could not give `none`: Error: there is no data set none")
-    assert not [*(tmp_path / "out").rglob("*.*")]
 
 
 @pytest.mark.parametrize(
