@@ -165,7 +165,7 @@ class PairOptions:
     rule: Sequence[str] = option(
         [],
         "rule that leaves out more pairs: length=MIN:MAX, ratio=R, letters=SHARE, token=N, "
-        "different, language, or a rule of another package; may be repeated",
+        "different or language; may be repeated",
         action="append",
         metavar="NAME=VALUES",
     )

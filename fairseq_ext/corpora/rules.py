@@ -1,22 +1,14 @@
-"""Rules that leave pairs out; installed packages can add rules.
+"""Rules that leave pairs out.
 
 A rule is named on the command line as ``NAME`` or ``NAME=VALUES``. It is a function that takes the
 two languages and the values and returns a check. A check is a function that returns why a pair of
 cleaned sentences is left out, or None. Pairs are counted by reason, so a reason names no details.
-
-A package adds rules under the entry point ``fairseq_ext.rules``::
-
-    [project.entry-points."fairseq_ext.rules"]
-    no-digits = "my_package:no_digits"
-
-    def no_digits(languages: tuple[str, str], values: str) -> Check: ...
 """
 
 import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import entry_points
 
 from fairseq_ext.text.cleaning import Spaced
 from fairseq_ext.text.moses import base
@@ -25,8 +17,6 @@ from fairseq_ext.utils.errors import ConfigError
 
 Check = Callable[[str, str], "str | None"]
 Rule = Callable[[tuple[str, str], str], Check]
-GROUP = "fairseq_ext.rules"
-
 
 LETTERS = Spaced("NPSZC")
 
@@ -166,7 +156,7 @@ RULES: dict[str, Rule] = {
     "ratio": ratio,
     "token": token,
 }
-"""The rules of this package, by name."""
+"""The rules by name."""
 
 
 @functools.lru_cache
@@ -184,14 +174,9 @@ def checks(
 
 def _check(specification: str, languages: tuple[str, str]) -> Check:
     name, _, values = specification.partition("=")
-    if name in RULES:
-        return RULES[name](languages, values)
-    points = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
-    if name not in points:
-        names = ", ".join(sorted({*RULES, *points}))
-        raise ConfigError(f"`--rule {name}` is not known; there are {names}.")
-    rule: Rule = points[name].load()
-    return rule(languages, values)
+    if name not in RULES:
+        raise ConfigError(f"`--rule {name}` is not known; there are {', '.join(RULES)}.")
+    return RULES[name](languages, values)
 
 
 def why_left_out(source: str, target: str, pair_checks: Iterable[Check]) -> str | None:

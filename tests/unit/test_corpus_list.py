@@ -169,31 +169,16 @@ def test_rules_that_cannot_be(rule: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-PLUGIN = """
-def no_digits(languages, values):
-    def check(source, target):
-        if any(map(str.isdigit, source + target)):
-            return f"digits in {languages[0]} or {languages[1]}{values}"
-    return check
-"""
-
-
 @pytest.mark.system
-def test_another_packages_rule_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "my_rules.py").write_text(PLUGIN)
-    (tmp_path / "my_rules-1.dist-info").mkdir()
-    (tmp_path / "my_rules-1.dist-info" / "METADATA").write_text("Name: my-rules\nVersion: 1\n")
-    (tmp_path / "my_rules-1.dist-info" / "entry_points.txt").write_text(
-        "[fairseq_ext.rules]\nno-digits = my_rules:no_digits\n"
-    )
+def test_pairs_that_a_rule_leaves_out_are_counted(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "pairs", ["a\tb", "a 1\tb", "c d\te", "f\tf", "g\t2"])
-    words = (text, "--rule", "no-digits=!", "--rule", "different", "--valid", 0, "--test", 0)
+    words = (text, "--rule", "letters=0.9", "--rule", "different", "--valid", 0, "--test", 0)
     output = command(tmp_path, *words, "--out", tmp_path / "out").stdout
-    assert "dropped, digits in de or en!: 2\n" in output
+    assert "dropped, less than 0.9 letters: 2\n" in output
     assert "dropped, both sides are the same: 1\n" in output
     assert lines(tmp_path / "out", "train") == [("a", "b"), ("c d", "e")]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["options"]["rule"] == ["no-digits=!", "different"]
+    assert manifest["options"]["rule"] == ["letters=0.9", "different"]
 
 
 def test_sentences_of_another_language_are_left_out() -> None:
