@@ -231,9 +231,6 @@ class LinformerEncoder(TransformerEncoderBase):
     and always in fairseq-interactive and in hub use. The output is padded on the right.
     """
 
-    # The option to name in messages about sentences that are too long.
-    max_length_option = "--linformer-max-len"
-
     def forward(
         self,
         src_tokens: Tensor,

@@ -362,7 +362,7 @@ def cut(path: Path) -> None:
 
 
 BAD_DATA = {
-    "missing-folder": (shutil.rmtree, "data does not exist"),
+    "missing-folder": (shutil.rmtree, "data: No such file or directory. Check the path."),
     "missing-dictionary": (lambda data: (data / "dict.tgt.txt").unlink(), "data/dict.tgt.txt does"),
     "truncated-data": (
         lambda data: cut(data / "train.src-tgt.src.bin"),
@@ -370,7 +370,7 @@ BAD_DATA = {
     ),
     "missing-split": (
         lambda data: (data / "valid.src-tgt.src.idx").unlink(),
-        "data has no valid.src-tgt.src.idx",
+        "Dataset not found: valid (",
     ),
     "missing-target": (
         lambda data: [path.unlink() for path in data.glob("train.src-tgt.tgt.*")],

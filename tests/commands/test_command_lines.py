@@ -149,16 +149,7 @@ def test_generate(copy_data: Path, model: Path, case: str):
     assert complaint in message(done)
 
 
-def test_generate_with_a_translation_model_as_language_model(copy_data: Path, model: Path):
-    options = (copy_data, "--path", model, "--cpu", "--lm-path", model)
-    assert "`--lm-path` must name a language model" in message(
-        fairseq("generate", *options, ok=False)
-    )
-
-
-def test_eval_lm_of_a_translation_model(copy_data: Path, model: Path):
-    done = fairseq("eval-lm", copy_data, "--path", model, "--cpu", ok=False)
-    assert f"`--path` must name a language model, but {model} holds" in message(done)
+def test_eval_lm_without_a_model(copy_data: Path):
     assert "`--path` must name" in message(fairseq("eval-lm", copy_data, "--cpu", ok=False))
 
 

@@ -6,14 +6,12 @@ import logging
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from fairseq_ext import text
-from fairseq_ext.checkpoints import storage
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
-from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import arguments, training_options
@@ -33,8 +31,6 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
     _refuse_broken(cfg, command)
     if command in ("fairseq_cli.interactive", "fairseq_cli.validate", "fairseq_cli.eval_lm"):
         _require_path(cfg)
-    if command == "fairseq_cli.eval_lm":
-        _require_language_models(cfg.common_eval.path)
     if command == "fairseq_cli.interactive":
         _check_input(cfg.interactive.input)
     with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
@@ -68,30 +64,12 @@ def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
     """Check options against the models; no earlier call has both options and models."""
-    from fairseq.models import FairseqLanguageModel
-    from fairseq.tasks.translation import TranslationTask
-
-    language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
-    if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
-        raise ConfigError("`--lm-path` must name a language model, but its model translates.")
-    if isinstance(self, TranslationTask) and isinstance(models[0], FairseqLanguageModel):
-        raise ConfigError("`--path` must name a model that translates, but is a language model.")
     reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
     if reasons and getattr(args, "print_alignment", None):
         raise ConfigError(
             f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
         )
     return original(self, models, args, *rest, **options)
-
-
-@around("fairseq_cli.interactive:make_batches")
-def _make_batches(
-    original: Callable, lines: list[str], cfg: Any, task: Any, *rest: Any
-) -> Iterator[Any]:
-    """Count the lines that `fairseq-interactive` has read, so that errors can name the line."""
-    task.first_sentence = 1 + getattr(task, "lines_read", 0)
-    task.lines_read = task.first_sentence - 1 + len(lines)
-    yield from original(lines, cfg, task, *rest)
 
 
 def _check_input(path: str) -> None:
@@ -118,19 +96,6 @@ def refuse_colon(option: str, path: str) -> None:
             f"`{option}` must not have a colon, which separates several paths, but is {path}. "
             "Rename it, or give a link to it."
         )
-
-
-def _require_language_models(paths: str) -> None:
-    from fairseq.models import ARCH_MODEL_REGISTRY, FairseqLanguageModel
-
-    for path in paths.split(":"):
-        name = architecture(storage.peek(path))
-        model = ARCH_MODEL_REGISTRY.get(name)
-        if model is not None and not issubclass(model, FairseqLanguageModel):
-            raise ConfigError(
-                f"`--path` must name a language model, but {path} holds the architecture `{name}`. "
-                "fairseq-validate tells the loss of a translation model."
-            )
 
 
 @around("fairseq_cli.generate:main")
@@ -281,6 +246,6 @@ PATCHES = (
     Patch(
         name="options that do not work",
         reason="fairseq accepts them and then fails deep inside, or does nothing",
-        layers=(_call_main, _trainer, _build_generator, _make_batches),
+        layers=(_call_main, _trainer, _build_generator),
     ),
 )
