@@ -1,24 +1,19 @@
 """fairseq's other entry points work, and refuse, as its commands do."""
 
-import os
 import re
 import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import torch
 
-from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from tests.support.harness import (
     BIN,
     REPO,
     USER_DIR,
     fairseq,
-    forked,
     hypotheses,
     interrupted,
     refused,
@@ -195,29 +190,3 @@ def test_interruption(copy_data, conf, tmp_path, number, command):
     assert ("SignalException" in after) == (command == "torchrun")
     # A path may name the folder of the clone.
     assert not re.search(r"/fairseq(_cli|_ext)?/[\w/]+\.py", after)
-
-
-def test_slurm(copy_data: Path, tmp_path: Path):
-    """Two tasks that ``srun`` would start train as two processes that torchrun would start."""
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.parent.mkdir()
-    scontrol.write_text("#!/bin/sh\necho localhost\n")
-    scontrol.chmod(0o755)
-    words = (copy_data, *FLAGS, "--weight-dropout", 0, "--dropout", 0)
-    words = (*words, "--max-update", 4, "--user-dir", USER_DIR, "--distributed-world-size", 2)
-    slurm = {"SLURM_STEP_NODELIST": "node[1-1]", "SLURM_NNODES": "1", "SLURM_NTASKS": "2"}
-    slurm |= {"PATH": f"{scontrol.parent}:{os.environ['PATH']}"}
-    of_slurm = (*words, "--distributed-port", _free_port(), "--save-dir", tmp_path / "slurm")
-
-    def task(rank: str, ok: bool = True, **tasks: str) -> CompletedProcess[str]:
-        environment = {**slurm, "SLURM_PROCID": rank, "SLURM_LOCALID": rank, **tasks}
-        return run(forked("fairseq-train"), *of_slurm, ok=ok, timeout=120, **environment)
-
-    with ThreadPoolExecutor(2) as tasks:
-        list(tasks.map(task, "01"))
-    ranks = (REPO / "tests" / "support" / "ranks.py", 2, _free_port(), BIN / "fairseq-train")
-    run(forked("python"), *ranks, *words, "--save-dir", tmp_path / "ranks", timeout=120)
-    last = "checkpoint_last.pt"
-    assert same_weights(tmp_path / "slurm" / last, tmp_path / "ranks" / last)
-    done = task("0", ok=False, SLURM_NTASKS="4")
-    refused(done, "`--distributed-world-size` must be the number of Slurm's tasks (4), but is 2.")

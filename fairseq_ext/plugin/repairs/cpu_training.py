@@ -1,4 +1,4 @@
-"""Train on CPUs in several processes (``torchrun``, Slurm or spawned) and in low precision.
+"""Train on CPUs in several processes (``torchrun`` or spawned) and in low precision.
 
 fairseq counts CUDA devices to find the number of processes, and assumes a TPU for ``--bf16``.
 """
@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import socket
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +37,7 @@ def _free_port() -> int:
 def join_processes(training: Any) -> None:
     """Set in ``cfg.distributed_training`` how this CPU process finds the job's other processes.
 
-    ``torchrun`` and Slurm give the details in environment variables. Without them,
+    ``torchrun`` gives the details in environment variables. Without them,
     ``--distributed-world-size`` asks for processes to be spawned on this machine.
     """
     if training.distributed_init_method is None:
@@ -49,14 +48,10 @@ def join_processes(training: Any) -> None:
             training.device_id = int(os.environ.get("LOCAL_RANK", 0))
             training.distributed_no_spawn = True
         elif training.distributed_world_size > 1:
-            host = _first_host_of_slurm() if training.distributed_port > 0 else None
-            if host is not None:
-                _join_slurm(training, host)
-            else:
-                port = training.distributed_port
-                port = port if port > 0 else _free_port()
-                training.distributed_init_method = f"tcp://localhost:{port}"
-                training.distributed_num_procs = training.distributed_world_size
+            port = training.distributed_port
+            port = port if port > 0 else _free_port()
+            training.distributed_init_method = f"tcp://localhost:{port}"
+            training.distributed_num_procs = training.distributed_world_size
     if training.distributed_init_method is not None:
         training.distributed_backend = "gloo"
 
@@ -74,31 +69,6 @@ def require_one_job(training: Any) -> None:
             f"for each GPU of this machine). Give `--distributed-world-size {launched}` and each "
             "process a GPU of its own, `--cpu`, or a smaller `--nproc-per-node`."
         )
-
-
-def _first_host_of_slurm() -> str | None:
-    """Return the host of rank 0 if ``srun`` has started several processes, otherwise None."""
-    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-    if nodes is None or int(os.environ.get("SLURM_NTASKS", 1)) == 1:
-        return None
-    try:
-        hosts = subprocess.check_output(["scontrol", "show", "hostnames", nodes], text=True)
-    except FileNotFoundError:
-        return None
-    return hosts.split()[0]
-
-
-def _join_slurm(training: Any, host: str) -> None:
-    tasks = int(os.environ["SLURM_NTASKS"])
-    if training.distributed_world_size != tasks:
-        raise ConfigError(
-            f"`--distributed-world-size` must be the number of Slurm's tasks ({tasks}), but is "
-            f"{training.distributed_world_size}."
-        )
-    training.distributed_init_method = f"tcp://{host}:{training.distributed_port}"
-    training.distributed_rank = int(os.environ["SLURM_PROCID"])
-    training.device_id = 0
-    training.distributed_no_spawn = True
 
 
 def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> None:
