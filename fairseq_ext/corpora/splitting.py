@@ -355,7 +355,7 @@ def prepare(
 
 def shared(folder: Path) -> SharedFolder:
     """Return the shared folder of a job."""
-    return SharedFolder(folder, HEAD, "corpus pairs --parts", called={"part_lines": "--part-lines"})
+    return SharedFolder(folder, HEAD, "corpus pairs --parts")
 
 
 def work(job: SplitJob, workers: int | None) -> None:

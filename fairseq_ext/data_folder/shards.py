@@ -20,8 +20,7 @@ from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext shards", "version": 1}
-CALLED = {"shards": "--shards", "flags": "--flags"}
-MOST = 400  # most shards, because all of their files are open at once
+MOST = 400  # shards, because all of their files are open at once
 OURS = (
     *("--user-dir", "--source-lang", "-s", "--target-lang", "-t", "--trainpref", "--validpref"),
     *("--testpref", "--destdir", "--srcdict", "--tgtdict", "--dict-only", "--only-source"),
@@ -135,7 +134,7 @@ def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
 
     ``share`` is ``(I, N)``: this worker writes shard I of every N, counted from 0.
     """
-    folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output", CALLED)
+    folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output")
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     folder.begin(shards.job())
     if folder.missing(names):

@@ -23,7 +23,6 @@ from fairseq_ext.utils.files import atomic_write, sha256
 from fairseq_ext.utils.shared_folder import SharedFolder
 
 HEAD = {"format": "fairseq-ext parts", "version": 1}
-CALLED = {"details": "--json", "part_lines": "--part-lines", "inputs": "--input"}
 WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 
@@ -52,7 +51,7 @@ class Folder:
     @property
     def shared(self) -> SharedFolder:
         """The folder's interface for workers that share the job."""
-        return SharedFolder(self.path, HEAD, "translate --parts", called=CALLED)
+        return SharedFolder(self.path, HEAD, "translate --parts")
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """Return the parts that are not translated yet, among ``parts`` or (None) all parts."""

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ class SharedFolder:
         command: the command that works in the folder, for messages.
         things: a word for its files, for messages.
         option: the option that names the folder.
-        called: the option behind each name in the job, for messages.
     """
 
     path: Path
@@ -44,7 +43,6 @@ class SharedFolder:
     command: str
     things: str = "parts"
     option: str = "--parts"
-    called: Mapping[str, str] = field(default_factory=dict)
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
         """Return whether some worker has begun this job in the folder.
@@ -90,20 +88,11 @@ class SharedFolder:
         for name in [*now, *before]:
             values = before.get(name), now.get(name)
             if values[0] != values[1]:
-                flag = all(isinstance(value, bool) for value in values)
-                value_before, value_now = (_named(value, flag=flag) for value in values)
                 raise DataError(
-                    f"{manifest.parent} has {self.things} of another job: {self._called(name)} was "
-                    f"{value_before} there, but is {value_now} now. Choose another folder "
-                    f"for `{self.option}`, or remove this one."
+                    f"{manifest.parent} has {self.things} of another job, in which `{name}` was "
+                    f"`{values[0]}` and not `{values[1]}`. Choose another folder for "
+                    f"`{self.option}`, or remove this one."
                 )
-
-    def _called(self, name: str) -> str:
-        """Return the name by which users know a part of the job, such as `--flags`."""
-        first, _, rest = name.partition(" ")
-        if first == "options":
-            return f"`--{rest.removeprefix('--').replace('_', '-')}`"
-        return " ".join([f"`{self.called[first]}`", rest]).strip() if first in self.called else name
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the names of files that nobody has made yet."""
@@ -185,12 +174,6 @@ def check_options(parts: Path | None, **options: object) -> None:
         raise ConfigError(f"`--part-lines` must be at least 1, but is {lines} instead.")
     if options.get("ray") is not None and options.get("shard") is not None:
         raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
-
-
-def _named(value: Any, *, flag: bool) -> str:
-    if value is None or flag:
-        return "given" if value else "not given"
-    return f"`{value}`"
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     out, _ = shards
     twice = ("--shards", 2, "-o", tmp_path / "d")
     for options, message in (
-        (("--shards", 4, "-o", out), "`--shards` was `3` there, but is `4` now. Choose another"),
+        (("--shards", 4, "-o", out), "`shards` was `3` and not `4`. Choose another"),
         (("--shards", 101, "-o", tmp_path / "a"), "fewer training pairs than 101 shards."),
         (("--shards", 401, "-o", tmp_path / "b"), "`--shards` must be from 1 to 400, but is 401."),
         ((*twice, "--flags=--srcdict x"), "`--srcdict` is set by this command; leave it out."),
@@ -94,7 +94,7 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     folders = f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
     assert run("fairseq-ext", *command).stdout == folders
     line = error_line(*command, "--flags=--joined-dictionary")
-    assert "`--flags` 1 was not given there, but is `--joined-dictionary` now." in line
+    assert "`flags 1` was `None` and not `--joined-dictionary`." in line
     other = Path(shutil.copytree(text, tmp_path / "text"))
     command = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
     (other / "train.tgt").write_text("1\n")

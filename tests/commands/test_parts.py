@@ -223,14 +223,12 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
     small_parts = (*words, "--part-lines", 9)
     message = error_line(*small_parts, "--beam", 2)
-    assert "`--beam` was not given there, but is `2` now. Choose another folder" in message
-    assert "`--lenpen` was not given there, but is `0.0` now" in error_line(
-        *small_parts, "--lenpen", 0
-    )
+    assert "`options --beam` was `None` and not `2`. Choose another folder" in message
+    assert "`options --lenpen` was `None` and not `0.0`" in error_line(*small_parts, "--lenpen", 0)
     message = error_line(*small_parts, "--no-tokenize")
-    assert "`--tokenize` was not given there, but is `False` now" in message
-    assert "`--part-lines` was `9` there, but is `10000` now" in error_line(*words)
-    assert "`--json` was not given there, but is given now" in error_line(
+    assert "`options --tokenize` was `None` and not `False`" in message
+    assert "`part_lines` was `9` and not `10000`" in error_line(*words)
+    assert "`details` was `False` and not `True`" in error_line(
         *small_parts, "--json", tmp_path / "details"
     )
     shutil.copytree(model, other)

@@ -101,8 +101,8 @@ def test_another_job_is_refused(plain: Path, tmp_path: Path) -> None:
     run("fairseq-ext", *words)
     before = contents(tmp_path / "parts")
     for command_line, message in (
-        ((*words, "--salt", "2", "--overwrite"), "`--salt` was `1` there, but is `2` now. Choose"),
-        ((*words[:-2], "--overwrite"), "`--part-lines` was `50` there, but is `200000` now."),
+        ((*words, "--salt", "2", "--overwrite"), "`options salt` was `1` and not `2`. Choose"),
+        ((*words[:-2], "--overwrite"), "`part_lines` was `50` and not `200000`."),
         ((*words, "--parts", tmp_path / "out"), "`--parts` and `--output` are the same"),
     ):
         assert message in error_line(*command_line)
@@ -127,6 +127,6 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert [entry["sha256"] for entry in inputs] == sums
     exchanged = aligned(tmp_path, "other")
     exchanged[3], exchanged[5] = exchanged[5], exchanged[3]
-    assert "has parts of another job: inputs 1 sha256" in error_line(*exchanged)
+    assert "of another job, in which `inputs 1 sha256`" in error_line(*exchanged)
     write_lines(tmp_path / "es" / "corpus", [f"new {number}" for number in range(9)])
-    assert "has parts of another job: inputs 1 sha256" in error_line(*aligned(tmp_path, "other"))
+    assert "of another job, in which `inputs 1 sha256`" in error_line(*aligned(tmp_path, "other"))

@@ -150,8 +150,7 @@ JOB = {"lowercase": True, "limit": 9, "rules": None}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SharedFolder:
-    called = {"lowercase": "--lowercase", "limit": "--limit", "rules": "--rule"}
-    shared = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command", called=called)
+    shared = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command")
     shared.begin(JOB)
     write_lines(tmp_path / "part", ["made"])
     return shared
@@ -160,9 +159,9 @@ def folder(tmp_path: Path) -> SharedFolder:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"lowercase": False}, "`--lowercase` was given there, but is not given now."),
-        ({"rules": "letters"}, "`--rule` was not given there, but is `letters` now."),
-        ({"limit": 8}, "`--limit` was `9` there, but is `8` now. Choose another folder for"),
+        ({"lowercase": False}, "of another job, in which `lowercase` was `True` and not `False`."),
+        ({"rules": "letters"}, "`rules` was `None` and not `letters`."),
+        ({"limit": 8}, "`limit` was `9` and not `8`. Choose another folder for"),
     ],
 )
 def test_another_job(folder: SharedFolder, changed: dict, message: str):
