@@ -11,7 +11,7 @@ import numpy as np
 from bench import Cells
 
 from fairseq_ext.evaluation import plots
-from fairseq_ext.evaluation.plot_styles import numbered
+from fairseq_ext.evaluation.plots import numbered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.binary.scaling import Group, Model
-from fairseq_ext.evaluation.plot_styles import PALETTE
-from fairseq_ext.evaluation.plots import STYLE, entry, save_picture, show_names
+from fairseq_ext.evaluation.plots import PALETTE, STYLE, entry, save_picture, show_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -38,8 +38,8 @@ from fairseq_ext.evaluation.score import (
     tokenized_bleu,
 )
 from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
+from fairseq_ext.evaluation.tables import read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
-from fairseq_ext.evaluation.translation_table import read_system, read_table
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils import files
@@ -70,7 +70,7 @@ class System:
     checkpoint: Path | None = None
     log: Path | None = None
     plain: bool = False  # `generated` is text, a line per sentence, not fairseq-generate's output
-    table: bool = False  # `generated` is a table of translations, see `translation_table`
+    table: bool = False  # `generated` is a table of translations, see `tables`
 
 
 @dataclass(frozen=True)

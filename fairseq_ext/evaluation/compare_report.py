@@ -14,10 +14,8 @@ from fairseq_ext.evaluation import plots, tables
 from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
-from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import shown
 from fairseq_ext.evaluation.significance import FEWEST_SENTENCES, LEVEL, SENTENCES, TRAININGS
-from fairseq_ext.evaluation.translation_table import write_table
 from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
@@ -404,7 +402,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
         with files.atomic_write(path) as file:
             file.write(page)
     translations = plots.with_ending(output, ".tsv.gz")
-    write_table(translations, result.texts, result.tokens)
+    tables.write_table(translations, result.texts, result.tokens)
     drawn, forest = plot(result, output), plot_forest(result, output)
     shown_pictures = [path for path in drawn if path.suffix != ".json"] + forest
     page = plots.with_ending(output, ".html")
@@ -436,7 +434,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    styles = looks(row.name for row in result.systems)
+    styles = plots.looks(row.name for row in result.systems)
     cost_panels = _panels(result)
     panels = cost_panels or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
     with matplotlib.rc_context(plots.STYLE):
@@ -488,7 +486,7 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
     if not compared:
         return []
     path, metrics = forest_path(output), list(result.signatures)
-    styles = looks(row.name for row in result.systems)
+    styles = plots.looks(row.name for row in result.systems)
     with matplotlib.rc_context(plots.STYLE):
         height = 1.4 + 0.34 * len(compared)
         figure = Figure(figsize=(2.4 + 3.2 * len(metrics), height), layout="constrained")

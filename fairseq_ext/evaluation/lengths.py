@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
-from fairseq_ext.evaluation.plot_styles import looks
 from fairseq_ext.evaluation.score import build_bleu, count_units, plain_lines, tokenized_bleu
 from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless
 from fairseq_ext.text.generated import Undoing, require_text
@@ -194,7 +193,7 @@ def plot_lengths(
         )
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlim(-0.4, len(labels) - 0.6)
-        for name, look in looks(scores.whole).items():
+        for name, look in plots.looks(scores.whole).items():
             overall = f"all: {shown.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
             if name == relative_to:
                 label = plots.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")

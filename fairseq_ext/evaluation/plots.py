@@ -1,6 +1,10 @@
 """Draw pictures of a run: learning curves from logs, heat maps from soft alignments.
 
 A picture is a PNG, or an SVG if its name ends in ``.svg``; its numbers are in JSON beside it.
+
+The architectures of this project look the same in every picture, each family in its own colour;
+other systems get the remaining looks, in order. The colours are Okabe and Ito's, which
+colour-blind readers can tell apart.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import sys
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.evaluation.outputs import Sentence
-from fairseq_ext.evaluation.plot_styles import PALETTE, looks, numbered
 from fairseq_ext.evaluation.training_log import Curves, Points
 from fairseq_ext.text.bleu_tokenizers import is_spaceless
 from fairseq_ext.text.subwords import METASPACE, remove_bpe
@@ -50,6 +53,10 @@ STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a token like "$" is not the start of a formula
     "svg.hashsalt": "fairseq-ext",  # the same data gives the same file
 }
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = PALETTE
+DASHES = ("-", "--", ":", "-.")  # with seven colours, 28 lines look different
+MARKERS = "osD^vP"  # six; with seven colours, 42 points look different
 CROWD = 3  # with more runs, the legend has one entry for all training curves
 ENDINGS = (".png", ".svg", ".json", ".md", ".csv", ".tex")  # endings that `stem` removes
 OTHER_KINDS = (".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps", ".ps")
@@ -64,6 +71,75 @@ _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,53
 _LINE = 12.0  # width in inches of a row of heat maps
 _MARK = "\u200b"  # invisible prefix of a label
 _ROW_SUM_TOLERANCE = 0.02  # because of six printed decimals, and half precision
+
+
+@dataclass(frozen=True)
+class Look:
+    """The colour, dash and marker of a system, in matplotlib's notation."""
+
+    colour: str
+    dash: str
+    marker: str
+
+    @property
+    def line(self) -> dict[str, str]:
+        """Return matplotlib's arguments for a line without markers."""
+        return {"color": self.colour, "ls": self.dash}
+
+    @property
+    def point(self) -> dict[str, str]:
+        """Return matplotlib's arguments for markers without a line."""
+        return {"color": self.colour, "marker": self.marker}
+
+    def like(self, other: Look) -> bool:
+        """Return whether lines or points of two looks cannot be told apart."""
+        return self.line == other.line or self.point == other.point
+
+
+FIXED = {
+    "transformer": Look(BLACK, "-", "o"),
+    "lstm": Look(ORANGE, "-", "v"),
+    "gru": Look(GREEN, "-", "^"),
+    "linformer": Look(BLUE, "-", "s"),
+    "linformer-32": Look(BLUE, "-", "s"),
+    "linformer-8": Look(SKY, "-", "D"),
+    "muse": Look(VERMILION, "-", "P"),
+    "muse-simple": Look(VERMILION, "--", "v"),
+    "bmt": Look(PURPLE, "-", "o"),
+    "bmt-1": Look(PURPLE, "--", "s"),
+    "bmt-6": Look(PURPLE, "-.", "D"),
+    "bmt-1-plain": Look(PURPLE, ":", "^"),
+    "binary": Look(PURPLE, "--", "s"),
+    "ternary": Look(PURPLE, "-", "P"),
+}
+
+
+def numbered(number: int) -> Look:
+    """Return the look of an unknown system, by its place in the picture."""
+    rest, colour = divmod(number, len(PALETTE))
+    return Look(PALETTE[colour], DASHES[rest % len(DASHES)], MARKERS[number % len(MARKERS)])
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Choose a look for each system of a picture, all different as long as there are enough.
+
+    Names in :data:`FIXED` get their looks, all others follow the order of the palette.
+    """
+    names = list(names)
+    styles: dict[str, Look] = {}
+    for name in names:
+        look = FIXED.get(name.lower())
+        if look is not None and not any(map(look.like, styles.values())):
+            styles[name] = look
+    for place, name in enumerate(names):
+        if name not in styles:
+            unlike = (
+                look
+                for look in map(numbered, range(len(PALETTE) * len(MARKERS)))
+                if not any(map(look.like, styles.values()))
+            )
+            styles[name] = next(unlike, numbered(place))
+    return {name: styles[name] for name in names}
 
 
 def entry(label: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fairseq_ext.binary.switches import PRESETS
-from fairseq_ext.evaluation import plot_styles, plots, training_log
+from fairseq_ext.evaluation import plots, training_log
 from fairseq_ext.evaluation.tables import aligned, markdown
 from fairseq_ext.evaluation.training_log import Curves
 from fairseq_ext.utils import files
@@ -90,7 +90,7 @@ def plot_scales(models: list[Model], output: Path) -> list[Path]:
     with matplotlib.rc_context(plots.STYLE):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.subplots()
-        for colour, kind in zip(plot_styles.PALETTE, ("train", "valid"), strict=False):
+        for colour, kind in zip(plots.PALETTE, ("train", "valid"), strict=False):
             label = {"train": "training", "valid": "validation"}[kind]
             losses = [getattr(model, f"{kind}_loss") for model in swept]
             axes.plot(places, losses, marker="o", ms=4, lw=1.8, color=colour, label=label)

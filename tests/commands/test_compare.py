@@ -12,14 +12,7 @@ import pytest
 import torch
 
 from fairseq_ext.checkpoints import describe
-from fairseq_ext.evaluation import (
-    compare,
-    compare_report,
-    outputs,
-    plots,
-    training_log,
-    translation_table,
-)
+from fairseq_ext.evaluation import compare, compare_report, outputs, plots, tables, training_log
 from fairseq_ext.evaluation.bootstrap import bootstrap
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
@@ -164,11 +157,11 @@ def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, 
 def test_a_damaged_table_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(content))
     with pytest.raises((DataError, ConfigError), match=re.escape(message)):
-        translation_table.read_system(tmp_path / "t.tsv.gz", "b")
+        tables.read_system(tmp_path / "t.tsv.gz", "b")
     for damaged_bytes in (b"a\nx\n", gzip.compress(b"b\nx\n" * 99)[:-9]):
         (tmp_path / "u.tsv.gz").write_bytes(damaged_bytes)
         with pytest.raises(DataError, match=r"u\.tsv\.gz` (cannot be read|is damaged): "):
-            translation_table.read_table(tmp_path / "u.tsv.gz")
+            tables.read_table(tmp_path / "u.tsv.gz")
 
 
 def test_equal_scores_are_no_difference() -> None:

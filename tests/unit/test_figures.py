@@ -9,7 +9,7 @@ import sacrebleu
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_ext.evaluation import lengths, outputs, plot_styles, plots, training_log
+from fairseq_ext.evaluation import lengths, outputs, plots
 from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
@@ -157,7 +157,7 @@ def test_the_axis_begins_near_the_lowest_score(monkeypatch):
 
 def test_a_known_system_looks_the_same_in_every_picture():
     pictures = [
-        plot_styles.looks(names)
+        plots.looks(names)
         for names in (
             ["transformer", "lstm", "gru", "linformer", "linformer-8", "muse", "bmt", "bmt-1"],
             ["bmt-1", "mine", "muse", "muse-simple", "linformer-8"],
@@ -173,16 +173,22 @@ def test_a_known_system_looks_the_same_in_every_picture():
 @pytest.mark.parametrize(
     "names",
     [
-        [*plot_styles.FIXED, *(f"system {n}" for n in range(8))],
+        [*plots.FIXED, *(f"system {n}" for n in range(8))],
         ["muse", "MUSE", *(f"muse@{n}" for n in range(6)), "mine"],
         [f"system {n}" for n in range(28)],
     ],
 )
 def test_no_two_systems_of_a_picture_look_alike(names):
-    styles = plot_styles.looks(names)
+    styles = plots.looks(names)
     assert list(styles) == names
     assert len({(look.colour, look.dash) for look in styles.values()}) == len(names)
     assert len({(look.colour, look.marker) for look in styles.values()}) == len(names)
+
+
+def test_unknown_systems_follow_the_palette():
+    names = [f"system {n}" for n in range(100)]
+    assert [*plots.looks(names).values()][:28] == [plots.numbered(n) for n in range(28)]
+    assert plots.looks(names)[names[-1]] == plots.numbered(99)
 
 
 def test_a_bucket_of_one_length_has_its_number():

@@ -156,7 +156,7 @@ def portrait(path: str | Path) -> dict[str, bytes]:
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
     """Draw a line for each kernel size, and a line at equal shares."""
-    from fairseq_ext.evaluation.plot_styles import PALETTE
+    from fairseq_ext.evaluation.plots import PALETTE
 
     numbers = range(1, len(layers) + 1)
     for size, colour in zip(sizes, cycle(PALETTE), strict=False):
