@@ -81,7 +81,6 @@ def _bundle(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation.score import read_scores
     from fairseq_ext.model import write
     from fairseq_ext.model.card import Card, score_table
-    from fairseq_ext.utils.error_messages import one_message
 
     if args.system is not None and args.scores is None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
@@ -95,27 +94,26 @@ def _bundle(args: argparse.Namespace) -> None:
         if asked not in (None, trained):
             raise ConfigError(f"`--{side}` must be {trained} for {args.model}, but is {asked}.")
     changes = (args.data, args.numbers, args.shortlist, args.about, args.licence, scores, search)
-    with one_message():
-        if source_bundle and not any(changes):
-            written = write.copy(source_bundle, args.output)
-        else:
-            numbers = args.numbers or (source_bundle.numbers if source_bundle else "fp32")
-            card = write.card_of(source_bundle) if source_bundle else Card()
-            if source_bundle and source_bundle.numbers != numbers:
-                card = card.with_format_note(source_bundle.numbers)
-            if scores:
-                card = replace(card, table=score_table(scores))
-            written = write.write(
-                checkpoint,
-                args.data or data_of(checkpoint),
-                args.output,
-                numbers=numbers,
-                shortlist=args.shortlist,
-                search={**(source_bundle.search if source_bundle else {}), **search},
-                card=replace(
-                    card, about=args.about or card.about, licence=args.licence or card.licence
-                ),
-            )
+    if source_bundle and not any(changes):
+        written = write.copy(source_bundle, args.output)
+    else:
+        numbers = args.numbers or (source_bundle.numbers if source_bundle else "fp32")
+        card = write.card_of(source_bundle) if source_bundle else Card()
+        if source_bundle and source_bundle.numbers != numbers:
+            card = card.with_format_note(source_bundle.numbers)
+        if scores:
+            card = replace(card, table=score_table(scores))
+        written = write.write(
+            checkpoint,
+            args.data or data_of(checkpoint),
+            args.output,
+            numbers=numbers,
+            shortlist=args.shortlist,
+            search={**(source_bundle.search if source_bundle else {}), **search},
+            card=replace(
+                card, about=args.about or card.about, licence=args.licence or card.licence
+            ),
+        )
     parts = args.output.iterdir() if args.output.is_dir() else [args.output]
     size = sum(path.stat().st_size for path in parts)
     print(
@@ -155,15 +153,13 @@ def _trim(args: argparse.Namespace) -> None:
     from fairseq_ext import register
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.model import find_model
-    from fairseq_ext.utils.error_messages import one_message
 
     bundle.require_kind(args.output)
     source = bundle.read(find_model.existing_bundle(args.model, "trimmed"))
     register()
     from fairseq_ext.model.trim import trim
 
-    with one_message():
-        trimmed = trim(source, args.texts, args.output)
+    trimmed = trim(source, args.texts, args.output)
     rows = [f"{after:,} of {before:,}" for before, after in trimmed.symbols]
     shown = (
         f"{rows[0]} symbols"

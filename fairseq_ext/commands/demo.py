@@ -117,7 +117,6 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
     from fairseq_ext.checkpoints import bundle
     from fairseq_ext.decoding.search import Search
     from fairseq_ext.demo.systems import load
-    from fairseq_ext.utils.error_messages import one_message
 
     def codec(system: Named, translator: Translates) -> TextCodec:
         folders = (bundle.home(system.checkpoint), system.data)
@@ -127,10 +126,7 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
         numbers = {**defaults, **search_options.specified(request, SEARCH)}
         return Search(**numbers, cpu=request.cpu, attention=True)
 
-    with (
-        one_message(),
-        tqdm(named, desc="load", unit=" systems", disable=None) as shown,
-    ):
+    with tqdm(named, desc="load", unit=" systems", disable=None) as shown:
         return {
             system.name: load(system, search, codec, split_sentences=request.split_sentences)
             for system in shown

@@ -15,8 +15,6 @@ from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.markup import MARKUP_RULES, MNEMONIC_RULES, PLACEHOLDER_RULES
 from fairseq_ext.corpora.readers import FORMAT_NAMES
 from fairseq_ext.text.subwords import LEARNT
-from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import EnvironmentProblem
 from fairseq_ext.utils.option_fields import from_args, option
 
 OUTPUT = ("-o", "--output", "--out")
@@ -353,12 +351,8 @@ class CommandLine(NamedTuple):
     def run(self, args: argparse.Namespace) -> int:
         """Run the command with its options from ``args``; return the exit status."""
         module, _, function = self.place.partition(".")
-        try:
-            work = getattr(importlib.import_module(f"fairseq_ext.corpora.{module}"), function)
-            table = work(from_args(self.options, args))
-        except OSError as error:
-            raise EnvironmentProblem(files.explain(error)) from error
-        print(table)
+        work = getattr(importlib.import_module(f"fairseq_ext.corpora.{module}"), function)
+        print(work(from_args(self.options, args)))
         return 0
 
 

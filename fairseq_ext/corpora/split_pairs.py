@@ -36,7 +36,7 @@ from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.reading import LOOKED_AT, QUOTED, suggest_csv
 from fairseq_ext.utils import files, locks
-from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import require_file, sha256, writers
 
 # Options without influence on the result.
@@ -238,10 +238,7 @@ def _folder(options: PairOptions) -> Iterator[Path]:
         yield options.parts
         return
     with files.no_empty_folder(options.out):
-        try:
-            options.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise EnvironmentProblem(files.explain(error, options.out)) from error
+        options.out.mkdir(parents=True, exist_ok=True)
         with locks.held(options.out / LOCK, wait=True):
             for left in options.out.glob(".partial-*"):  # folders that a killed run left
                 shutil.rmtree(left, ignore_errors=True)

@@ -162,14 +162,12 @@ def _for_fairseq(
     import torch
 
     from fairseq_ext.decoding.translator import Translator
-    from fairseq_ext.utils.error_messages import one_message
 
     if threads is not None:
         torch.set_num_threads(threads)
     folder = data or data_of(paths[0])
-    with one_message():
-        translator = Translator(folder, paths, *languages, search)
-        yield translator, (*map(bundle.home, paths), folder)
+    translator = Translator(folder, paths, *languages, search)
+    yield translator, (*map(bundle.home, paths), folder)
 
 
 def data_of(path: Path) -> Path:

@@ -9,19 +9,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from fairseq_ext.utils import errors, extras, files
-from fairseq_ext.utils.errors import (
-    ConfigError,
-    DataError,
-    EnvironmentProblem,
-    FairseqExtError,
-    printable,
-)
+from fairseq_ext.utils.errors import FairseqExtError, printable
 
 TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"
 """Environment variable that asks for tracebacks of all errors."""
@@ -32,7 +24,7 @@ USER_CAUSED = files.FULL_DISK | {
 _REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError, FileNotFoundError)
 _AT_WORK = {"train_step", "valid_step", "inference_step"}
 # torch.multiprocessing passes on a child's error as the text of its traceback.
-_SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)", re.MULTILINE)
+_SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE)
 
 
 def report(error: BaseException) -> int | None:
@@ -54,13 +46,32 @@ def final_line(error: BaseException) -> str | None:
         return "interrupted."
     if isinstance(error, FairseqExtError):
         return f"error: {error}"
+    words = _plain_words(error)
+    if words is None and _refuses_options(error):
+        first_line = str(error).strip().partition("\n")[0]
+        words = f"{first_line} ({TRACEBACK}=1 shows where.)"
+    return words and f"error: {printable(words)}"
+
+
+def _plain_words(error: BaseException) -> str | None:
+    """Word a failed file operation, missing module or option, or an error of a spawned process."""
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"error: {extras.missing(error.name)}"
-    if isinstance(error, OSError) and error.errno in files.FULL_DISK | files.TOO_MANY_FILES:
-        return f"error: {printable(files.explain(error))}"
-    if _refuses_options(error):
-        words = str(error).strip().partition("\n")[0]
-        return f"error: {printable(words)} ({TRACEBACK}=1 shows where.)"
+        return extras.missing(error.name)
+    if isinstance(error, OSError) and error.errno in USER_CAUSED:
+        return files.explain(error)
+    if isinstance(error, UnicodeDecodeError):
+        return (
+            f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
+            "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+        )
+    if str(error).startswith("Too many open files"):  # torch says this of its workers
+        return files.explain(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "another file")
+    if type(error).__name__ == "MissingMandatoryValue":  # of omegaconf
+        option = str(error.full_key).rpartition(".")[2].replace("_", "-")  # type: ignore[attr-defined]
+        return f"`--{option}` is missing, but the other options need it."
+    if type(error).__name__ == "ProcessRaisedException":
+        spawned = _SPAWNED.findall(str(error))
+        return spawned[-1] if spawned else None
     return None
 
 
@@ -96,35 +107,3 @@ def install_excepthook() -> None:
 
     hook.prints_user_errors = True  # type: ignore[attr-defined]
     sys.excepthook = hook
-
-
-@contextmanager
-def one_message(folder: str | None = None) -> Iterator[None]:
-    """Turn failed file operations, and errors of spawned processes, into our errors.
-
-    The message names ``folder`` if the system does not say which file it was.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in USER_CAUSED:
-            raise
-        name = error.filename2 or error.filename or folder
-        raise EnvironmentProblem(files.explain(error, name)) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
-            "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
-        ) from error
-    except Exception as error:
-        if str(error).startswith("Too many open files"):  # torch says this of its workers
-            failed = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            raise EnvironmentProblem(files.explain(failed, "another file")) from error
-        if type(error).__name__ == "MissingMandatoryValue":  # an error of omegaconf
-            option = str(error.full_key).rpartition(".")[2].replace("_", "-")  # type: ignore[attr-defined]
-            raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
-        spawned = _SPAWNED.findall(str(error))
-        if type(error).__name__ != "ProcessRaisedException" or not spawned:
-            raise
-        kind, message = spawned[-1]
-        raise getattr(errors, kind)(message) from None

@@ -18,8 +18,8 @@ from typing import Any
 import filelock
 
 from fairseq_ext.utils import locks
-from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
-from fairseq_ext.utils.files import atomic_write, explain
+from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.files import atomic_write
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST = "manifest.json"
@@ -66,12 +66,9 @@ class SharedFolder:
 
         Raises:
             DataError: the folder has files of another job.
-            EnvironmentProblem: the folder cannot be made or written to.
+            OSError: the folder cannot be made or written to.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise EnvironmentProblem(explain(error, self.path)) from error
+        self.path.mkdir(parents=True, exist_ok=True)
         with locks.held(self.path / ".manifest.lock", wait=True):
             if not self.is_of(job):
                 with atomic_write(self.path / MANIFEST) as file:

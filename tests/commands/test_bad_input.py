@@ -20,7 +20,7 @@ import torch
 from fairseq_ext import text
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.text import reading
-from fairseq_ext.utils.error_messages import one_message
+from fairseq_ext.utils.error_messages import final_line
 from fairseq_ext.utils.errors import CheckpointError, DataError
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
 from tests.unit.test_files import Malicious
@@ -553,10 +553,29 @@ def fail_in_a_worker(_: int) -> None:
 
 
 def test_error_in_a_spawned_process():
-    with pytest.raises(CheckpointError, match=r"^the file x is damaged$"), one_message():
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException) as caught:
         torch.multiprocessing.spawn(fail_in_a_worker, nprocs=1)
+    assert final_line(caught.value) == "error: the file x is damaged"
 
 
-def test_other_errors_pass_through_unchanged():
-    with pytest.raises(BrokenPipeError), one_message():
-        raise BrokenPipeError
+def test_full_device_becomes_one_message():
+    with pytest.raises(OSError, match="No space left") as caught, open("/dev/full", "w") as full:  # noqa: PTH123
+        full.write("x")
+    line = final_line(caught.value)
+    assert line.startswith("error: cannot use the output: No space left on device. Free")
+
+
+def test_other_errors_need_their_traceback():
+    assert final_line(BrokenPipeError()) is None
+
+
+def test_differences_in_one_line():
+    layer, state = (
+        torch.nn.Linear(2, 3),
+        {"weight": torch.zeros(4, 2), "extra": torch.zeros(1)},
+    )
+    with pytest.raises(RuntimeError) as caught:
+        layer.load_state_dict(state)
+    assert differences(str(caught.value)) == (
+        "other sizes: weight [4, 2], not [3, 2]; not in it: bias; only in it: extra"
+    )

@@ -12,7 +12,6 @@ from fairseq.dataclass.configs import CheckpointConfig
 
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils import error_messages, errors, parsing
-from fairseq_ext.utils.error_messages import one_message
 from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
 from tests.support.trainings import load
 
@@ -216,8 +215,7 @@ def test_more_open_files_are_allowed_where_they_may_be():
 
 def test_a_worker_without_open_files_is_one_line():
     words = "Too many open files. Communication with the workers is no longer possible."
-    with pytest.raises(errors.EnvironmentProblem, match="ulimit -n"), one_message():
-        raise RuntimeError(words)
+    assert "ulimit -n" in error_messages.final_line(RuntimeError(words))
 
 
 def test_weights_alone(copy_data: Path, model: Path, tmp_path: Path):

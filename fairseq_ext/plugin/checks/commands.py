@@ -18,7 +18,6 @@ from fairseq_ext.plugin.checks import arguments, training_options
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.text import generated, pipeline
 from fairseq_ext.utils import files
-from fairseq_ext.utils.error_messages import one_message
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
@@ -33,7 +32,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _require_path(cfg)
     if command == "fairseq_cli.interactive":
         _check_input(cfg.interactive.input)
-    with one_message(), files.no_empty_folder(cfg.checkpoint.save_dir):
+    with files.no_empty_folder(cfg.checkpoint.save_dir):
         if command == "fairseq_cli.train" and cfg.common.log_file is not None:
             # fairseq opens the log before it makes `--save-dir`, but the log may be in that folder.
             Path(cfg.common.log_file).parent.mkdir(parents=True, exist_ok=True)
@@ -108,12 +107,11 @@ def _generate(original: Callable, cfg: Any) -> Any:
     _require_path(cfg)
     _refuse_broken(cfg, "fairseq_cli.generate")
     results = cfg.common_eval.results_path
-    with one_message(results):
-        if results is None:
-            return original(cfg)
-        with files.staged_folder(results) as stage:
-            cfg.common_eval.results_path = str(stage)
-            return original(cfg)
+    if results is None:
+        return original(cfg)
+    with files.staged_folder(results) as stage:
+        cfg.common_eval.results_path = str(stage)
+        return original(cfg)
 
 
 @around("fairseq_cli.generate:_main")
@@ -143,7 +141,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
     _require_no_dictionary(args)
     _check_texts(args)
     logger = logging.getLogger("fairseq_cli.preprocess")
-    with one_message(destdir), files.staged_folder(destdir) as stage:
+    with files.staged_folder(destdir) as stage:
         log = Path(destdir, "preprocess.log")
         if log.is_file():
             shutil.copyfile(log, stage / log.name)  # fairseq appends to it
