@@ -184,15 +184,11 @@ def _torch() -> Iterator[Check]:
 def _fairseq_distribution() -> Iterator[Check]:
     names, tested = installation.fairseq_distributions(), " ".join(TESTED_FAIRSEQ)
     versions = ", ".join(f"{name} {_version(name)}" for name in names)
-    is_old = names == ["fairseq"] and _release(_version("fairseq") or "") <= (0, 12)
     if len(names) > 1:
         finding = f"{versions}: both write into the same folder"
         yield Check(ERROR, "fairseq", finding, installation.reinstall(names))
     elif versions == tested:
         yield Check(OK, "fairseq", f"{versions} (the tested one)")
-    elif is_old and sys.version_info >= (3, 11):
-        finding = f"{versions} does not import on Python 3.11 and later"
-        yield Check(ERROR, "fairseq", finding, installation.reinstall(names))
     elif not names and importlib.util.find_spec("fairseq") is None:
         yield Check(ERROR, "fairseq", "not installed", installation.INSTALL_FAIRSEQ)
     else:

@@ -16,11 +16,7 @@ from fairseq_ext.utils.files import head, require_file
 
 MAX_TOKENS = 10_000  # a longer line would be dropped in training, or exhaust the memory
 EXAMPLES = 5  # line numbers named in one message
-BYTE_ORDER_MARKS = {
-    b"\xef\xbb\xbf": "UTF-8",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CONTROL = re.compile(r"(?<!\S)(?:</?s>|<pad>)(?!\S)")
 READERS = {
     b"\x1f\x8b": "zcat",
@@ -104,15 +100,11 @@ def _require_plain_text(path: Path) -> None:
     for magic, reader in READERS.items():
         if start.startswith(magic):
             raise DataError(f"{path} is compressed; give its text: {reader} {path} > {path}.txt")
-    for mark, encoding in BYTE_ORDER_MARKS.items():
-        if start.startswith(mark):
-            remove = f"iconv -f utf-16 -t utf-8 {path}"
-            if encoding == "UTF-8":
-                remove = f"tail -c +{len(mark) + 1} {path}"
-            raise DataError(
-                f"{path}, line 1: starts with a byte-order mark ({encoding}), which would become "
-                f"part of the first word. Remove it: {remove} > {path}.clean"
-            )
+    if start.startswith(BYTE_ORDER_MARK):
+        raise DataError(
+            f"{path}, line 1: starts with a byte-order mark, which would become part of the first "
+            f"word. Remove it: tail -c +4 {path} > {path}.clean"
+        )
 
 
 def check_parallel(

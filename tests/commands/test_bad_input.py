@@ -72,8 +72,8 @@ class TestCheckText:
         ("content", "output"),
         [
             (b"", "a.txt is empty"),
-            (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark (UTF-8)"),
-            ("a\n".encode("utf-16"), "byte-order mark (UTF-16)"),
+            (b"\xef\xbb\xbfa\n", "a.txt, line 1: starts with a byte-order mark"),
+            ("a\n".encode("utf-16"), "it seems to be UTF-16, convert it: iconv -f utf-16"),
             (b"a\nb\xe9c\n", "a.txt, line 2: not UTF-8, byte 0xe9 at offset 1 of the line; "),
             (b"a\nb\xc3", "line 2: not UTF-8, byte 0xc3 at offset 1"),
             (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8, byte 0xed at offset 0"),

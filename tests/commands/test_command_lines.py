@@ -61,8 +61,14 @@ TRAIN = {
     "sharded-model": (("--ddp-backend", "fully_sharded"), "`--ddp-backend fully_sharded` needs"),
     "not-binary": (("--binary-weights", "qkv"), "`--binary-weights` is an option of"),
     "value": (("--clip-norm", "x"), "`--clip-norm` must be a number, but is 'x'."),
-    "language-model": (("--task", "language_modeling"), "`--task language_modeling` is for"),
-    "multilingual": (("--task", "multilingual_translation"), "`--task multilingual_translation`"),
+    "language-model": (
+        ("--task", "language_modeling"),
+        "`--task language_modeling` does not go with `--arch gru_tiny`; give another.",
+    ),
+    "multilingual": (
+        ("--task", "multilingual_translation"),
+        "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
+    ),
     "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`?"),
     "metric-of-a-loss": (
         ("--criterion", "adaptive_loss", "--best-checkpoint-metric", "los"),

@@ -233,10 +233,10 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     )
     shutil.copytree(model, other)
     (other / "bundle.json").write_text((model / "bundle.json").read_text() + " ")
-    assert "files 1 sha256 was `" in error_line(*small_parts, "--path", other)
+    assert "`files 1 sha256` was `" in error_line(*small_parts, "--path", other)
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
-    assert "`--input` 1 " in error_line(*small_parts)
+    assert "`inputs 1 " in error_line(*small_parts)
     assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
 
 

@@ -427,7 +427,6 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         ("--source", "--columns 2,1"),
         ("--source", "--member x"),
         ("pairs", "--member x"),
-        ("pairs", "--download d"),
     ],
 )
 def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option, monkeypatch):

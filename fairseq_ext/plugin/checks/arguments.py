@@ -176,21 +176,17 @@ def refuse_misfit(args: Namespace) -> None:
     model, task = models.ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
     if model is None or task is None:
         return
-    for kind, fits, plural in (
-        (LanguageModelingTask, models.FairseqLanguageModel, "language models"),
-        (MultilingualTranslationTask, models.FairseqMultiModel, "models of several languages"),
+    is_language_model = issubclass(model, models.FairseqLanguageModel)
+    translates = not issubclass(model, (models.FairseqLanguageModel, models.FairseqEncoderModel))
+    for kind, fits in (
+        (LanguageModelingTask, is_language_model),
+        (MultilingualTranslationTask, issubclass(model, models.FairseqMultiModel)),
+        (TranslationTask, translates),
     ):
-        if issubclass(task, kind) and not issubclass(model, fits):
+        if issubclass(task, kind) and not fits:
             raise ConfigError(
-                f"`--task {name}` is for {plural}, but `--arch {arch}` is none. Give `--task "
-                "translation` if it translates, or another architecture."
+                f"`--task {name}` does not go with `--arch {arch}`; give another one."
             )
-    untranslating = (models.FairseqLanguageModel, models.FairseqEncoderModel)
-    if issubclass(task, TranslationTask) and issubclass(model, untranslating):
-        raise ConfigError(
-            f"`--task {name}` is for models that translate, but `--arch {arch}` does not. Give "
-            "another task or architecture."
-        )
 
 
 @around("fairseq.dataclass.utils:compose")
