@@ -4,15 +4,13 @@ In the layout ``mmap``, fairseq's default, ``.idx`` has a header, the size of ea
 tokens (int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one
 after another.
 
-The results of a check are noted until the file's size, time or inode changes. The notes are a small
-file beside the data or, if that cannot be written, in the user's cache folder. If neither can be
-written, every start reads the data again.
+Facts about a file are remembered until its size, time or inode changes. The notes are a small file
+beside the data; in a folder that cannot be written to, every start reads the data again.
 """
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ import numpy as np
 
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
-from fairseq_ext.utils.files import atomic_write, cache_folder, require_file, sha256
+from fairseq_ext.utils.files import atomic_write, require_file, sha256
 
 # Types by their code in the header; signed ones are read as unsigned: negative tokens become large.
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
@@ -166,21 +164,15 @@ def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str
     """
     status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-    for notes in _places(path.parent):
-        match _read(notes).get(path.name):
-            case {"file": file, "sha256": str(checksum), "number": int(number)} if file == stamp:
-                return checksum, number
+    notes = path.parent / NOTES
+    match _read(notes).get(path.name):
+        case {"file": file, "sha256": str(checksum), "number": int(number)} if file == stamp:
+            return checksum, number
     checksum, number = measure(path)
-    _remember(path, {"file": stamp, "sha256": checksum, "number": number})
+    facts = {"file": stamp, "sha256": checksum, "number": number}
+    with suppress(OSError, EnvironmentProblem), atomic_write(notes) as out:
+        json.dump({**_read(notes), path.name: facts}, out)
     return checksum, number
-
-
-def _places(folder: Path) -> Iterator[Path]:
-    yield folder / NOTES
-    with suppress(RuntimeError):  # no home folder
-        caches = cache_folder()
-        name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
-        yield caches / "data" / f"{name}.json"
 
 
 def _read(notes: Path) -> dict[str, Any]:
@@ -191,13 +183,3 @@ def _read(notes: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _remember(path: Path, facts: dict[str, Any]) -> None:
-    for notes in _places(path.parent):
-        with suppress(OSError, EnvironmentProblem):
-            if notes.name != NOTES:
-                notes.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(notes) as file:
-                json.dump({**_read(notes), path.name: facts}, file)
-            return
