@@ -1,7 +1,6 @@
 """``fairseq-ext binarize``: binarize a corpus of tokens in shards, one shard for each epoch."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from fairseq_ext.commands import options
@@ -21,11 +20,6 @@ def add(commands: options.Subparsers) -> None:
     option("--src", required=True, metavar="LANG", help="source language, the ending of its files")
     option("--tgt", required=True, metavar="LANG", help="target language")
     option("--shards", type=int, required=True, metavar="N", help="number of shards")
-    option(
-        "--shard",
-        metavar="I/N",
-        help="binarize only shard I of every N, counted from 0 (default: any missing shard)",
-    )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
     option(
         "--flags",
@@ -38,13 +32,9 @@ def add(commands: options.Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from fairseq_ext.data_folder import shards
-    from fairseq_ext.utils.shared_folder import shard
 
     shard_set = shards.Shards(
         args.text, args.output, args.src, args.tgt, args.shards, tuple(args.flags.split())
     )
-    missing = shards.write(shard_set, shard(args.shard))
-    finished = args.shards - len(missing)
-    print(f"{args.output}: {finished:,} of {args.shards:,} shards are there", file=sys.stderr)
-    if not missing:
-        print(":".join(map(str, shard_set.folders())))
+    shards.write(shard_set)
+    print(":".join(map(str, shard_set.folders())))

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.decoding.search import BUFFER, DATA_HELP
 from fairseq_ext.utils.errors import ConfigError, printable
-from fairseq_ext.utils.option_fields import add_options, flag, from_args, option
+from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Folder
@@ -61,17 +62,19 @@ class PartOptions:
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
         """Refuse options that need another one, and outputs in the folder of the parts."""
-        if self == PartOptions():
+        if self.parts is None:
+            for name in ("part_lines", "shard", "ray"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"`{flag(name)}` goes with `--parts`, which is missing.")
             return
-        from fairseq_ext.utils import shared_folder
-
-        shared_folder.check_options(
-            self.parts, part_lines=self.part_lines, shard=self.shard, ray=self.ray
-        )
-        if self.parts is not None and inputs is None:
+        if self.part_lines is not None:
+            require_at_least(self, part_lines=1)
+        if self.ray is not None and self.shard is not None:
+            raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts.")
+        if inputs is None:
             raise ConfigError("`--parts` needs `--input`; standard input cannot be read again.")
         for name, path in outputs.items():
-            if self.parts and path and path.resolve().is_relative_to(self.parts.resolve()):
+            if path and path.resolve().is_relative_to(self.parts.resolve()):
                 raise ConfigError(
                     f"`{name}` {path} is in the folder of the parts, which has files of its own; "
                     "name a file elsewhere."
@@ -437,10 +440,9 @@ def translate_parts(request: Request) -> None:
     from fairseq_ext.text.reading import cut
     from fairseq_ext.utils.file_versions import FileVersions
     from fairseq_ext.utils.files import require_file
-    from fairseq_ext.utils.shared_folder import shard
 
     details = request.json is not None
-    remainder, divisor = shard(request.parts.shard)
+    remainder, divisor = _shard(request.parts.shard)
     size = request.parts.part_lines or PART_LINES
     inputs = [require_file(path, "text file") for path in request.input or ()]
     files = _files(request)
@@ -479,6 +481,18 @@ def translate_parts(request: Request) -> None:
             folder.join(request.json, details=True)
         if request.output is not None:
             folder.join(request.output)
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    """Parse ``I/N``, the number of a shard and the count of shards."""
+    if text is None:
+        return 0, 1
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise ConfigError(
+            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
+        )
+    return int(match[1]), int(match[2])
 
 
 def _files(request: Request) -> list[Path]:
@@ -538,11 +552,9 @@ def _run_on_ray(request: Request, folder: Folder) -> None:
         search=dataclasses.replace(search, shortlist=shortlist),
         parts=dataclasses.replace(request.parts, parts=folder.path.absolute(), ray=None),
     )
-    worker_args = argparse.Namespace(request=worker_request)
-    ray_workers.run(request.parts.ray or "", _work_on_ray, worker_args, cpu=request.search.cpu)
+    ray_workers.run(request.parts.ray or "", _work_on_ray, worker_request, cpu=search.cpu)
 
 
-def _work_on_ray(args: argparse.Namespace) -> None:
-    """Translate parts as a worker of the cluster; ``args.cpu`` says whether it has no GPU."""
-    search = dataclasses.replace(args.request.search, cpu=args.cpu)
-    translate(dataclasses.replace(args.request, search=search))
+def _work_on_ray(request: Request, cpu: bool) -> None:
+    """Translate parts as a worker of the cluster."""
+    translate(dataclasses.replace(request, search=dataclasses.replace(request.search, cpu=cpu)))

@@ -129,20 +129,14 @@ class Shards:
             file.write("{}\n")
 
 
-def write(shards: Shards, share: tuple[int, int] = (0, 1)) -> list[str]:
-    """Write this worker's share of the shards; return the shards that are still missing.
-
-    ``share`` is ``(I, N)``: this worker writes shard I of every N, counted from 0.
-    """
+def write(shards: Shards) -> None:
+    """Write all shards, together with other workers."""
     folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output")
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     folder.begin(shards.job())
     if folder.missing(names):
         folder.work(["dictionary.json"], shards.dictionary)
         folder.work(["deal.json"], shards.deal)
-    folder.work(names[share[0] :: share[1]], shards.shard)
-    missing = folder.missing(names)
-    if not missing:
-        for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):
-            shutil.rmtree(left, ignore_errors=True)
-    return missing
+    folder.work(names, shards.shard)
+    for left in (shards.out / ".dictionary", *shards.out.glob(".text-*")):
+        shutil.rmtree(left, ignore_errors=True)

@@ -4,9 +4,9 @@ Ray places the workers and restarts killed ones. The workers agree among themsel
 part, by files in their shared folder (:mod:`fairseq_ext.utils.shared_folder`).
 """
 
-import argparse
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
@@ -14,18 +14,18 @@ from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
 
 def run(
     address: str,
-    work: Callable[[argparse.Namespace], object],
-    args: argparse.Namespace,
+    work: Callable[[Any, bool], object],
+    request: Any,
     *,
     cpu: bool,
 ) -> None:
     """Start as many workers as the cluster has room for, and wait for all of them.
 
     Args:
-        address: address of the cluster, for ``ray.init``; ``local`` starts a cluster.
-        work: the top-level function of a module that each worker calls.
-        args: arguments for ``work``; workers without a GPU get ``cpu=True``.
-        cpu: whether to use no GPU.
+        address: of the cluster, for ``ray.init``; ``local`` starts a cluster.
+        work: a function of a module, called with ``request`` and whether the worker has no GPU.
+        request: what to work on.
+        cpu: whether to leave GPUs alone.
 
     Raises:
         EnvironmentProblem: Ray is not installed, or there is no such cluster.
@@ -44,11 +44,10 @@ def run(
         threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
         tasks = []
         for gpus, processors in workers(ray.cluster_resources(), threads, cpu=cpu):
-            worker_args = argparse.Namespace(**{**vars(args), "cpu": gpus == 0})
             remote = ray.remote(work).options(
                 num_cpus=processors, num_gpus=gpus, max_retries=-1, retry_exceptions=False
             )
-            tasks.append(remote.remote(worker_args))
+            tasks.append(remote.remote(request, gpus == 0))
         ray.get(tasks)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, FairseqExtError):

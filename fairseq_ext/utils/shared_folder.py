@@ -6,7 +6,6 @@ makes the next missing file that no other worker is making. It claims a file by 
 """
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import filelock
 
 from fairseq_ext.utils import locks
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write
 from fairseq_ext.utils.json_files import read_json
 
@@ -141,36 +140,6 @@ class SharedFolder:
 
     def _lock(self, name: str) -> Path:
         return self.path / f".{Path(name).stem}.lock"
-
-
-def shard(text: str | None) -> tuple[int, int]:
-    """Parse ``I/N``, the number of a shard and the count of shards."""
-    if text is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if match is None or int(match[1]) >= int(match[2]):
-        raise ConfigError(
-            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
-        )
-    return int(match[1]), int(match[2])
-
-
-def check_options(parts: Path | None, **options: object) -> None:
-    """Refuse options that exclude each other or lack an option that they need.
-
-    Args:
-        parts: the value of ``--parts``.
-        options: the values of ``part_lines``, ``shard`` and ``ray``, None if not given.
-    """
-    for name, value in options.items() if parts is None else ():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"`{option}` goes with `--parts`, which is missing.")
-    lines = options.get("part_lines")
-    if isinstance(lines, int) and lines < 1:
-        raise ConfigError(f"`--part-lines` must be at least 1, but is {lines} instead.")
-    if options.get("ray") is not None and options.get("shard") is not None:
-        raise ConfigError("`--shard` does not go with `--ray`, which shares out the parts itself.")
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

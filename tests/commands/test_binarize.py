@@ -8,6 +8,7 @@ import pytest
 
 from fairseq_ext.data_folder.indexed import check
 from tests.support.harness import digits_corpus, error_line, fairseq, run
+from tests.support.killed import die_in_command
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 pytestmark = pytest.mark.system
@@ -21,15 +22,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shards(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of three shards, made by two workers, and the argument of fairseq-train."""
+    """The folder of three shards, begun by a killed worker, and the argument of fairseq-train."""
     out = tmp_path_factory.mktemp("data") / "bin"
-    words = ("fairseq-ext", "binarize", text, *LANGS, "--shards", 3, "-o", out)
-    first = run(*words, "--shard", "1/2")
-    assert first.stdout == ""
-    assert "1 of 3 shards are there" in first.stderr
-    (out / "000").mkdir()
+    words = ("binarize", str(text), *LANGS, "--shards", "3", "-o", str(out))
+    die_in_command(6, out.parent, *words)
+    (out / "000").mkdir(exist_ok=True)
     (out / "000" / "dict.src.txt").write_text("of a killed worker")
-    return out, run(*words).stdout.strip()
+    return out, run("fairseq-ext", *words).stdout.strip()
 
 
 def pairs(folder: Path, split: str = "train") -> list[tuple[list[int], list[int]]]:
