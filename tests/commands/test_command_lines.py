@@ -63,11 +63,11 @@ TRAIN = {
     "value": (("--clip-norm", "x"), "`--clip-norm` must be a number, but is 'x'."),
     "language-model": (
         ("--task", "language_modeling"),
-        "`--task language_modeling` does not go with `--arch gru_tiny`; give another.",
+        "`--task language_modeling` does not go with `--arch gru_tiny`; give another one.",
     ),
     "multilingual": (
         ("--task", "multilingual_translation"),
-        "`--task multilingual_translation` is for models of several languages, but `--arch gru_",
+        "`--task multilingual_translation` does not go with `--arch gru_tiny`; give another",
     ),
     "metric": (("--best-checkpoint-metric", "los"), "but is `los`; did you mean `loss`?"),
     "metric-of-a-loss": (
