@@ -63,13 +63,6 @@ def test_a_sentence_and_the_limits_are_named() -> None:
     ) in str(caught.value)
 
 
-def test_training_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
-    _, task = build(["--arch", "gru_tiny"])
-    assert remaining_indices(task, (6, 1024), SIZES, ignore_invalid_inputs=True) == [4, 0, 3]
-    (message,) = caplog.messages
-    assert message.startswith("2 samples have invalid sizes and will be skipped")
-
-
 def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
     _, task = build(["--arch", "gru_tiny"])
     long = SIZES[1:4]

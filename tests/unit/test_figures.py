@@ -9,7 +9,7 @@ import sacrebleu
 import torch
 from omegaconf import OmegaConf
 
-from fairseq_ext.evaluation import lengths, outputs, plots
+from fairseq_ext.evaluation import lengths, outputs, plots, training_log
 from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
@@ -183,12 +183,6 @@ def test_no_two_systems_of_a_picture_look_alike(names):
     assert list(styles) == names
     assert len({(look.colour, look.dash) for look in styles.values()}) == len(names)
     assert len({(look.colour, look.marker) for look in styles.values()}) == len(names)
-
-
-def test_unknown_systems_follow_the_palette():
-    names = [f"system {n}" for n in range(100)]
-    assert [*plots.looks(names).values()][:28] == [plots.numbered(n) for n in range(28)]
-    assert plots.looks(names)[names[-1]] == plots.numbered(99)
 
 
 def test_a_bucket_of_one_length_has_its_number():
