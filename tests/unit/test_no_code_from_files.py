@@ -39,7 +39,7 @@ REVIEWED: dict[tuple[str, str], tuple[int, str]] = {
     ("fairseq/data/fasta_dataset.py", "np.load"): (1, "allow_pickle is off by default"),
     ("fairseq/data/fasta_dataset.py", "subprocess.check_output"): (
         2,
-        "a shell, with a path that our row `no program by a name from data` has checked",
+        "a shell, with a path that our row `no code that data names` has checked",
     ),
     ("fairseq/data/plasma_utils.py", "subprocess.Popen"): (2, "a fixed program, no shell"),
     ("fairseq/distributed/utils.py", "subprocess.check_output"): (1, "Slurm's, of the environment"),

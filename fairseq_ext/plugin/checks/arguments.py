@@ -268,8 +268,8 @@ def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, st
 PATCHES = (
     Patch(
         name="command lines",
-        reason="what is missing or does not go together ends in a traceback, and what is misspelt "
-        "in a page of names",
+        reason="missing or conflicting options end in a traceback, and a misspelt name in a page "
+        "of all names",
         layers=(_parse_args_and_arch, _add_preprocess_args, _compose),
         act=_keep_options_out_of_the_log,
     ),

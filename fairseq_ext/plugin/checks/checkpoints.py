@@ -151,8 +151,8 @@ def _only_for_trainers(
 TRAINERS = (
     Patch(
         name="trainers of other programs",
-        reason="what stands around loading and saving asks for parts that only fairseq's own "
-        "trainer has",
+        reason="checks around loading and saving read attributes that only fairseq's own trainer "
+        "has",
         layers=(_only_for_trainers,),
     ),
 )
@@ -200,20 +200,21 @@ def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
 PATCHES = (
     Patch(
         name="weights alone",
-        reason="`{'model': …}` without any other entry ends in `KeyError: 'best_loss'`, so that no "
-        "training can start from it",
+        reason="training cannot start from a file `{'model': …}`: without other entries it ends in "
+        "`KeyError: 'best_loss'`",
         layers=(_upgrade_state_dict,),
     ),
     Patch(
         name="checkpoints that do not fit",
-        reason="another architecture, schedule or dictionary ends in a traceback or other words, "
-        "a missing `--restore-file` in random weights, and a run does not keep its text.json",
+        reason="another architecture or schedule ends in a traceback, another dictionary in wrong "
+        "words, and a missing `--restore-file` in random weights; a run does not keep its "
+        "text.json",
         layers=(_load_checkpoint, _trainer_load_checkpoint),
     ),
     Patch(
         name="dictionaries of a model",
-        reason="a checkpoint does not store them, so that another order of the same size is "
-        "accepted, and the model's output read as other words",
+        reason="checkpoints do not store dictionaries, so that fairseq accepts one of the same "
+        "size in another order, and prints wrong words",
         layers=(_save_dictionaries,),
     ),
 )

@@ -230,20 +230,20 @@ def _check_texts(args: Namespace) -> None:
 
 PATCHES = (
     Patch(
-        name="results are whole",
-        reason="fairseq-preprocess and `fairseq-generate --results-path` leave half of their files "
-        "when they are stopped, and bad input ends in a traceback or a folder that cannot be used",
+        name="complete result files",
+        reason="when stopped, fairseq-preprocess and `fairseq-generate --results-path` leave "
+        "incomplete files; bad input ends in a traceback or an unusable folder",
         layers=(_preprocess, _generate),
     ),
     Patch(
         name="how translations become text",
-        reason="the output of fairseq-generate does not say how its text was made, which scoring "
-        "needs to undo",
+        reason="the output of fairseq-generate does not say how to turn its tokens back into text, "
+        "which scoring needs",
         layers=(_name_text,),
     ),
     Patch(
         name="options that do not work",
-        reason="fairseq accepts them and then fails deep inside, or does nothing",
+        reason="fairseq accepts these options, and then fails with a traceback or ignores them",
         layers=(_call_main, _trainer, _build_generator),
     ),
 )

@@ -110,14 +110,14 @@ def _filter_indices_by_size(
 PATCHES = (
     Patch(
         name="data folders",
-        reason="a missing folder, split or side, a damaged index or a broken dictionary ends in a "
-        "traceback, and a token outside the dictionary in a crash of the embedding",
+        reason="a missing folder, split or language, a damaged index or a broken dictionary ends "
+        "in a traceback; a token outside the dictionary crashes the embedding",
         layers=(_setup_task, _add_from_file, _make_dataset, _load_dataset),
     ),
     Patch(
         name="long sentences",
-        reason="fairseq shows numpy's types instead of lengths, and takes a split whose sentences "
-        "are all too long for an empty one",
+        reason="fairseq prints numpy's types instead of lengths, and if all sentences of a split "
+        "are too long, it calls the split empty",
         layers=(_filter_indices_by_size,),
     ),
 )

@@ -102,8 +102,8 @@ def _message(trainer: Any, update: int, fault: str) -> str:
 PATCHES = (
     Patch(
         name="divergence",
-        reason="a loss, gradient or weight that is NaN or infinite ends in a traceback, or not at "
-        "all, and such a model is saved as the last one",
+        reason="when a loss, gradient or weight is NaN or infinite, training ends in a traceback "
+        "or goes on, and saves the broken model as the last checkpoint",
         layers=(_train_step, _valid_step, _check_grad_norms, _save_checkpoint),
     ),
 )

@@ -109,8 +109,8 @@ def fill_in_architecture(cfg: Any) -> None:
 PATCHES = (
     Patch(
         name="fairseq-hydra-train",
-        reason="it loads `common.user_dir` in the middle of its start, so that checks of options, "
-        "locks and interruption come too late, and it gives a named architecture the model's sizes",
+        reason="fairseq-hydra-train imports `common.user_dir` too late for our checks of options, "
+        "locks and interruption, and it gives a named architecture the model's default sizes",
         layers=(_call_main, _add_defaults, _hydra_main),
     ),
 )

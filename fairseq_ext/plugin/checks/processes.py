@@ -232,14 +232,14 @@ def last_checkpoint(checkpoint: Any) -> Path | None:
 PATCHES = (
     Patch(
         name="open files",
-        reason="where a worker that loads data runs out of them, fairseq waits for it forever",
+        reason="when a worker that loads data cannot open more files, fairseq waits for it forever",
         act=allow_open_files,
     ),
     Patch(
         name="processes of a training",
-        reason="a second training in one folder sweeps away what the first is writing, and both "
-        "overwrite each other's checkpoints; and when one process of a job is killed, the others "
-        "end with tracebacks of torch",
+        reason="a second training in the same folder deletes files that the first is writing, and "
+        "each overwrites the other's checkpoints; when one process of a job is killed, the others "
+        "end in tracebacks of torch",
         layers=(_lock_first, _work),
     ),
 )
@@ -247,8 +247,8 @@ PATCHES = (
 INTERRUPTION = (
     Patch(
         name="interruption",
-        reason="Ctrl-C ends a training in pages of tracebacks, and SIGTERM without a word, with "
-        "the other processes of its job left alive for a while",
+        reason="Ctrl-C ends a training in pages of tracebacks; SIGTERM ends it without a message "
+        "and leaves other processes of its job running for a while",
         layers=(_interruptible,),
     ),
 )

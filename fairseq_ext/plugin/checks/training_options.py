@@ -259,7 +259,8 @@ def _get_valid_stats(
 PATCHES = (
     Patch(
         name="name of the best checkpoint's metric",
-        reason="one that validation does not measure ends in `KeyError` after the first epoch",
+        reason="if validation does not measure --best-checkpoint-metric, training ends in "
+        "`KeyError` after the first epoch",
         layers=(_get_valid_stats,),
     ),
 )

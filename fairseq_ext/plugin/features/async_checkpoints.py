@@ -86,8 +86,8 @@ def _async_close(original: Callable) -> bool:
 PATCHES = (
     Patch(
         name="checkpoints written asynchronously",
-        reason="--write-checkpoints-asynchronously leaves a torn file where a training is killed, "
-        "writes no checkpoint_last.pt, and needs a package that nothing else needs",
+        reason="--write-checkpoints-asynchronously needs one more package and writes no "
+        "checkpoint_last.pt, and a kill leaves a torn checkpoint",
         layers=(_add_defaults, _save_checkpoint, _torch_persistent_save, _async_close),
     ),
 )

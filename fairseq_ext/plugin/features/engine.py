@@ -59,7 +59,7 @@ def _build_generator(
 PATCHES = (
     Patch(
         name="engine",
-        reason="fairseq's generator spends most of its time between the products",
+        reason="fairseq's generator spends most of its time outside matrix products",
         act=_add_option,
         layers=(_build_generator,),
     ),

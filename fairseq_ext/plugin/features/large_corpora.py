@@ -133,9 +133,9 @@ def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
 
 PATCHES = (
     Patch(
-        name="start of large corpora",
-        reason="fairseq keeps the lengths of sentences twice, sorts them twice as 32 bits, copies "
-        "them as 64 bits, and reads all data without using them",
+        name="fast start on large corpora",
+        reason="fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, "
+        "copies them as 64-bit numbers, and reads all data once for nothing",
         layers=(read_ahead, keep_sizes_once, order_by_counting, batch_in_parts),
     ),
 )

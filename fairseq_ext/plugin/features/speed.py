@@ -160,48 +160,48 @@ def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwa
 
 PATCHES = (
     Patch(
-        name="bf16 that is slower",
-        reason="many processors have no instructions for bf16, and take several times as long",
+        name="slow bf16",
+        reason="processors without bf16 instructions take several times as long with --bf16",
         layers=(warn_of_slow_bf16,),
     ),
     Patch(
-        name="products of oneDNN",
-        reason="MKL uses AVX-512 on Intel's processors only: on an AMD processor that has it, "
-        "torch's products of fp32 matrices take twice as long as they have to",
+        name="matrix products by oneDNN",
+        reason="MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, "
+        "torch's fp32 matrix products take twice as long as necessary",
         layers=(multiply_by_onednn,),
     ),
     Patch(
-        name="memory that is kept",
-        reason="glibc returns large blocks to the system, which clears them again for each "
+        name="memory kept for reuse",
+        reason="glibc returns freed large blocks to the system, which clears them again for each "
         "gradient of a large vocabulary",
         layers=(keep_memory,),
     ),
     Patch(
         name="loss in chunks",
-        reason="logits, log-probabilities and their gradients of a whole batch are several "
-        "matrices of words times vocabulary, which take memory and time",
+        reason="the logits, log-probabilities and gradients of a whole batch are matrices of "
+        "tokens × vocabulary, which cost memory and time",
         layers=(leave_output_to_loss, loss_in_chunks),
     ),
     Patch(
         name="Adam in one pass",
-        reason="fairseq's Adam reads and writes whole tensors in a dozen operations each",
+        reason="fairseq's Adam reads and writes each tensor in a dozen operations",
         layers=(update_in_one_pass,),
     ),
     Patch(
         name="fp32 copies at once",
-        reason="with --fp16 and --bf16 fairseq copies each gradient and each weight by itself, and "
-        "a GPU waits while the host starts hundreds of copies in every update",
+        reason="with --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU "
+        "waits while the host starts hundreds of copies in every update",
         layers=(copy_gradients_at_once, copy_weights_at_once),
     ),
     Patch(
         name="norm of gradients in one pass",
-        reason="without apex, fairseq computes the norm of each gradient by itself",
+        reason="without apex, fairseq computes the norms of gradients one by one",
         act=norm_in_one_pass,
     ),
     Patch(
-        name="dropout of 16 bits",
-        reason="on the CPU torch draws a float for each value, which takes longer than the rest "
-        "of a dropout",
+        name="dropout from 16-bit numbers",
+        reason="on the CPU torch draws a 32-bit number for each value, which takes longer than the "
+        "rest of dropout",
         layers=(
             Layer(("fairseq.modules.fairseq_dropout:FairseqDropout.forward",), draw_sixteen_bits),
         ),

@@ -60,7 +60,7 @@ def _left(trainer: Any) -> str:
 PATCHES = (
     Patch(
         name="time left",
-        reason="the bar knows how long an epoch takes, but not how long the training does",
+        reason="the progress bar shows the time left in the epoch, but not in the training",
         layers=(_train, _train_step),
     ),
 )

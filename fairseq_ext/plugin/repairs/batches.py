@@ -156,62 +156,62 @@ def stop_at_exit(original: Callable, self: Any) -> None:
 PATCHES = (
     Patch(
         name="last batch",
-        reason="the last batch of every split is dropped when its size is not a multiple of "
-        "--required-batch-size-multiple (8): 10 test lines come back as 8",
+        reason="fairseq drops the end of every split whose size is not a multiple of "
+        "--required-batch-size-multiple (8): 10 test lines give 8 translations",
         layers=(keep_tail,),
     ),
     Patch(
         name="last group",
-        reason="--grouped-shuffling drops up to one batch per process and epoch",
+        reason="--grouped-shuffling drops up to one batch per process in every epoch",
         layers=(complete_groups,),
     ),
     Patch(
         name="length buckets",
-        reason="--num-batch-buckets calls numpy.percentile(interpolation=…), removed from numpy",
+        reason="--num-batch-buckets fails: numpy.percentile no longer has `interpolation`",
         layers=(bucket_sizes,),
     ),
     Patch(
         name="old names of numpy",
-        reason="--num-batch-buckets and language modelling use numpy.compat.long, removed from "
-        "numpy, and two rarer places numpy.int and numpy.float",
+        reason="--num-batch-buckets and language modelling use numpy.compat.long, and two rarer "
+        "places numpy.int and numpy.float, which numpy has removed",
         layers=(Layer(USERS_OF_REMOVED_NAMES, numpy_with_old_names),),
     ),
     Patch(
         name="data above 2 GiB",
-        reason="fairseq-preprocess with several --workers adds sizes in int32 under numpy 2: from "
-        "some 40 million sentences on, the index points to wrong ones, or the job ends in "
+        reason="under numpy 2, fairseq-preprocess with several --workers adds sizes in int32: "
+        "above some 40 million sentences, the index points to wrong ones, or the job ends in "
         "OverflowError",
         layers=(add_in_int64,),
     ),
     Patch(
         name="data of the old layout",
-        reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError: "
-        "fairseq reads a batch before it fills the cache in which it looks for the sentences; "
-        "without the cache its workers move each other's place in the file",
+        reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, "
+        "because fairseq reads a batch before it caches the sentences; without the cache, workers "
+        "move each other's position in the file",
         layers=(not_cached, nothing_to_prefetch, opened_here),
     ),
     Patch(
-        name="data sets that were never opened",
-        reason="where a data set cannot be opened, two tracebacks of destructors follow the error",
+        name="data sets that cannot be opened",
+        reason="if a data set cannot be opened, tracebacks of two destructors follow the error",
         layers=(close_if_open,),
     ),
     Patch(
         name="several validation sets",
-        reason="fairseq-train takes the sets that `--valid-subset valid,valid1` names for ignored "
-        "ones, and ends: it compares names of sets with names of files",
+        reason="fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets "
+        "with names of files, and believes that it would ignore valid1",
         layers=(names_of_subsets,),
     ),
     Patch(
         name="sets in several parts",
-        reason="training on train and train1, and `--combine-valid-subsets`, end in “negative "
-        "dimensions are not allowed”: `--upsample-primary` is -1 by default",
+        reason="training on train and train1, or with `--combine-valid-subsets`, ends in “negative "
+        "dimensions are not allowed”, because `--upsample-primary` is -1 by default",
         layers=(once_by_default,),
     ),
     Patch(
         name="end of the process",
-        reason="a run that ends in the middle of an epoch, its work done, can die with `terminate "
-        "called without an active exception` and status 134, because a thread is still making "
-        "batches while Python shuts down",
+        reason="a run that stops in the middle of an epoch can die after its work, with `terminate "
+        "called without an active exception` and status 134, because a thread still makes batches "
+        "while Python shuts down",
         layers=(stop_at_exit,),
     ),
 )

@@ -160,24 +160,25 @@ def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
 PATCHES = (
     Patch(
         name="sharded optimizers",
-        reason="--zero-sharding os needs fairscale, though torch brings the same",
+        reason="--zero-sharding os needs fairscale, although torch can shard optimizers",
         layers=(shard_by_torch,),
     ),
     Patch(
         name="processes on the CPU",
-        reason="torchrun on the CPU divides by the number of CUDA devices, spawning starts as many "
-        "processes as there are CUDA devices (none), and DDP gets device ids for a CPU module",
+        reason="on the CPU, fairseq divides by the number of CUDA devices (none) under torchrun, "
+        "starts as many processes as CUDA devices otherwise, and gives DDP device ids for a CPU "
+        "module",
         layers=(start_on_cpu, gather_on_cpu, without_device_ids),
     ),
     Patch(
         name="bf16 without a TPU",
-        reason="--bf16 implies --tpu, and training dies looking for torch_xla",
+        reason="--bf16 switches --tpu on, and training ends because torch_xla is missing",
         layers=(forget_tpu,),
     ),
     Patch(
         name="resume on several processes",
-        reason="rank 0 cannot send a loaded checkpoint to the other ranks: its configuration "
-        "objects are refused by weights_only=True",
+        reason="rank 0 cannot send a loaded checkpoint to the other ranks, because "
+        "weights_only=True refuses its configuration objects",
         layers=(send_object,),
     ),
 )

@@ -94,18 +94,19 @@ def require_shard(count: int, shard: int) -> None:
 PATCHES = (
     Patch(
         name="diverse beam search",
-        reason="fairseq-generate --diverse-beam-groups ends in an IndexError: sentences are "
-        "numbered as in the data, but the overlap of their groups is stored by row of the batch",
+        reason="fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the "
+        "overlap of groups by row of the batch, but looks it up by sentence number",
         layers=(count_from_the_first,),
     ),
     Patch(
         "validation-bleu",
-        "--eval-bleu is 0 for Chinese and Japanese, whose sentences it takes for single words",
+        "--eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word",
         (score_by_language,),
     ),
     Patch(
         name="shards of a test set",
-        reason="fairseq-generate ignores --num-shards and --shard-id: each shard is the whole set",
+        reason="fairseq-generate ignores --num-shards and --shard-id, so that each shard is the "
+        "whole set",
         layers=(_generate,),
     ),
 )

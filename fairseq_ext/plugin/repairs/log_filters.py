@@ -85,25 +85,25 @@ PATCHES = (
     # First, because every import of fairseq prints this advice.
     Patch(
         name="advice on import",
-        reason="without tensorboardX, `import fairseq` asks for it on stderr, in every process, "
-        "for speech tasks",
+        reason="without tensorboardX, `import fairseq` asks on stderr, in every process, to "
+        "install it for speech tasks",
         act=_hide_advice,
     ),
     Patch(
         name="log file",
-        reason="fairseq opens --log-file again for each epoch and validation, so that every line "
-        "is written once more each time and the files stay open",
+        reason="fairseq opens --log-file again in each epoch and validation and never closes it, "
+        "so that lines are written more and more often",
         layers=(_log_file_once,),
     ),
     Patch(
         name="logs that cannot be written",
-        reason="on a full disk each line of the log is a traceback on stderr",
+        reason="on a full disk, every log line prints a traceback on stderr",
         layers=(_say_once,),
     ),
     Patch(
         name="warnings of a normal run",
-        reason="fairseq uses interfaces that hydra and torch have deprecated but still honour; "
-        "their exact messages are filtered",
+        reason="fairseq calls deprecated functions of hydra and torch that still work; each prints "
+        "a warning",
         act=_filter_harmless,
     ),
 )

@@ -345,32 +345,33 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
 PATCHES = (
     Patch(
         name="batches after resume",
-        reason="a run resumed in its second or a later epoch composes its batches anew, under "
-        "another seed than the uninterrupted run",
+        reason="a run resumed in its second or a later epoch draws its batches with another seed "
+        "than the uninterrupted run",
         layers=(compose_as_in_first_epoch, shuffle_as_asked),
     ),
     Patch(
         name="batches left of an epoch",
-        reason="a run resumed within an epoch with another --update-freq, or on another number of "
-        "processes, loses batches, reads some twice, or ends in `UnboundLocalError`",
+        reason="a run resumed within an epoch, with another --update-freq or number of processes, "
+        "loses batches, reads some twice, or ends in `UnboundLocalError`",
         layers=(group_what_is_left, store_processes, continue_on_other_processes),
     ),
     Patch(
         name="validation after resume",
-        reason="--patience and reduce_lr_on_plateau start counting again after a resume, and with "
-        "another --best-checkpoint-metric values are compared with those of the earlier metric",
+        reason="--patience and reduce_lr_on_plateau start counting again after a resume; with "
+        "another --best-checkpoint-metric, its values are compared with values of the earlier "
+        "metric",
         layers=(save_early_stopping, restore_validation, save_plateau, restore_plateau),
     ),
     Patch(
         name="whole checkpoint files",
-        reason="checkpoint_best.pt and checkpoint_last.pt are copied in place, so that a kill "
-        "leaves a torn file; temporary files of killed runs stay; a full disk ends in a traceback, "
-        "after three attempts of which each appends to the torn file of the one before",
+        reason="fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill "
+        "leaves a torn file; temporary files of killed runs stay; on a full disk, fairseq appends "
+        "to the same torn file three times, and ends in a traceback",
         layers=(copy_whole, save_whole, save_once, sweep_directory),
     ),
     Patch(
         name="number of best checkpoints",
-        reason="--keep-best-checkpoints 3 keeps one while the loss rises",
+        reason="--keep-best-checkpoints 3 keeps only one checkpoint while the loss rises",
         layers=(keep_best_until_full,),
     ),
     Patch(
@@ -380,7 +381,7 @@ PATCHES = (
     ),
     Patch(
         name="finished runs",
-        reason="a finished run that is started again trains one more update and overwrites its "
+        reason="when started again, a finished run trains one more update and overwrites its "
         "checkpoints",
         layers=(notice_finished, skip_if_finished),
     ),

@@ -199,33 +199,33 @@ def begin_at_weights(
 PATCHES = (
     Patch(
         name="weights kept twice",
-        reason="encoders have a second copy of their weights, and once loaded compute with it, "
-        "whatever attention stands in its place",
+        reason="fairseq's encoder layers keep a second copy of their weights; once loaded, they "
+        "compute with it and ignore attention that replaced theirs",
         layers=(without_copies, load_once),
     ),
     Patch(
         name="report of a NaN",
-        reason="when gradients are not finite, fairseq runs the update again to say which layer is "
-        "to blame, and torch's old backward hooks end that with `StopIteration`, because an "
-        "encoder's output is not a tensor",
+        reason="when gradients are not finite, fairseq repeats the update to find the layer to "
+        "blame; torch's old backward hooks end this in `StopIteration`, because an encoder's "
+        "output is not a tensor",
         layers=(watch_tensors,),
     ),
     Patch(
         name="half precision after resume",
-        reason="float32 master weights and the state of the loss scaler are not stored",
+        reason="checkpoints do not store fp32 master weights and the loss scaler's state",
         layers=(save_half_precision, restore_half_precision, save_loss_scale, restore_loss_scale),
     ),
     Patch(
         name="--store-ema of every model",
-        reason="the average of a pre-norm Transformer loses its last layer norms, that of tied "
-        "weights decays once for each of their names, and that of a model with an integer buffer "
-        "dies with `result type Float can't be cast`",
+        reason="the average of a pre-norm Transformer loses its last layer norms, tied weights "
+        "decay once for each of their names, and a model with an integer buffer ends in `result "
+        "type Float can't be cast`",
         layers=(copy_whole_numbers, keep_versions, average_once),
     ),
     Patch(
         name="--store-ema after resume",
-        reason="--ema-update-freq starts counting again after a resume, and a checkpoint without "
-        "an average ends in `KeyError: 'model'`",
+        reason="--ema-update-freq starts counting again after a resume, and resuming from a "
+        "checkpoint without an average ends in `KeyError: 'model'`",
         layers=(count_all_updates, begin_at_weights),
     ),
 )

@@ -221,28 +221,28 @@ def _text_alone(
 
 PATCHES = (
     Patch(
-        name="files are data",
-        reason="fairseq's own repository loads with weights_only=False, and advice on the web sets "
-        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD: both run any code in a checkpoint; without them torch "
-        "refuses argparse.Namespace, which stock checkpoints hold",
+        name="checkpoints are plain data",
+        reason="loading runs code in a checkpoint, with weights_only=False as in fairseq's own "
+        "repository, or with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD as advised on the web; with neither, "
+        "torch refuses argparse.Namespace, which stock checkpoints contain",
         act=_load_nothing_but_data,
     ),
     Patch(
         name="checkpoints are read safely",
-        reason="torch reads damaged files as if they were whole, its errors are pages long, and a "
-        "pickle may take all memory",
+        reason="torch reads damaged files without an error, its error messages are pages long, and "
+        "a pickle may fill all memory",
         layers=(Layer(("fairseq.checkpoint_utils:torch",), _torch_that_loads_safely),),
     ),
     Patch(
-        name="files are checked before they are built",
+        name="checkpoints are checked before models are built",
         reason="fairseq builds any architecture, task, criterion or size that a file names, and "
-        "errors are tracebacks",
+        "faults end in tracebacks",
         layers=(_checked, _one_by_one, _meters, _validated),
     ),
     Patch(
         name="merges are checked before they are read",
         reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
-        "usage of subword-nmt",
+        "usage text of subword-nmt",
         layers=(_merges_checked,),
     ),
     Patch(
@@ -251,9 +251,9 @@ PATCHES = (
         layers=(_unquoted,),
     ),
     Patch(
-        name="no program by a name from data",
-        reason="an archive writes outside its folder, and a data configuration names code on "
-        "GitHub to be run",
+        name="no code that data names",
+        reason="an archive can write outside its folder, and a data configuration can name code on "
+        "GitHub, which fairseq runs",
         layers=(_inside, _text_alone),
     ),
 )
