@@ -28,7 +28,7 @@ LAYER_NAMES = {
 
 
 def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[str, Any]:
-    """Return the options of :class:`BinaryLinear` for a product."""
+    """Return the options of :class:`BinaryLinear` for a kind of product, such as ``qkv``."""
     of_weights, of_inputs = cfg.binary_weight_bound, cfg.binary_activation_bound
     how = {"kind": selection.binarizer, "mask": str(cfg.binary_gradient)}
     fixed = None if of_weights in GRANULARITIES else _bound("--binary-weight-bound", of_weights)

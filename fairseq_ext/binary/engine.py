@@ -89,7 +89,7 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
         weight. For each weight's name, the tensors that store it, by the endings of their names.
 
     Raises:
-        CheckpointError: there are none; the message is the end of a sentence.
+        CheckpointError: no weights are binary; the message is the end of a sentence.
     """
     layers = {
         f"{name}.weight": layer

@@ -31,7 +31,7 @@ def binarized(x: Tensor, bound: Tensor | None = None) -> Tensor:
 def ternary(weight: Tensor, rows: bool = True) -> Tensor:
     """Compute ``round(clip(W / γ, -1, 1)) γ``; ``γ = mean |W|`` of a row or of all (b1.58).
 
-    ``γ / 2`` is rounded to 0.
+    A weight of ``±γ / 2`` becomes 0.
     """
     level = weight.detach().abs()
     level = level.mean(-1, keepdim=True) if rows else level.mean()  # γ

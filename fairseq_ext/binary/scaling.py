@@ -363,7 +363,7 @@ def fit_groups(
 ) -> list[Group]:
     """Fit one law for each family on each dataset; see :func:`fit_law`.
 
-    ``base`` is the same for all, so that their α are comparable.
+    ``base`` is the same for all groups, so that their α are comparable.
     """
     members: dict[tuple[str, str], list[Model]] = {}
     for model in models:

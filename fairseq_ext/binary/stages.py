@@ -90,7 +90,7 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of update ``num_updates`` (from 0); fairseq calls this before it."""
+        """Enter the stage of the next update, ``num_updates`` (from 0); fairseq calls this."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             # No message if a checkpoint is about to be loaded in the middle of a stage.
@@ -177,7 +177,7 @@ class StagedCosine(FairseqLRScheduler):
         self.step_update(0)
 
     def step_update(self, num_updates: int) -> float:
-        """Set the rate of the update that follows the first ``num_updates``."""
+        """Set and return the learning rate of the update that follows the first ``num_updates``."""
         rate = learning_rate(
             num_updates, self.stage_updates, self.cfg.warmup_updates, list(self.cfg.lr)
         )

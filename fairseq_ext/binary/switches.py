@@ -19,7 +19,7 @@ OUTPUTS = ("shortcut", "layer", "scale", "plain")
 
 @dataclass(frozen=True)
 class Switches:
-    """The products that become binary, and the norms and shortcuts that this needs.
+    """The products that become binary, and the norms and shortcuts that binary products need.
 
     Attributes:
         weights: the products whose weights are binarized, out of ``LAYERS``.

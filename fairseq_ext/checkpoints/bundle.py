@@ -175,7 +175,7 @@ def read(path: str | Path) -> Bundle:
     """Read a bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`.
 
     Raises:
-        CheckpointError: it cannot be used, or is of a later version.
+        CheckpointError: the bundle cannot be used, or is of a later version.
     """
     folder = home(path)
     content = _json(folder / MANIFEST)

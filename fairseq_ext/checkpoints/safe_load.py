@@ -293,7 +293,7 @@ def allowed_globals() -> Globals:
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Make a function that accepts arguments of these types only."""
+    """Wrap a function so that it refuses arguments of any other types than these."""
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -448,7 +448,7 @@ def parts(value: Any) -> list[Any]:
 
 
 def _bytes(value: Any) -> int:
-    """Return the bytes of a tensor's or array's numbers, 0 for other plain data."""
+    """Return how many bytes a tensor's or array's numbers take; 0 for other plain data."""
     if isinstance(value, Tensor):
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise CheckpointError("has a tensor of a kind that no model of fairseq saves")

@@ -66,7 +66,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not bundle.is_bundle(path):
         return safe_load.read(path)
     state, manifest = bundle.load(path), bundle.read(path)
-    grows = 32 if manifest.is_packed else 4  # in fp32, with tied weights counted twice
+    grows = 32 if manifest.is_packed else 4  # growth in fp32, at most; tied weights count twice
     size = grows * (manifest.folder / bundle.WEIGHTS).stat().st_size
     safe_load.require_harmless(state, path, size)
     return state

@@ -1,4 +1,4 @@
-"""The file ``program.json`` of a bundle, with the engine's computation (no torch).
+"""Encode and read ``program.json``, which has a bundle's program for the engine (no torch).
 
 The file is a JSON object with these entries:
 

@@ -205,7 +205,7 @@ def _write_model(
     """Write options, weights, and the engine's program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
     options = _model_settings(cfg.model)
-    if legacy:  # these include all options of the training, paths among them
+    if legacy:  # of a legacy model: all options of the training, with paths
         options = {name: value for name, value in options.items() if "/" not in str(value)}
     state = model.state_dict()
     tied = layout.ties(state)

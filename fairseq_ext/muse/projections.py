@@ -112,12 +112,12 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply the first matrices to ``[..., C]``; ``x_self`` is the input of the first branch."""
+        """Apply each branch's first matrix to ``x``, but the first branch's to ``x_self``."""
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply the last matrices, and return the contribution ``[..., C]`` of each branch."""
+        """Apply each branch's last matrix, and return the branches' contributions ``[..., C]``."""
         return [getattr(self, name)(part) for name, part in zip(self.outward, parts, strict=True)]
 
 
@@ -140,7 +140,7 @@ class FusedProjections(nn.Module):
         self.load_state_dict(fuse(separate))
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply the first matrices like :meth:`SeparateProjections.read`."""
+        """Apply ``W_Enc``; the result is that of :meth:`SeparateProjections.read`."""
         if x is x_self:
             return list(self._linear_in(x, self.weight_in, self.bias_in).split(self.rows, -1))
         first = self.rows[0]
@@ -149,7 +149,7 @@ class FusedProjections(nn.Module):
         return [self_rows, *other_rows.split(self.rows[1:], dim=-1)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply the last matrices like :meth:`SeparateProjections.write`."""
+        """Apply ``W_Dec``; the result is that of :meth:`SeparateProjections.write`."""
         weights = self.weight_out.split(self.columns, dim=1)
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 
