@@ -131,7 +131,7 @@ class EngineTranslator:
         """Encode a line as token ids, truncated and with special symbols as in training."""
         model = self._model
         numbers = (self._numbers.get(symbol, UNKNOWN) for symbol in line.split())
-        tokens = [number for number in numbers if number != PAD]  # to fairseq, it is padding
+        tokens = [number for number in numbers if number != PAD]  # to fairseq, PAD is padding
         if model.cut:
             tokens = tokens[: model.cut - 1]
         before, after, _ = model.affixes

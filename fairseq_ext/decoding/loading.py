@@ -24,7 +24,7 @@ MakeSearch = Callable[[Mapping[str, int | float]], Search]
 
 
 class Opened(NamedTuple):
-    """An opened model.
+    """A model that is ready to translate.
 
     Attributes:
         search: the default search of all calls.

@@ -46,7 +46,7 @@ class JoinRequest(BaseModel):
 
 
 class Gate:
-    """ASGI middleware that accepts only the page's requests; ``functions``: their numbers."""
+    """ASGI middleware that accepts only the page's requests, which call ``functions`` by number."""
 
     def __init__(self, app: ASGIApp, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions

@@ -95,7 +95,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 def load(
     named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
 ) -> System:
-    """Load a system; the two functions make the model's search and its text codec."""
+    """Load a system; ``make_search`` and ``make_codec`` make its search and its text codec."""
     with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
         translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
         opened_model.versions.require_unchanged()

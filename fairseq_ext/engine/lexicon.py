@@ -104,7 +104,7 @@ def _normalized(counts: Table, vocabulary: int) -> Table:
 
 
 def _blocks(source: Side, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, for blocks of sentences, the keys of word pairs, and how many each target word has."""
+    """Yield, by blocks of sentences, keys of word pairs, and each target word's number of pairs."""
     sizes = np.diff(source.begins) * np.diff(target.begins)
     ends = np.cumsum(sizes)
     first = 0

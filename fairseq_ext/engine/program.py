@@ -181,7 +181,7 @@ class Signs:
 
     @classmethod
     def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any) -> Signs:
-        """Pack signs ``[N, K]``: -1 and 1, and also 0 if they are ``ternary``."""
+        """Pack signs ``[N, K]`` into bits; signs are -1 and 1, and also 0 if ``ternary``."""
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)
 

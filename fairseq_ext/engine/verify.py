@@ -227,7 +227,7 @@ class _Verifier:
         _require(fits, "its weight has another size or kind")
 
     def plain(self, number: int, rows: int, columns: int = 1) -> np.ndarray:
-        """Check a table in fp32, ``[at least rows, columns]``, and return it."""
+        """Check an fp32 table of ``columns`` columns and at least ``rows`` rows; return it."""
         weight = self.weight(number)
         fits = weight.kind == PLAIN and weight.inputs == columns and weight.outputs >= rows
         _require(fits, "its vector or table has another size or kind")

@@ -161,7 +161,7 @@ def to_int8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _panels(values: np.ndarray, pool: Pool, together: int = 1) -> np.ndarray:
-    """Reorder ``[N, K]`` to ``[panel][K / together][64][together]``."""
+    """Cut ``[N, K]`` into panels of 64 outputs: ``[panel][K / together][64][together]``."""
     outputs, inputs = values.shape
     count, groups = -(-outputs // PANEL), -(-inputs // together)
     panels = pool.take((count, groups, PANEL, together), values.dtype)

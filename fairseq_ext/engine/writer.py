@@ -1,4 +1,4 @@
-"""Build programs, with one method for each operation.
+"""Build programs for the engine, with one method for each operation.
 
 A method adds its operation to the encoder or the decoder, depending on the rows of its result, and
 returns the columns ``[rows, width]`` of the result.
@@ -166,7 +166,7 @@ class Writer(Program):
         return self.write(Code.ADD, self.like(x), (x, z), reals=(a, b))
 
     def activate(self, x: Columns, activation: str, out: Columns | None = None) -> Columns:
-        """Compute ``f(x)``."""
+        """Compute ``f(x)`` with the activation function f that is called ``activation``."""
         out = self.like(x) if out is None else out
         return self.write(Code.ACTIVATE, out, (x,), ints=(self.activation(activation),))
 

@@ -84,7 +84,7 @@ def with_engine(
     numbers: str,
     shortlist: Shortlist | None = None,
 ) -> Any:
-    """Replace fairseq's generator with the engine; if that is impossible, log why and return it.
+    """Replace fairseq's generator with the engine; if that is impossible, log why and keep it.
 
     Args:
         generator: fairseq's generator, with all its options.
@@ -160,7 +160,7 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
 
 
 def rules_of(generator: SequenceGenerator) -> search_options.Rules:
-    """Return a generator's options of search for the engine; torch draws the seed of samples."""
+    """Turn a generator's search options into the engine's; torch draws the seed of samples."""
     alpha, search = getattr(generator, "gnmt_alpha", None), generator.search
     lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
     if alpha is None and not generator.normalize_scores:

@@ -119,7 +119,7 @@ class RandomPairDataset(LanguagePairDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Make batches; the required multiple applies only if ``max_tokens`` limits their size."""
+        """Make batches; ``required_batch_size_multiple`` has no effect without ``max_tokens``."""
         multiple = 1 if max_tokens is None else required_batch_size_multiple
         return super().batch_by_size(indices, max_tokens, max_sentences, multiple)
 

@@ -140,7 +140,7 @@ async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
-    """Refuse a request without one of the keys, if there are any.
+    """Refuse a request that has none of the server's API keys, if there are any.
 
     Raises:
         Refusal: 401 without a key, 403 with a wrong one.

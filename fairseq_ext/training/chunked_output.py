@@ -56,7 +56,7 @@ def obstacle(model: nn.Module) -> str | None:
         or owner_of(decoder, "get_normalized_probs") is not FairseqDecoder
     ):
         return f"the probabilities of {type(inner).__name__}"
-    if "output_layer" in vars(decoder):  # as with int8 tables
+    if "output_layer" in vars(decoder):  # the instance's own replaces the method
         return "an output layer of its own"
     owner = owner_of(decoder, "output_layer")
     plain = isinstance(getattr(decoder, "output_projection", nn.Identity()), nn.Linear)

@@ -100,7 +100,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def times_as_long() -> float:
-    """Measure the time of a product in bf16 over its time in fp32, as in training on CPUs."""
+    """Measure the factor by which a product of CPU training takes longer in bf16 than in fp32."""
     seconds = {}
     with torch.no_grad(), by_onednn() if is_slow() else contextlib.nullcontext():
         for kind in (torch.float32, torch.bfloat16):
