@@ -117,7 +117,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
             continue
         yield path
         # `average` may write into the folder of the run, its `--dir`.
-        if os.path.isdir(path) and name != "dir":  # noqa: PTH112  # of any text, also a long one
+        if os.path.isdir(path) and name != "dir":  # noqa: PTH112  # may be a long text
             is_bundle = (path / "bundle.json").is_file()
             for pattern in ("*",) if is_bundle else READ:
                 yield from path.glob(pattern)

@@ -88,7 +88,7 @@ def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
 def _overridden(
     options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
-    """Apply options and ``codes`` to the saved steps or, if there are none, to ``plain``."""
+    """Change the saved steps, or ``plain`` if there are none, by options and merges ``codes``."""
     overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }

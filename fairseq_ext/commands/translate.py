@@ -244,7 +244,7 @@ def _find_models(request: Request) -> list[Path]:
 def _require_no_text(paths: Iterable[Path]) -> None:
     """Refuse arguments of ``--path`` that are not files, because they are probably input text."""
     for path in paths:
-        if not os.path.exists(path):  # noqa: PTH110  # of any text, also a long one
+        if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
                 f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
                 "folder. Put text to translate before `--path`, or name the model with `--model`."
@@ -260,7 +260,7 @@ def _data_or_text(
     words = request.words
     if not words:
         return None, None
-    if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # of any text, also a long one
+    if len(words) == 1 and os.path.isdir(words[0]):  # noqa: PTH112  # may be a long text
         return Path(words[0]), None
     if all(map(has_dictionaries, models)):
         if request.input is not None:

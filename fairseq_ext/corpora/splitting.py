@@ -5,7 +5,7 @@ may share the work of a stage (:mod:`fairseq_ext.utils.shared_folder`). If a pro
 another one does its work again::
 
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair
-    repeat-000000  the pairs that repeat an earlier one, for one range of fingerprints in all parts
+    repeat-000000  the pairs of all parts that repeat an earlier pair, for one range of fingerprints
     held           the pairs of test and valid: those with the smallest fingerprints on the key
                    side, or whole groups of near-duplicates
 
@@ -74,12 +74,12 @@ class SplitJob:
 
     @property
     def clean_names(self) -> list[str]:
-        """The names of the reports on parts; a part with a report has been cleaned."""
+        """The names of the parts' reports; a part is cleaned once its report exists."""
         return [f"clean-{part.number:06d}.json" for part in self.parts]
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the reports on ranges; a range with a report has been compared."""
+        """The names of the ranges' reports; a range is compared once its report exists."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
@@ -141,7 +141,7 @@ class SplitJob:
         return np.load(self.beside(clean, "npy"), allow_pickle=False)
 
     def repeat(self, name: str) -> None:
-        """Find the pairs that repeat an earlier one, for one range of fingerprints in all parts."""
+        """Find the pairs of all parts that repeat an earlier pair, in one range of fingerprints."""
         number = _number(name)
         places: list[np.ndarray] = []  # part and line of each pair in the range
         rows: tuple[list[np.ndarray], ...] = ([], [], [])

@@ -158,7 +158,7 @@ def read_data(path: Path, token_type: str) -> tuple[str, int]:
 
 
 def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
-    """Return ``measure(path)``, a checksum and a number, or read both from notes.
+    """Return ``measure(path)``, a checksum and a number, or their notes from an earlier call.
 
     Only notes on the file's present version are used; errors of ``measure`` are not noted.
     """
@@ -176,7 +176,7 @@ def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str
 
 
 def _read(notes: Path) -> dict[str, Any]:
-    """Read the notes on a folder's files, by name; empty if there are no usable ones."""
+    """Read the notes on a folder's files, by file name; empty if they cannot be used."""
     try:
         with notes.open("rb") as file:
             content = json.loads(file.read(MOST_BYTES))

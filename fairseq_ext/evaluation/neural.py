@@ -30,7 +30,7 @@ MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
 KIND = "comet"
 """The word before the colon of ``--metric``."""
 DISTRIBUTION = "unbabel-comet"
-PACKAGES = f"{DISTRIBUTION} 'setuptools<81'"  # its torchmetrics imports pkg_resources
+PACKAGES = f"{DISTRIBUTION} 'setuptools<81'"  # COMET's torchmetrics needs pkg_resources
 EXAMPLE = "Unbabel/wmt22-comet-da"
 WORKER = Path(__file__).parent / "workers" / "comet_worker.py"
 

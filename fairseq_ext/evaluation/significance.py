@@ -195,8 +195,8 @@ def bootstrap_p(differences: np.ndarray, measured: float) -> float:
     If the systems were equally good, the samples' differences ``[samples]`` would lie around zero
     as they now lie around their mean (Efron and Tibshirani 1993, section 16.4). sacrebleu, after a
     script of Moses, centres the absolute differences instead. If all have the same sign, it counts
-    only one direction, about half as many. Our estimate, ``(larger + 1) / (samples + 1)``, is never
-    0 (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
+    only one direction, so p is about half as large. Our estimate, ``(larger + 1) / (samples + 1)``,
+    is never 0 (Davison and Hinkley 1997, section 4.2). It is 1 if no difference was measured.
     """
     if not measured:
         return 1.0

@@ -61,7 +61,7 @@ class Undoing:
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
     """Return the line with which fairseq-generate's output names the ``text.json`` of its run.
 
-    It names the one in the first of ``folders`` (of checkpoints and data) that has a ``text.json``.
+    This ``text.json`` is in the first of ``folders`` (of checkpoints and data) that has one.
     """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)

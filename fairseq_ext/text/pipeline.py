@@ -152,7 +152,7 @@ class Pipeline:
         """Write ``text.json`` into a folder, after the files that it names.
 
         Raises:
-            EnvironmentProblem: it cannot be written.
+            EnvironmentProblem: the folder cannot be written to.
         """
         entries = []
         for path in self.files:
@@ -169,7 +169,7 @@ def load_towards(folder: Path, src: str, tgt: str) -> Pipeline | None:
     """Load the pipeline of a folder for a direction; None if it has no ``text.json``.
 
     Raises:
-        DataError: it is of other languages, damaged, or of a later version.
+        DataError: the pipeline is of other languages, damaged, or of a later version.
     """
     saved = load(folder)
     if saved is None:
@@ -225,7 +225,7 @@ def load(folder: str | Path) -> Pipeline | None:
 
 
 def _whole(path: Path, entry: Any) -> Path:
-    """Return the path of an entry's file; refuse one in another folder or with changed content."""
+    """Return the path of a file that ``text.json`` names; refuse a file elsewhere or changed."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not files.is_name(name):
         raise _wrong(path, f"`files` has {entry!r:.60}")
