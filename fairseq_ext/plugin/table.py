@@ -71,7 +71,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The patch's kind, by the folder of its functions; for an architecture, a feature."""
+        """The patch's kind, by its functions' folder; an architecture's patch is a feature."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 

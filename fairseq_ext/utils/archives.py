@@ -104,7 +104,7 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
 
     Raises:
         CheckpointError: the archive is damaged or unsafe, or has no such folder.
-        EnvironmentProblem: it cannot be unpacked: space or a library is missing.
+        EnvironmentProblem: the archive cannot be unpacked: space or a library is missing.
     """
     return _unpacked(path.absolute(), version(path), kind, find)
 

@@ -39,7 +39,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
     """Return ``path`` if it is a regular file that can be opened.
 
     Raises:
-        DataError: it is missing, a folder, a device or pipe, or unreadable.
+        DataError: the file is missing, a folder, a device or pipe, or unreadable.
     """
     path = Path(path)
     try:
@@ -306,7 +306,7 @@ def cache_folder() -> Path:
     """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache.
 
     Raises:
-        EnvironmentProblem: there is neither such a variable nor a home folder.
+        EnvironmentProblem: there is neither ``XDG_CACHE_HOME`` nor a home folder.
     """
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

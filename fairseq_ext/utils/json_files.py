@@ -19,7 +19,7 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file in UTF-8.
 
     Raises:
-        DataError: it is unreadable, or as for :func:`parse_json`; the message names file and line.
+        DataError: the file is unreadable, or as for :func:`parse_json`; the message has the line.
     """
     try:
         text = require_file(path).read_text(encoding="utf-8")
@@ -37,8 +37,8 @@ def parse_json(text: str, where: str) -> Any:
         where: its origin, for the message.
 
     Raises:
-        DataError: it is not JSON, has a number out of range, half of a surrogate pair or a key
-            twice in one object, or is nested too deeply.
+        DataError: the text is not JSON, has a number out of range, half of a surrogate pair or a
+            key twice in one object, or is nested too deeply.
     """
 
     def refuse(number: str) -> None:

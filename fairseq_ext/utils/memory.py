@@ -35,11 +35,11 @@ def keep() -> bool:
 
 
 def give_back() -> None:
-    """Make all threads allocate from one heap, and take large blocks from the system.
+    """Let this process return the memory that it frees to the system.
 
-    By default glibc gives each thread its own heap, which keeps the memory that an answer freed.
-    Whenever a large block is freed, glibc also raises the threshold above which blocks come from
-    the system. A process that runs for weeks calls this before it has threads.
+    By default each thread has a heap, which keeps freed memory, and each large block that is freed
+    raises the threshold above which blocks come from the system. Here threads share one heap, and
+    the threshold is fixed. A process that runs for weeks calls this before it has threads.
     """
     mallopt = _mallopt()
     if mallopt is not None:

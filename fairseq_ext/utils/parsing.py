@@ -90,7 +90,7 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        candidates = set(options).difference(words)  # fairseq may report an option that it has
+        candidates = set(options).difference(words)  # fairseq may refuse one that it lists
         advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
         return message + (advice or f". `{command} --help` lists the options.")
     if message.startswith("the following arguments are required: "):

@@ -173,7 +173,7 @@ def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool =
     if not pair:
         return
     if record is None:
-        if warn and not published.is_prepared(path):  # it has dictionaries beside it
+        if warn and not published.is_prepared(path):  # prepared models have dictionaries
             logger.warning(
                 f"{path} does not say with which dictionaries it was trained, so that they are "
                 "not compared with those of the data"

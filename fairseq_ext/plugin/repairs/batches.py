@@ -1,4 +1,4 @@
-"""Make batches complete, read old binarized data, and end the loading thread when Python exits."""
+"""Put every sentence into a batch, read old binarized data, and end the loading thread at exit."""
 
 import atexit
 import contextlib

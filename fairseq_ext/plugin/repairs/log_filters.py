@@ -59,7 +59,7 @@ def _log_file_once(
     from fairseq.logging.progress_bar import logger
 
     files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
-    if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as there
+    if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as in logging
         log_file = None
     return original(iterator, log_format, log_interval, log_file, *rest, **options)
 

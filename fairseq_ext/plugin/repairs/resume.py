@@ -127,7 +127,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return ``best`` (None at first), and ``num_runs``, the number of validations since then."""
+    """Return ``best`` (None at first), and ``num_runs``, how many validations followed it."""
     for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
         return {

@@ -34,10 +34,10 @@ COPIES = tuple(
 
 @around(f"{LAYER}.__init__")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Build the layer without copies; fairseq makes them last, and fails if there are no biases."""
+    """Build an encoder layer without the second copy of its weights, which fairseq makes last."""
     try:
         original(self, *args, **options)
-    except AttributeError:
+    except AttributeError:  # fairseq cannot copy a layer without biases
         if "load_to_BT" not in vars(self):
             raise
     for name in COPIES:
@@ -49,7 +49,7 @@ def without_copies(original: Callable, self: Any, *args: Any, **options: Any) ->
 def load_once(
     original: Callable, self: Any, state: dict[str, Any], prefix: str, *rest: Any
 ) -> None:
-    """Load the weights, but never switch to the fused layer."""
+    """Load the weights without their second copy, and never switch to torch's fused layer."""
     for name in COPIES:
         state.pop(prefix + name, None)
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
