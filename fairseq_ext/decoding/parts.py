@@ -50,11 +50,11 @@ class Folder:
 
     @property
     def shared(self) -> SharedFolder:
-        """The folder's interface for workers that share the job."""
+        """The :class:`SharedFolder` through which several workers translate the parts."""
         return SharedFolder(self.path, HEAD, "translate --parts")
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return the parts that are not translated yet, among ``parts`` or (None) all parts."""
+        """Return the parts that are not translated yet, of ``parts`` or, if None, of all parts."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }

@@ -19,7 +19,7 @@ def read_json(path: str | Path) -> Any:
     """Read a JSON file in UTF-8.
 
     Raises:
-        DataError: the file is unreadable, or as for :func:`parse_json`; the message has the line.
+        DataError: the file is unreadable, or as in :func:`parse_json`; errors name file and line.
     """
     try:
         text = require_file(path).read_text(encoding="utf-8")
