@@ -50,9 +50,10 @@ def _flag(action: argparse.Action, value: Any, default: Any) -> Iterator[str]:
     if value is None or str(value) == str(default):
         return
     if action.nargs == 0:
-        if value is not action.const:
+        if value is action.const:
+            yield flag
+        elif default is not None:  # a default that the architecture sets
             raise ConfigError(f"`{flag}` is the default, but the model was trained without it.")
-        yield flag
     elif isinstance(value, list) and action.nargs in ("*", "+"):
         yield from (flag, *map(str, value))
     else:

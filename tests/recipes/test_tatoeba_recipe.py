@@ -2,11 +2,15 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.options import get_training_parser, parse_args_and_arch
 
 from fairseq_ext.checkpoints import bundle
+from fairseq_ext.model import find_model
 from tests.support.harness import run, write_lines
 from tests.support.published import LINES, publish, publish_many
 from tests.support.recipes import RECIPES, bash, dry_run, settings, trainings, value
@@ -110,6 +114,16 @@ def check_run(out: Path, name: str) -> None:
     assert "| chrF | " in card
     translated = run("fairseq-ext", "translate", "--path", bundle, stdin="1 2\n3\n")
     assert translated.stdout.count("\n") == 2
+
+
+@pytest.mark.parametrize("name", find_model.shipped())
+def test_flags_build_a_shipped_model_again(name: str):
+    folder = find_model.SHIPPED / name
+    flags = runpy.run_path(str(RECIPES / "finetune_flags.py"))["flags"](str(folder))
+    args = parse_args_and_arch(get_training_parser(), [".", *flags])
+    model = convert_namespace_to_omegaconf(args).model
+    saved = bundle.configuration(bundle.read(folder))["cfg"]["model"]
+    assert {key: model[key] for key in saved} == saved
 
 
 @pytest.mark.system
