@@ -34,7 +34,7 @@ from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.reading import LOOKED_AT, QUOTED, suggest_csv
+from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_csv
 from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import require_file, sha256, writers
@@ -44,7 +44,6 @@ ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines"}
 LOCK = ".preparing.lock"
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
 IDENTIFIER = re.compile(r"#?\d+")
-SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
@@ -84,10 +83,12 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
         return pair_texts.read_list(options.corpora)
     inputs = (options.pairs, options.source, options.target)
     paths = tuple(require_file(path, "text file") for path in inputs if path is not None)
+    for path in paths:
+        refuse_document(path)
     if options.pairs is None:
+        if paths[0].samefile(paths[1]):
+            raise ConfigError(f"`--source` and `--target` are the same file, {paths[0]}.")
         return (Text("", paths),)
-    if options.pairs.suffix in SPREADSHEETS:
-        raise ConfigError(f"`{options.pairs}` is a spreadsheet; save it as CSV, and give that.")
     table = options.csv or ".csv" in Path(options.member or options.pairs).suffixes
     text = Text("", paths, table=table, header=options.header, member=options.member)
     top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairseq_ext.text.reading import bounded, decoded
+from fairseq_ext.text.reading import bounded, decoded, refuse_document
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head, require_file
 
@@ -95,7 +95,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _require_plain_text(path: Path) -> None:
-    """Refuse a compressed file, and a byte-order mark, which would become part of a word."""
+    """Refuse documents, compressed files, and byte-order marks, which would be part of a word."""
+    refuse_document(path)
     start = head(path, 16)
     for magic, reader in READERS.items():
         if start.startswith(magic):

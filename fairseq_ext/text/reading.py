@@ -22,7 +22,19 @@ LONGEST = 1 << 24  # most bytes of a line
 QUOTED = re.compile('"[^"]*"')
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
+DOCUMENTS = (".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf")
 COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+def refuse_document(path: Path) -> None:
+    """Refuse spreadsheets and documents, whose bytes are no text, by the name's ending."""
+    for endings, kind, text in (
+        (SPREADSHEETS, "spreadsheet", "CSV"),
+        (DOCUMENTS, "document", "plain text"),
+    ):
+        if path.suffix.lower() in endings:
+            raise DataError(f"`{path}` is a {kind}; save it as {text}, and give that.")
 
 
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:

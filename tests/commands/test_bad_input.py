@@ -95,6 +95,11 @@ class TestCheckText:
             text.check_text(file(content))
         assert output in str(caught.value)
 
+    def test_documents_are_no_text(self, file, tmp_path: Path):
+        path = file(b"PK\x03\x04").rename(tmp_path / "a.docx")
+        with pytest.raises(DataError, match=r"a\.docx` is a document; save it as plain text, and"):
+            text.check_text(path)
+
     def test_limits(self, file):
         assert text.check_text(file(b"b " * 10_000 + b"\n")) == 1
         assert text.check_text(file(b"b" * 100_000 + b"\n")) == 1

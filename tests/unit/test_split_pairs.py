@@ -332,6 +332,8 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     assert "`--columns` has names, which `--header` reads; give that too." in output
     output = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False).stderr
     assert "is a spreadsheet; save it as CSV" in output
+    twice = ("--source", table, "--target", table, "--out", "x")
+    assert "are the same file" in pairs_command(*twice, ok=False).stderr
 
 
 @pytest.mark.system
