@@ -128,7 +128,7 @@ def is_bundle(path: str | Path) -> bool:
 
 def _folder(path: str | Path) -> Path | None:
     path = Path(path)
-    folder = path.parent if path.name == MANIFEST else path
+    folder = path.parent if path.name in (MANIFEST, WEIGHTS) else path
     if (folder / MANIFEST).is_file():
         return folder
     if not suffix(path) or not path.is_file():

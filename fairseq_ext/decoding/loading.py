@@ -61,7 +61,8 @@ def opened(
         make_search: makes the default search of all calls from the model's own defaults.
         threads: number of threads; None for the number set in the environment.
     """
-    paths = [checkpoint for path in paths for checkpoint in models_of(path, *languages)]
+    models = chain.from_iterable(models_of(path, *languages) for path in paths)
+    paths = [*map(find_model.require, models)]
     versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
     for_fairseq = search.engine not in NATIVE or search.flags or search.fp16

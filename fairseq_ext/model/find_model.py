@@ -24,11 +24,17 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
     return hub.fetched(path)
 
 
+def require(path: Path) -> Path:
+    """Refuse a path that does not exist; it may be a misspelt name."""
+    if not path.exists():
+        names = ", ".join(shipped()) or "none"
+        raise ConfigError(f"{path} does not exist; the models that come along are {names}.")
+    return path
+
+
 def existing_bundle(path: Path, participle: str) -> Path:
     """Find a bundle with :func:`resolved`; errors say that only bundles are ``participle``."""
-    path = resolved(path)
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist; check the path.")
+    path = require(resolved(path))
     if not bundle.is_bundle(path):
         raise ConfigError(f"{path} is no bundle; only these are {participle}.")
     return path

@@ -93,6 +93,9 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
         candidates = set(options).difference(words)  # fairseq may refuse one that it lists
         advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
         return message + (advice or f". `{command} --help` lists the options.")
+    if choices := re.fullmatch("one of the arguments (.*) is required", message):
+        names = choices[1].replace(" ", "` or `")
+        return f"`{names}` is missing. `{command} --help` explains them."
     if message.startswith("the following arguments are required: "):
         return f"{message}. `{command} --help` explains them."
     return message

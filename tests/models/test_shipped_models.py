@@ -74,6 +74,13 @@ def test_the_readmes_example(tmp_path: Path):
     assert run("fairseq-ext", *words, cwd=tmp_path).stdout == "Where is the library?\n"
     done = run("fairseq-ext", "translate", "--model", "tatoeba-es", "Hola", cwd=tmp_path, ok=False)
     refused(done, "`--model tatoeba-es`: there is no such file", f"are {', '.join(sorted(BLEU))}.")
+    (tmp_path / "in.es").write_text("Hola.\n", encoding="utf-8")
+    done = run("fairseq-ext", *words[:3], "in.es", cwd=tmp_path, ok=False)
+    refused(done, "in.es is a file; translate its lines by `--input in.es`.")
+    weights = find_model.SHIPPED / "tatoeba-es-en" / bundle.WEIGHTS  # also names its bundle
+    assert run("fairseq-ext", "translate", "--model", weights, words[3]).stdout.startswith("Where")
+    done = run("fairseq-ext", "serve", "tatoeba-es", cwd=tmp_path, ok=False)
+    refused(done, "tatoeba-es does not exist; the models that come along are ")
 
 
 class Page:
