@@ -54,7 +54,7 @@ def main() -> None:
     args = parser.parse_args()
     with opened(args.address, [], scale=4 / 3) as page:
         translate(page, args.sentence)
-        page.locator("#system-0 img").evaluate("image => image.decode()")
+        page.locator("#system-0 img").first.evaluate("image => image.decode()")
         page.screenshot(path=args.picture, full_page=True, animations="disabled")
 
 
