@@ -72,7 +72,8 @@ read_options() {
     ((warmup < updates)) ||
         die "\`--warmup\` must be less than the $updates updates, but is $warmup."
     if [[ "${SMOKE:-0}" != 1 ]]; then
-        [[ -r "$archive" ]] || die "\`--archive\` must be the file spa-eng.zip; see --help."
+        [[ -r "$archive" ]] || die "\`--archive\` must be the file spa-eng.zip, of" \
+            "https://www.manythings.org/anki; see --help."
         archive="$(absolute "$archive")"
     fi
     out="$(absolute "${out:-$REPO/runs/${SMOKE:+smoke-}tatoeba-$src-$tgt}")"
