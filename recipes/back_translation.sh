@@ -21,8 +21,8 @@ usage() {
     cat <<HELP
 Usage: bash recipes/back_translation.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
 
-  --pairs N        use the corpus's first N pairs as parallel text, and of the others only the
-                   target side                                     (10000; with --mono all)
+  --pairs N        use the corpus's first N pairs as parallel text, and only the target side
+                   of the other pairs                              (10000; with --mono all)
   --mono FILE      monolingual text of the target language instead
   --method M       search for synthetic sources: beam (of $beam), sampling, top10  ($method)
   --reverse MODEL  path or name of a trained bundle, instead of training one

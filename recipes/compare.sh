@@ -17,7 +17,7 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
 
   --updates N    training updates of each model               (2000)
   --bpe N        joint byte-pair merges; 0: words             (8000)
-  --subwords K   kind of subwords, of which --bpe is the number: bpe, sentencepiece-unigram,
+  --subwords K   kind of subwords (--bpe sets their number): bpe, sentencepiece-unigram,
                  sentencepiece-bpe, tokenizers; none: words   (bpe)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)

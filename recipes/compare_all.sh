@@ -30,7 +30,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
   --tokenize     tokenize as Moses does, and undo it in translations (always so for Multi30k)
   --updates N    training updates of each model                      (6000)
   --bpe N        joint byte-pair merges                              (4000)
-  --subwords K   kind of subwords, of which --bpe is the number: bpe, sentencepiece-unigram,
+  --subwords K   kind of subwords (--bpe sets their number): bpe, sentencepiece-unigram,
                  sentencepiece-bpe, tokenizers; none: words          (bpe)
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)

@@ -36,7 +36,7 @@ Usage: bash ${script#"$REPO/"} [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus
   --bpe N          merges of the byte-pair encoding; 0 for words  (the paper's)
-  --subwords K     kind of subwords, of which --bpe is the number: bpe,
+  --subwords K     kind of subwords (--bpe sets their number): bpe,
                    sentencepiece-unigram, sentencepiece-bpe, tokenizers; none: words  (bpe)
   --max-tokens N   target tokens in a batch                       ($max_tokens)
   --update-freq N  batches in an update; with less memory, make batches smaller

@@ -28,7 +28,7 @@ cores after the installation. If stopped at any point, it continues when run aga
   --tokenize     tokenize --data as Moses does, and undo it in translations
   --updates N    training updates                                   (1600)
   --bpe N        joint byte-pair merges                             (4000)
-  --subwords K   kind of subwords, of which --bpe is the number: bpe, sentencepiece-unigram,
+  --subwords K   kind of subwords (--bpe sets their number): bpe, sentencepiece-unigram,
                  sentencepiece-bpe, tokenizers; none: words         (bpe)
   --out DIR      folder for all output               (runs/quickstart-SRC-TGT-ARCH)
   --help         this text

@@ -36,7 +36,7 @@ class DistillationConfig(FairseqDataclass):
         "by its square, so that gradients keep their size",
     )
     teacher_weight: float = option(
-        1.0, "weight of the teacher in the loss; the references get the rest of 1"
+        1.0, "weight of the teacher in the loss; the references have the weight 1 minus this"
     )
     report_accuracy: bool = option(False, "report accuracy metric")
     sentence_avg: bool = II("optimization.sentence_avg")

@@ -17,7 +17,7 @@ def add(commands: options.Subparsers) -> None:
     source.add_argument(
         "--inputs", nargs="+", type=Path, metavar="FILE", help="checkpoints, oldest first"
     )
-    source.add_argument("--dir", type=Path, help="folder of the run, its --save-dir; needs one of:")
+    source.add_argument("--dir", type=Path, help="run's --save-dir, with one of the following:")
     selection = parser.add_mutually_exclusive_group()
     selection.add_argument(
         "--last-epochs", type=int, metavar="N", help="last N files checkpointEPOCH.pt"

@@ -9,11 +9,11 @@ from fairseq_ext.commands import options
 def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "binarize",
-        help="binarize a large corpus in shards; fairseq-train opens one shard for each epoch",
+        help="binarize a large corpus in shards; fairseq-train reads one shard in each epoch",
         description="Run fairseq-preprocess on each shard of a tokenized corpus, with one "
-        "dictionary for all, and print the argument with which fairseq-train opens the next shard "
-        "at each epoch. Several workers may share the folder, and a worker that is started again "
-        "goes on with the missing shards.",
+        "dictionary for all, and print the data argument that makes fairseq-train open the next "
+        "shard in each epoch. Several workers may share the folder, and a restarted worker "
+        "continues with the missing shards.",
     )
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")

@@ -27,15 +27,15 @@ def add(commands: options.Subparsers) -> None:
         "model",
         type=Path,
         metavar="CHECKPOINT",
-        help="checkpoint, folder of a run, published model, or a bundle, which is copied with its "
-        "card, except for changes by options",
+        help="checkpoint, folder of a run, published model, or bundle; a bundle is copied with its "
+        "card, and options change the copy",
     )
     option(
         "--data",
         type=Path,
         metavar="DIR",
-        help="folder with the dictionaries, written by fairseq-preprocess (default: that of the "
-        "training)",
+        help="folder with the dictionaries, written by fairseq-preprocess (default: the folder of "
+        "the training)",
     )
     option("--src", metavar="LANG", help="source language, if the model has many")
     option("--tgt", metavar="LANG", help="target language, if the model has many")
@@ -52,7 +52,7 @@ def add(commands: options.Subparsers) -> None:
         metavar="FILE",
         help="file of `fairseq-ext shortlist` to include (default: the bundle's own)",
     )
-    option("--about", metavar="TEXT", help="text of the model card about model and data")
+    option("--about", metavar="TEXT", help="text about model and data for the model card")
     option(
         "--licence",
         metavar="NAME",
@@ -64,7 +64,7 @@ def add(commands: options.Subparsers) -> None:
         metavar="FILE",
         help="JSON of `fairseq-ext score` or `fairseq-ext compare`, for the model card",
     )
-    option("--system", metavar="NAME", help="system whose scores to take, if that file has several")
+    option("--system", metavar="NAME", help="system in that file, if it has several")
     group = parser.add_argument_group("default search options")
     add_options(group, search_options.SearchOptions, search_options.OF_A_MODEL)
     options.add_output(parser, "OUT", OUTPUT)
@@ -173,9 +173,9 @@ def _trim(args: argparse.Namespace) -> None:
 def add_describe(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "describe",
-        help="check a bundle, and say what is in it and where its bytes are",
-        description="Read and check a bundle; print its architecture, languages, text and "
-        "operations, and its bytes by kind.",
+        help="check a bundle, and list its parts and their sizes",
+        description="Read and check a bundle; print its architecture, languages, text steps and "
+        "operations, and the bytes of each kind of data.",
     )
     parser.add_argument(
         "model", type=Path, metavar="BUNDLE", help="folder, archive, or name on the Hub"
@@ -201,8 +201,8 @@ def add_export(commands: options.Subparsers) -> None:
         description="Write a checkpoint that fairseq can train further, generate with and average. "
         "It has the weights of the bundle: exact in fp32 and bf16; int8 and bits stay rounded. "
         "With --to, write a model of fairseq's Transformer for CTranslate2 or for Hugging Face's "
-        "transformers instead, with its dictionaries as tokenizer. Its input is the model's own "
-        "tokens, which `fairseq-ext prepare` makes from text.",
+        "transformers instead, with its dictionaries as tokenizer. That model reads tokens, which "
+        "`fairseq-ext prepare` makes from text.",
     )
     parser.add_argument(
         "model",
@@ -247,8 +247,8 @@ def add_push(commands: options.Subparsers) -> None:
         "push",
         help="put a bundle onto the Hugging Face Hub",
         description="Put a bundle onto the Hugging Face Hub in one commit, which also deletes "
-        "files that only the previous bundle has. Log in first, with "
-        "`hf auth login` or HF_TOKEN. Then `--path ORG/NAME@COMMIT` translates with it anywhere.",
+        "files that only the previous bundle has. Log in first, with `hf auth login` or HF_TOKEN. "
+        "Then `fairseq-ext translate --path ORG/NAME@COMMIT` translates with it anywhere.",
     )
     option = parser.add_argument
     option("bundle", type=Path, metavar="BUNDLE", help="output of `fairseq-ext bundle`")

@@ -36,8 +36,8 @@ class Request:
         help="name of a system and its output of fairseq-generate, or several outputs, one for "
         "each seed; add its checkpoint (for size and updates) and its training log (for parameters "
         "and speed) if you have them; repeat for each system. NAME=text:FILE reads detokenized "
-        "text, such as another program's; NAME=table:FILE reads a column of a table of "
-        "translations (OUT.tsv.gz of --output), table:FILE all its columns",
+        "text, such as another program's; NAME=table:FILE reads one column of a table of "
+        "translations (OUT.tsv.gz of --output), and table:FILE all columns",
         action="append",
         metavar="NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE]",
     )
@@ -52,24 +52,24 @@ class Request:
     samples: int = option(1000, "samples of the bootstrap (%(default)s)", metavar="N")
     output: Path | None = option(
         None,
-        "write the table to OUT.md, OUT.csv, OUT.tex and OUT.json, translations to OUT.tsv.gz, "
-        "the page with its pictures as one file to OUT.html, and pictures to OUT.png and "
-        "OUT-differences.png (.svg if OUT ends in .svg)",
+        "write the table to OUT.md, OUT.csv, OUT.tex and OUT.json, translations to OUT.tsv.gz, a "
+        "page with all pictures to OUT.html, and pictures to OUT.png and OUT-differences.png (.svg "
+        "if OUT ends in .svg)",
         *("-o", "--output"),
         metavar="OUT",
     )
     training: Sequence[Path] = option(
         [],
-        "training text in the target language, not tokenized; report the references that it has, "
-        "exactly or nearly, and the scores without them",
+        "training text in the target language, not tokenized; report the references that occur in "
+        "it, exactly or nearly, and the scores without them",
         type=Path,
         nargs="+",
         metavar="FILE",
     )
     kinds: bool = option(
         False,
-        "chrF by length, by rarity (with --training), of sentences with numbers and with names, "
-        "and how many translations repeat words or copy the source",
+        "report chrF by sentence length, by rarity of words (with --training), and for sentences "
+        "with numbers or names, and how many translations repeat words or copy the source",
     )
     differing: str | None = option(
         None,

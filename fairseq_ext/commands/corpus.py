@@ -10,8 +10,8 @@ def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "corpus",
         help="make a corpus from the literature, Tatoeba, or pairs of sentences",
-        description="Make a corpus, ready for fairseq-preprocess. `corpus NAME --help` lists the "
-        "options of a corpus.",
+        description="Make a corpus for fairseq-preprocess. `corpus NAME --help` lists the options "
+        "of a corpus.",
     )
     names = parser.add_subparsers(required=True, metavar="NAME", title="corpora", dest="corpus")
     first, *aliases = sorted(CORPORA)
@@ -34,10 +34,10 @@ def add(commands: options.Subparsers) -> None:
 def add_prepare(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "prepare",
-        help="check your own text and copy it, tokenized if wanted, with text.json",
+        help="check your own text, and copy it as text or tokens, with text.json",
         description="Check your own corpus: train, valid and test, each with the languages as "
-        "endings. Copy it, as Moses tokens if wanted, and add text.json, which tells the other "
-        "commands how it was made. `fairseq-ext subwords` comes next.",
+        "endings. Copy it, as Moses tokens with --tokenize, and add text.json, which tells the "
+        "other commands how the text was prepared. `fairseq-ext subwords` comes next.",
     )
     add_options(parser, PREPARE.options)
     parser.set_defaults(run=PREPARE.run)

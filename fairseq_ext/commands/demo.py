@@ -34,8 +34,8 @@ class Request:
         MISSING,
         "checkpoint of any architecture, folder of a run, bundle, name of a model that comes with "
         "the plugin, or ORG/NAME[@REVISION] on the Hugging Face Hub; NAME is shown on the page "
-        "(default: that of the file or folder), and data and bpe-codes replace --data and "
-        "--bpe-codes",
+        "(default: the name of the file or folder); data and bpe-codes replace --data and "
+        "--bpe-codes for this model",
         "systems",
         nargs="+",
         metavar="[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]",

@@ -59,14 +59,15 @@ def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "doctor",
         help="check the installation and name the cure of each problem",
-        description="One line per check; the exit status is 1 when something essential is wrong.",
+        description="Print one line per check; exit with status 1 if something essential is wrong.",
     )
     parser.add_argument(
         "--patches",
         action="store_true",
-        help="list the functions of fairseq that this plugin changes, and why, instead of checking",
+        help="check nothing; list the functions of fairseq that this plugin changes, and the "
+        "reasons",
     )
-    options.add_json(parser, "the checks, or the patches")
+    options.add_json(parser, "the checks or the patches")
     parser.set_defaults(run=_doctor)
 
 

@@ -52,9 +52,9 @@ class TokenizerOptions:
 
     tokenize: str | None = option(
         None,
-        "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... "
-        "(default: that of the target language, which the run, -l SRC-TGT, --detokenize or the "
-        "ending of the reference's name gives)",
+        "sacrebleu's tokenizer for BLEU: 13a, zh, char, ja-mecab, spm, flores200 ... (default: by "
+        "the target language, known from the run, -l SRC-TGT, --detokenize or the ending of the "
+        "reference's name)",
         metavar="NAME",
     )
     detokenize: str | None = None
@@ -112,8 +112,8 @@ class MetricOptions:
     )
     source: Path | None = option(
         None,
-        "source text for the metric (default: that of sacrebleu's test set, or else the S lines of "
-        "fairseq-generate)",
+        "source text for the metric (default: the source of sacrebleu's test set, or else the S "
+        "lines of fairseq-generate)",
         metavar="FILE",
     )
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)

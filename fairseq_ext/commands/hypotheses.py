@@ -11,8 +11,8 @@ def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "hypotheses",
         help="extract the translations from fairseq-generate's output, in corpus order",
-        description="Write one line for each sentence of the corpus, in corpus order; a missing "
-        "sentence is an error.",
+        description="Write the translation of each sentence of the corpus on a line, in corpus "
+        "order; a missing sentence is an error.",
     )
     options.add_generated(parser)
     add_undoing(parser, pieces=True)

@@ -34,7 +34,9 @@ class Request:
         metavar="GENERATED",
     )
     num_candidates: int = option(
-        help="candidates of each sentence; exactly N, unless --candidates-of is given", metavar="N"
+        help="number of candidates of each sentence; without --candidates-of, the files must have "
+        "exactly N",
+        metavar="N",
     )
     candidates_of: int | None = option(
         None,

@@ -111,9 +111,8 @@ def _add_lengths(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "lengths",
         help="BLEU by the length of the source",
-        description="Draw the BLEU of sentences of similar length, for one or several systems. "
-        "Lengths count source words, with subword pieces joined, or characters if the source has "
-        "no spaces.",
+        description="Draw BLEU by sentence length, for one or several systems. Lengths count "
+        "source words, with subword pieces joined, or characters if the source has no spaces.",
     )
     parser.add_argument(
         "--system",
@@ -138,8 +137,8 @@ def _add_lengths(pictures: options.Subparsers) -> None:
         "--buckets",
         default="10,20,30,40,50",
         metavar="N,N…",
-        help="greatest length in each bucket; a last bucket has all longer sentences "
-        "(default: %(default)s)",
+        help="greatest length in each bucket; one more bucket has all longer sentences (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--relative-to",

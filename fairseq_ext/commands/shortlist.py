@@ -19,9 +19,9 @@ def add(commands: options.Subparsers) -> None:
         "shortlist",
         help="list the target tokens that a sentence may need, for a faster search",
         description="Learn from binarized training data which target tokens translate a source "
-        "token (IBM model 1), and write a shortlist: the most probable ones for each source token, "
-        "and the most frequent ones for all. `translate`, fairseq-generate and fairseq-interactive "
-        "take it with --shortlist; `bundle --shortlist` makes it a part of the model.",
+        "token (IBM model 1), and list the most probable target tokens for each source token, and "
+        "the most frequent ones for all. `translate`, fairseq-generate and fairseq-interactive "
+        "take this shortlist with --shortlist; `bundle --shortlist` puts it into the model.",
     )
     parser.add_argument(
         "data", type=Path, metavar="DATA", help="folder of fairseq-preprocess with training data"

@@ -22,8 +22,8 @@ def add(commands: options.Subparsers) -> None:
         help="learn subwords from a corpus, and split it into subwords",
         description="Learn one vocabulary of subwords for both languages from TEXT/train, and "
         "write every file of TEXT as subwords, with text.json, which tells the other commands how "
-        "they were made. With --like, prepare raw text with the steps and subwords of a model "
-        "instead.",
+        "the subwords were made. With --like, prepare raw text with the steps and subwords of a "
+        "model instead.",
     )
     option = parser.add_argument
     option("text", type=Path, metavar="TEXT", help="folder with train.SRC, train.TGT and others")
@@ -44,8 +44,8 @@ def add(commands: options.Subparsers) -> None:
         "--like",
         type=Path,
         metavar="MODEL",
-        help="model to make tokens for, to train it further: a bundle, the folder of a run, or a "
-        "published model",
+        help="model whose steps and subwords to use, to train it further: a bundle, the folder of "
+        "a run, or a published model",
     )
     option("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.set_defaults(makes_folder=True, run=_subwords)

@@ -28,9 +28,9 @@ class TextOptions:
     """The steps of preparation on the command line; None leaves a step to ``text.json``."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
-    tokenize: bool | None = option(None, "split into Moses tokens, and undo it in the translation")
+    tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
     escape: bool | None = option(None, "write XML entities in tokens, as Moses does by default")
-    aggressive: bool | None = option(None, "split hyphens off as @-@")
+    aggressive: bool | None = option(None, "split words at hyphens, which become the token @-@")
     lowercase: bool | None = option(None, "lower-case the source")
     keep_tokens: bool = option(False, "leave the translation as tokens")
     bpe_codes: Path | None = option(

@@ -42,21 +42,21 @@ class PartOptions:
 
     parts: Path | None = option(
         None,
-        "folder for translating in parts, one file for each; several workers, also on other "
-        "machines, may share it, and a worker started again goes on with the missing parts; "
-        "--output is written once all parts are there",
+        "folder to translate in parts, with one file for each part; workers on one or several "
+        "machines may share it, and a restarted worker continues with the missing parts; --output "
+        "is written when no part is missing",
         metavar="FOLDER",
     )
     part_lines: int | None = option(None, f"lines in a part ({PART_LINES})", metavar="N")
     shard: str | None = option(
         None,
-        "translate only part I of every N, counted from 0 (default: any missing part)",
+        "of every N parts, translate only number I, counted from 0 (default: any missing part)",
         metavar="I/N",
     )
     ray: str | None = option(
         None,
-        "address of a Ray cluster that shares the folder; each GPU runs a worker, and so do every "
-        "OMP_NUM_THREADS (1) other processors; `local` starts a cluster on this machine",
+        "address of a Ray cluster that shares the folder; one worker runs on each GPU, and one on "
+        "every OMP_NUM_THREADS (1) other processors; `local` starts a cluster on this machine",
         metavar="ADDRESS",
     )
 
@@ -98,7 +98,7 @@ class Request:
     lines: Sequence[str] | None = None  # text from the command line
     input: Sequence[Path] | None = option(
         None,
-        "text to translate, from several files in this order (default: standard input)",
+        "files to translate, in this order (default: standard input)",
         type=Path,
         nargs="+",
         metavar="FILE",
@@ -113,7 +113,7 @@ class Request:
         metavar="PATTERN",
     )
     markup: bool = option(
-        False, "treat lines as XML or HTML: keep tags, and keep well-formed text well-formed"
+        False, "treat lines as XML or HTML: keep tags; well-formed text stays well-formed"
     )
     output: Path | None = option(
         None, "file to write (default: standard output)", *("-o", "--output"), metavar="FILE"
@@ -168,14 +168,14 @@ def add(commands: options.Subparsers) -> None:
         metavar="CHECKPOINT",
         help="checkpoint of any architecture, bundle, folder of a run, model published by "
         "fairseq's authors (folder, archive or name), or ORG/NAME[@REVISION] on the Hugging Face "
-        "Hub; several checkpoints, or any models of the engine, vote as an ensemble",
+        "Hub; several checkpoints, or any models that the engine runs, form an ensemble",
     )
     models.add_argument(
         "--model",
         type=Path,
         metavar="NAME",
-        help="single model of these kinds, or the name of one that comes with the plugin "
-        "(a folder of models/)",
+        help="one model, as with --path, or the name of a model that comes with the plugin (a "
+        "folder of models/)",
     )
     add_options(parser, Request)
     text_options.add_text_options(parser)

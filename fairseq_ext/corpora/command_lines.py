@@ -75,7 +75,7 @@ class OfficialOptions:
     )
     mirror: str | None = option(
         None,
-        "folder or address to read the archives from, under their own names",
+        "folder or address with copies of the archives, under their original names",
         metavar="DIR_OR_URL",
     )
     workers: int | None = option(
@@ -86,11 +86,12 @@ class OfficialOptions:
     )
     subwords: str = option(
         "bpe",
-        "kind of subwords, of which --bpe is the number (default: %(default)s)",
+        "kind of subwords; --bpe sets their number (default: %(default)s)",
         choices=SUBWORDS,
     )
     any_counts: bool = option(
-        False, "accept other numbers of pairs than the known ones, such as another edition's"
+        False,
+        "accept archives whose numbers of pairs differ from the known ones, as in another edition",
     )
 
 
@@ -103,12 +104,12 @@ class TatoebaOptions:
 
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
-    tgt: str = option("en", "target language, the other one (default: %(default)s)")
+    tgt: str = option("en", "target language, en or es (default: %(default)s)")
     valid: int = option(1000, "validation pairs, at most 1000 (1000)", type=_natural, metavar="N")
     test: int = option(1500, "test pairs, at most 1500 (1500)", type=_natural, metavar="N")
     sample: tuple[int, ...] | None = option(
         None,
-        "number of pairs in each split, for a trial with a part of the corpus",
+        "number of pairs in each split, to try a part of the corpus",
         type=_sizes,
         metavar="TRAIN,VALID,TEST",
     )
@@ -146,19 +147,25 @@ class PairOptions:
     csv: bool = option(
         False,
         "read PAIRS as CSV: cells separated by commas, semicolons or tabs, some in quotation marks "
-        "(default: if its name ends in .csv)",
+        "(default for names that end in .csv)",
     )
-    source: Path | None = option(None, "source lines instead of PAIRS (plain, .gz, .bz2 or .xz) …")
-    target: Path | None = option(None, "… and target lines aligned with them")
+    source: Path | None = option(
+        None, "file of source lines (plain, .gz, .bz2 or .xz), with --target instead of PAIRS"
+    )
+    target: Path | None = option(None, "file of target lines, aligned with --source")
     corpora: Path | None = option(
         None,
-        "JSON list of corpora, with weights and licences, instead of PAIRS or source and target",
+        "JSON list of corpora, with weights and licences, instead of PAIRS or --source and "
+        "--target",
         metavar="LIST",
     )
     tokenize: bool = option(False, "tokenize as Moses does (sacremoses), without escapes")
     lowercase: bool = option(False, "lower-case both sides")
     max_words: int | None = option(
-        None, "drop pairs with more words on a side (default: none)", type=_natural, metavar="N"
+        None,
+        "drop pairs with more than N words on a side (default: keep all)",
+        type=_natural,
+        metavar="N",
     )
     rule: Sequence[str] = option(
         [],
@@ -171,17 +178,17 @@ class PairOptions:
     test: int = option(1000, "test pairs (%(default)s)", type=_natural, metavar="N")
     key: str = option(
         "auto",
-        "side whose sentences must not be in two splits (default: the one that repeats more); "
-        "groups: neither side has sentences in two splits that differ by a word or two",
+        "side whose sentences must not be in two splits (default: the side that repeats more of "
+        "them); groups: sentences of either side that differ by a word or two stay in one split",
         choices=(*SIDES, "auto", "groups"),
     )
     strict: bool = option(
-        True, "drop from train the pairs whose other side is in valid or test (default: yes)"
+        True, "drop training pairs whose other side is in valid or test (default: yes)"
     )
-    salt: str = option("1", "salt of the split; another one gives another split (default: 1)")
+    salt: str = option("1", "salt of the split; another salt gives another split (default: 1)")
     as_split: str | None = option(
         None,
-        "write all pairs, in order and with repeats, as this split instead of splitting",
+        "do not split: write all pairs, in order and with repeats, as this split",
         "--as",
         choices=SPLITS,
     )
@@ -191,8 +198,8 @@ class PairOptions:
     )
     parts: Path | None = option(
         None,
-        "folder for finished parts; several workers, also on other machines, may share it, and a "
-        "worker started again goes on with the missing parts",
+        "folder for finished parts; workers on one or several machines may share it, and a "
+        "restarted worker continues with the missing parts",
         metavar="FOLDER",
     )
     part_lines: int | None = option(
@@ -224,11 +231,12 @@ class TranslationOptions:
         metavar="FILE",
     )
     source: Path | None = option(
-        None, "file or folder of source texts instead (.sgm, lines, help pages) …"
+        None,
+        "file or folder of source texts (.sgm, lines, help pages), with --target instead of FILE",
     )
-    target: Path | None = option(None, "… and file or folder of their translations")
+    target: Path | None = option(None, "file or folder of translations of --source")
     format: str | None = option(
-        None, "format of the files (default: by the ends of their names)", choices=FORMAT_NAMES
+        None, "format of the files (default: by the endings of their names)", choices=FORMAT_NAMES
     )
     markup: str = option(
         MARKUP_RULES[0], "rule for tags such as <emph> (default: %(default)s)", choices=MARKUP_RULES
@@ -240,11 +248,11 @@ class TranslationOptions:
     )
     mnemonics: str = option(
         MNEMONIC_RULES[0],
-        "rule for letters of shortcuts such as &File (default: %(default)s)",
+        "rule for marks of shortcut keys, as in &File (default: %(default)s)",
         choices=MNEMONIC_RULES,
     )
-    licence: str = option("", "licence of the texts, for the record", metavar="TEXT")
-    domain: str = option("", "domain of the texts, for the record", metavar="NAME")
+    licence: str = option("", "licence of the texts, to note in TSV.json", metavar="TEXT")
+    domain: str = option("", "domain of the texts, to note in TSV.json", metavar="NAME")
 
 
 @dataclass(frozen=True)
@@ -262,8 +270,8 @@ class ContaminationOptions:
     )
     output: Path | None = option(
         None,
-        "file for a line of JSON for each sentence found: its number (from 0), exact or near, and "
-        "the number of the training sentence",
+        "file for the sentences found, as lines of JSON: number (from 0), exact or near, and "
+        "number of the training sentence",
         "-o",
         "--output",
         metavar="JSONL",
@@ -274,17 +282,17 @@ class ContaminationOptions:
 class NoiseOptions:
     """Options to add noise to a test set."""
 
-    test: Path = option(dataclasses.MISSING, "source sentences, plain text, a line each", "test")
+    test: Path = option(dataclasses.MISSING, "plain text, one source sentence per line", "test")
     kind: str = option(
-        help="typos: swapped, missing, doubled or wrong letters; lower or upper: that case; "
-        "punctuation: none",
+        help="typos: swapped, missing, doubled or wrong letters; lower or upper: all letters in "
+        "this case; punctuation: remove it",
         choices=NOISE_KINDS,
     )
     out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
     share: float | None = option(
-        None, "of the words, with a typing error (default: 0.1)", metavar="SHARE"
+        None, "share of words that get a typing error (default: 0.1)", metavar="SHARE"
     )
-    seed: int | None = option(None, "of the typing errors (default: 1)", metavar="N")
+    seed: int | None = option(None, "seed of the typing errors (default: 1)", metavar="N")
 
 
 @dataclass(frozen=True)
@@ -314,7 +322,7 @@ class MonolingualOptions(PreparedCorpus):
     language: str = option(help="language of the side to write")
     out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
     text: Path | None = option(
-        None, "plain text to check and write instead of the side", metavar="FILE"
+        None, "plain text to check and write instead of a side of the corpus", metavar="FILE"
     )
     skip: int = option(0, "leave the first N lines out", type=_natural, metavar="N")
 
@@ -323,8 +331,8 @@ class MonolingualOptions(PreparedCorpus):
 class MixOptions(PreparedCorpus):
     """Options to add synthetic pairs to a corpus."""
 
-    source: Path = option(help="source lines of the synthetic pairs, text …")
-    target: Path = option(help="… and their target lines")
+    source: Path = option(help="text file with the source lines of the synthetic pairs")
+    target: Path = option(help="text file with their target lines")
     out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
     tag: str = option("", "word to put before each synthetic source, such as <BT> (default: none)")
     copies: int = option(
@@ -333,8 +341,15 @@ class MixOptions(PreparedCorpus):
         type=_natural,
         metavar="N",
     )
-    longest: int = option(250, "most tokens on a side (default: 250)", type=positive, metavar="N")
-    ratio: float = option(3.0, "greatest ratio of the two lengths (default: 3)", metavar="R")
+    longest: int = option(
+        250,
+        "leave out synthetic pairs with more tokens on a side (default: 250)",
+        type=positive,
+        metavar="N",
+    )
+    ratio: float = option(
+        3.0, "leave out synthetic pairs with a greater ratio of lengths (default: 3)", metavar="R"
+    )
     workers: int = option(1, "processes (default: 1)", type=positive, metavar="N")
 
 
@@ -359,10 +374,10 @@ class CommandLine(NamedTuple):
 OFFICIAL = CommandLine(
     OfficialOptions,
     "preparation.run",
-    "corpora of the literature, made from official archives as in their papers",
+    "corpora of papers, made from official archives as the papers say",
 )
 PREPARE = CommandLine(
-    OwnTextOptions, "own_text.run", "check your own text and copy it, tokenized if wanted"
+    OwnTextOptions, "own_text.run", "check your own text and copy it, with --tokenize as tokens"
 )
 OTHERS = {
     "tatoeba": CommandLine(
@@ -392,7 +407,7 @@ OTHERS = {
     "mix": CommandLine(
         MixOptions,
         "synthetic.run",
-        "a prepared corpus with added pairs of which a model wrote one side",
+        "a prepared corpus plus pairs of which a model wrote one side",
     ),
 }
 """The commands of corpora that are not in the catalogue, by name."""

@@ -26,7 +26,7 @@ SHORTLIST_HELP = (
 )
 
 HELP = (
-    "generator: fairseq's, or our engine, which is many times faster on a CPU: native gives the "
-    "same translations, native-bf16 and native-int8 round the weights; on a GPU, native is "
-    "fairseq's generator, and torch is the engine's search"
+    "fairseq: fairseq's generator; native: our engine, which gives the same translations many "
+    "times faster on a CPU, and on a GPU fairseq's generator; native-bf16 and native-int8: our "
+    "engine with rounded weights; torch: our engine's search in torch, for a GPU"
 )

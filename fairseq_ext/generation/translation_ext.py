@@ -58,8 +58,8 @@ class TranslationExtConfig(TranslationConfig):
     )
     source_prefix: str = option(
         "",
-        "symbol of the dictionary that precedes every source, such as the language "
-        "token __en__ of models of many languages",
+        "symbol of the dictionary that precedes every source, such as the language token __en__ of "
+        "multilingual models",
     )
     source_suffix: str = option("", "symbol of the dictionary that follows the </s> of a source")
     target_prefix: str = option(
@@ -74,8 +74,8 @@ class TranslationExtConfig(TranslationConfig):
     )
     epsilon_sampling: float = option(
         0.0,
-        "when generating with --sampling, draw only among tokens whose probability "
-        "(after --temperature) is at least this, or the most probable one where none is; 0: off",
+        "when generating with --sampling, draw only among tokens whose probability (after "
+        "--temperature) is at least this, or take the most probable one if there is none; 0: off",
     )
     gnmt_lenpen: float = option(
         0.0,

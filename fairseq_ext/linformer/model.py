@@ -40,9 +40,9 @@ class LinformerOptions(FairseqDataclass):
 
     linformer_k: str = option(
         "32",
-        "number of slots into which the tokens of a source are mixed; or a "
-        "comma-separated list of numbers, for the encoder layers (decoder layers use the same) "
-        "or for all encoder and decoder layers",
+        "number of slots to which a source's tokens are projected; or a comma-separated list with "
+        "one number for each encoder layer, which the decoder layers use too, or for each encoder "
+        "and decoder layer",
     )
     linformer_max_len: int = option(256, "length of the longest source, in tokens with </s>")
     linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = option(
@@ -53,13 +53,13 @@ class LinformerOptions(FairseqDataclass):
     )
     linformer_projection: ChoiceEnum(attention.KINDS) = option(
         "learned",
-        "kind of E and F: learned matrices; the mean over max-len / k neighbours; or a "
-        "learned convolution with this number as kernel and stride",
+        "kind of E and F: learned matrices (learned), the mean over max-len / k neighbours "
+        "(mean-pool), or a learned convolution with kernel and stride max-len / k (convolution)",
     )
     linformer_init: ChoiceEnum(attention.INITS) = option(
         "identity",
-        "start of learned E and F: token j goes to slot j mod k with weight "
-        "1/(1 + j // k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)",
+        "initial values of learned E and F: token j goes to slot j mod k with weight 1/(1 + j // "
+        "k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)",
     )
     linformer_scale: ChoiceEnum(attention.SCALES) = option(
         "head-dim", "divide scores by the square root of this size (the paper prints model-dim)"

@@ -41,7 +41,7 @@ class MuseConfig(configuration.TransformerModelConfig):
         "them; ordinary: convolve the layer's input with a fixed kernel over all channels",
     )
     muse_separate_projection: bool = option(
-        False, "project values for the convolution alone (default: it uses those of attention)"
+        False, "give the convolution its own value projection (default: it shares attention's)"
     )
     weight_dropout: float = option(0.1, "dropout probability for the convolution's kernels")
     input_dropout: float = option(

@@ -285,32 +285,32 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
-        """Translate text line by line; empty lines stay empty."""
+        """Translate texts line by line; an empty line stays empty."""
         return JSONResponse(await request.state.service.answer(request))
 
     async def detect(request: Request) -> Response:
-        """Detect the language of a text."""
+        """Detect the language of a text, among the source languages."""
         return JSONResponse(await request.state.service.detect(request))
 
     async def translate_page(_: Request) -> Response:
-        """A page to translate on."""
+        """Serve the page for translating."""
         return HTMLResponse(TRANSLATE_PAGE, headers=policy)
 
     async def docs_page(request: Request) -> Response:
-        """A page about this interface."""
+        """Serve the page that describes this interface."""
         page = _interface_page(schema, str(request.base_url))
         return HTMLResponse(page, headers=policy)
 
     async def languages(_: Request) -> Response:
-        """Languages, and those that each is translated to."""
+        """List the source languages, each with its target languages."""
         return JSONResponse(pairs.languages)
 
     async def health(_: Request) -> Response:
-        """Whether requests are answered."""
+        """Tell that the server answers requests."""
         return JSONResponse({"status": "ok"})
 
     async def figures(_: Request) -> Response:
-        """Figures for Prometheus."""
+        """Return counts and latencies for Prometheus."""
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(_: Request) -> Response:

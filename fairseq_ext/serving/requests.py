@@ -32,12 +32,14 @@ GONE = 499
 class Query(BaseModel):
     """A request, with LibreTranslate's names."""
 
-    q: str | list[str] = Field(description="text, or several; its lines are translated alone")
+    q: str | list[str] = Field(
+        description="a text or a list of texts; each line is translated alone"
+    )
     source: str = Field(min_length=1, description="language code, or `auto`")
     target: str = Field(min_length=1, description="language code")
     format: str = Field(TEXT, description="`text` or `html`")
-    alternatives: int = Field(0, ge=0, le=1000, description="how many further translations")
-    api_key: str = Field("", description="needed where the server has one")
+    alternatives: int = Field(0, ge=0, le=1000, description="number of further translations")
+    api_key: str = Field("", description="key, if the server requires one")
 
     @property
     def texts(self) -> list[str]:

@@ -29,13 +29,13 @@ def _limit(default: float, text: str) -> Any:
 class Limits:
     """The most that a request may ask for."""
 
-    max_chars: int = _limit(10_000, "characters in all texts of a request")
-    max_sentences: int = _limit(100, "lines in all texts of a request, empty ones included")
-    max_body: int = _limit(1_000_000, "bytes of a request")
+    max_chars: int = _limit(10_000, "most characters in all texts of a request")
+    max_sentences: int = _limit(100, "most lines in all texts of a request, empty lines included")
+    max_body: int = _limit(1_000_000, "most bytes of a request")
     max_queue: int = _limit(
-        1_000, "sentences waiting in one process; beyond this, the answer is 429"
+        1_000, "sentences that may wait in one process; further requests get status 429"
     )
-    timeout: float = _limit(60.0, "seconds to receive a request, and as many to answer it")
+    timeout: float = _limit(60.0, "seconds to receive a request, and again to answer it")
 
     def check(self) -> None:
         for limit in fields(self):
@@ -78,8 +78,8 @@ class BatchOptions:
     lenpen: float | None = None
     max_len_a: float | None = None
     max_len_b: int | None = None
-    batch_size: int = _limit(64, "sentences translated together")
-    max_tokens: int = _limit(4000, "source tokens translated together")
+    batch_size: int = _limit(64, "most sentences in a batch")
+    max_tokens: int = _limit(4000, "most source tokens in a batch")
 
     def search(self) -> dict[str, Any]:
         """Return the options of the search that are given."""
@@ -121,14 +121,14 @@ class Settings:
     )
     api_key: str | None = option(
         None,
-        "key that requests must send; the process list shows it, so it is safer in "
-        f"{KEY} or --api-key-file",
+        "key that requests must send; a process list shows this option, so it is safer to give the "
+        f"key in {KEY} or --api-key-file",
         metavar="KEY",
     )
     api_key_file: Path | None = option(None, "file of keys, one per line", metavar="FILE")
     allow_host: Sequence[str] = option(
         [],
-        "further host name of this server, such as that of its proxy; * for any; may be repeated",
+        "further host name of this server, such as its proxy's; * for any; may be repeated",
         action="append",
         metavar="NAME",
     )

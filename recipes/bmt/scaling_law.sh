@@ -21,7 +21,7 @@ Usage: bash recipes/bmt/scaling_law.sh DATA_DIR SRC TGT [OPTION]... [-- FAIRSEQ_
   --lr X             peak learning rate of each stage                            (0.001)
   --arch A           architecture of the family of `bmt`                   (bmt_scaling)
   --bpe N            joint byte-pair merges                                      (32000)
-  --subwords K       kind of subwords, of which --bpe is the number: bpe,
+  --subwords K       kind of subwords (--bpe sets their number): bpe,
                      sentencepiece-unigram, sentencepiece-bpe, tokenizers; none: words (bpe)
   --max-tokens N     tokens in a batch                                            (4096)
   --eval NAME=PREFIX one more evaluation set, PREFIX.SRC and PREFIX.TGT; repeat for more

@@ -19,7 +19,7 @@ Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
   --lr X          peak learning rate of each stage                            (0.002)
   --arch A        architecture of the family of `bmt`                         (bmt_tiny)
   --bpe N         joint byte-pair merges                                      (8000)
-  --subwords K    kind of subwords, of which --bpe is the number: bpe,
+  --subwords K    kind of subwords (--bpe sets their number): bpe,
                   sentencepiece-unigram, sentencepiece-bpe, tokenizers        (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
   --out DIR       shared data, and a folder for each model   (runs/table1-DATA_DIR-SRC-TGT)

@@ -56,7 +56,7 @@ Usage: bash recipes/bmt/$corpus.sh [OPTION]... [-- FAIRSEQ_TRAIN_FLAG...]
   --mirror M       folder or address to take the official archives from
   --any-counts     accept another edition of the corpus
   --bpe N          merges of the byte-pair encoding                  (32000)
-  --subwords K     kind of subwords, of which --bpe is the number: bpe,
+  --subwords K     kind of subwords (--bpe sets their number): bpe,
                    sentencepiece-unigram, sentencepiece-bpe, tokenizers  (bpe)
   --out DIR        folder for all output         (runs/$corpus-PRESET)
   --help           this text

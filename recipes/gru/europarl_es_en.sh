@@ -31,7 +31,7 @@ Usage: bash recipes/gru/europarl_es_en.sh --source FILE --target FILE [OPTION]..
   --source F     Spanish text, one sentence per line (plain or .gz); Europarl v7 calls it
                  europarl-v7.es-en.es
   --target F     English translation of this text, line by line
-  --train N      training pairs, the first that are in neither other set  (900000)
+  --train N      training pairs: the first that are not in valid or test  (900000)
   --valid N      validation pairs                                         (80000)
   --test N       test pairs                                               (20000)
   --patience N   end after N epochs without a better validation loss      (1)

@@ -18,7 +18,7 @@ Usage: bash recipes/linformer/classify.sh DATA_DIR [OPTION]... [-- FAIRSEQ_TRAIN
   --marks LANG   read {train,valid,test}.LANG of DATA_DIR instead, one side of a translation
                  corpus; the class to predict from a sentence's words is its final mark,
                  . ? or !
-  --k N          slots into which a Linformer mixes a sentence        (32)
+  --k N          slots to which a Linformer projects a sentence       (32)
   --max-len N    longest sentence in tokens; longer ones are cut      (256)
   --bpe N        byte-pair merges                                     (8000)
   --words        words of the text as tokens, instead of byte pairs

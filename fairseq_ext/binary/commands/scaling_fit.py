@@ -12,9 +12,9 @@ def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "scaling-fit",
         help="fit a scaling law to the losses of models of many sizes",
-        description="Fit L = alpha (base_e/Ne)^p_e (base_d/Nd)^p_d + L_inf to encoder- and "
-        "decoder-scaling models together, one law for each family on each dataset, with 95 % "
-        "confidence intervals.",
+        description="Fit L = alpha (base_e/Ne)^p_e (base_d/Nd)^p_d + L_inf to models with growing "
+        "encoders and models with growing decoders together, one law for each family and dataset, "
+        "with 95 % confidence intervals.",
     )
     parser.example = "fairseq-ext scaling-fit losses.json -o law.png"
     parser.add_argument(
@@ -27,7 +27,7 @@ def add(commands: options.Subparsers) -> None:
     parser.add_argument(
         "--base",
         metavar="NAME",
-        help="baseline model, by whose sizes all others are divided (default: the most frequent "
+        help="baseline model, whose sizes are base_e and base_d (default: the most frequent "
         "encoder size and the most frequent decoder size)",
     )
     parser.add_argument(

@@ -30,8 +30,8 @@ Shares = dict[int, float]
 def add(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "gates",
-        help="share of each kernel in each layer of a MUSE model",
-        description="Draw the learned gates of each layer, read from the checkpoint alone.",
+        help="learned gate of each kernel in each layer of a MUSE model",
+        description="Draw the learned gates of each layer; no data is needed.",
     )
     parser.add_argument(
         "checkpoint",

@@ -19,7 +19,7 @@ def _add_option() -> None:
         return
     kind = ChoiceEnum([FAIRSEQ, *ENGINES])
     help_text = (
-        f"{HELP}. Where the engine lacks an option or a model, the log says why fairseq translates"
+        f"{HELP}. Where the engine lacks an option or a model, fairseq translates; the log says why"
     )
     for name, its, default, text in (
         ("engine", kind, DEFAULT, help_text),
