@@ -255,13 +255,7 @@ def merged(programs: Sequence[Program], weights: Sequence[int] | None = None) ->
     first, *rest = programs
     if not rest:
         return first
-    sizes = {  # weights read from a file are not in `matrices`, and verified later
-        len(model.matrices[layer.weight].values)
-        for model in programs
-        if model.matrices
-        for layer in model.outputs
-    }
-    if len(sizes) > 1 or any(model.symbols != first.symbols for model in rest):
+    if any(model.symbols != first.symbols for model in rest):
         raise ConfigError("the engine has no ensembles of models with different target tokens.")
     source = min(model.longest_source for model in programs)
     target = min(model.longest_target for model in programs)
