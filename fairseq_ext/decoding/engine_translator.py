@@ -153,9 +153,8 @@ class EngineTranslator:
 def _rules(search: Search, vocabulary: int) -> Rules:
     """Turn a search into the engine's :class:`Rules`."""
     search.check()
-    for option, value in (("--fp16", search.fp16), (" ".join(search.flags), search.flags)):
-        if value:
-            raise ConfigError(f"`{option}` does not go with a model for the engine.")
+    if search.fp16:
+        raise ConfigError("`--fp16` does not go with a model for the engine.")
     names = ("beam", "max_len_a", "max_len_b", "attention")
     drawn = Sampling(top_k=search.top_k, epsilon=search.epsilon, seed=search.seed)
     rules = Rules(

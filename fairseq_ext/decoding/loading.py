@@ -65,7 +65,7 @@ def opened(
     paths = [*map(find_model.require, models)]
     versions = FileVersions(chain(*map(files_of, paths)))
     search = make_search(_defaults(paths))
-    for_fairseq = search.engine not in NATIVE or search.flags or search.fp16
+    for_fairseq = search.engine not in NATIVE or search.fp16
     if not for_fairseq and all(map(bundle.has_program, paths)):
         translator, folders = _for_the_engine(paths, languages, search, threads)
         yield Opened(translator, search, folders, versions)

@@ -56,7 +56,6 @@ class Search:
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
         constraints: None, or ``ordered`` or ``unordered`` if tabs and target tokens follow each
             sentence: its translation must have these tokens, in this order or in any order.
-        flags: further flags of ``fairseq-interactive``.
     """
 
     beam: int = 5
@@ -76,7 +75,6 @@ class Search:
     engine: str = DEFAULT
     shortlist: str | Path | None = None
     constraints: str | None = None
-    flags: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse options that are out of range or do not go together."""

@@ -261,7 +261,7 @@ def _flags(search: Search) -> list[str]:
         switches.append(f"--sampling-topk={search.top_k}")
     if search.shortlist is not None:
         switches.append(f"--shortlist={search.shortlist}")
-    return [*flags, *switches, *search.flags]
+    return [*flags, *switches]
 
 
 def _configuration(data: str | Path, search: Search) -> Any:
