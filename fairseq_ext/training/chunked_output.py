@@ -5,7 +5,7 @@ Inside :func:`deferred`, a model returns the features that its output layer woul
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fairseq.distributed.legacy_distributed_data_parallel import LegacyDistributedDataParallel
@@ -20,25 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 from fairseq_ext.training.loss import OutputLayer
 
 WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
-
-
-def _of_transformer(decoder: TransformerDecoderBase, features: Tensor) -> OutputLayer:
-    last = decoder.output_projection
-    return OutputLayer(features, last.weight, last.bias)
-
-
-def _of_lstm(decoder: LSTMDecoder, features: Tensor) -> OutputLayer:
-    if decoder.share_input_output_embed:
-        return OutputLayer(features, decoder.embed_tokens.weight)
-    return OutputLayer(features, decoder.fc_out.weight, decoder.fc_out.bias)
-
-
-STOCK: dict[type, Callable[[Any, Tensor], OutputLayer]] = {
-    TransformerDecoderBase: _of_transformer,
-    LSTMDecoder: _of_lstm,
-}
-"""Functions that return the last product of fairseq's decoders, by the class that has the method
-``output_layer``. Our decoders have a method ``last_product`` instead, which does the same."""
 
 
 def obstacle(model: nn.Module) -> str | None:
@@ -60,7 +41,8 @@ def obstacle(model: nn.Module) -> str | None:
         return "an output layer of its own"
     owner = owner_of(decoder, "output_layer")
     plain = isinstance(getattr(decoder, "output_projection", nn.Identity()), nn.Linear)
-    if not ("last_product" in vars(owner) or (owner is LSTMDecoder) or (owner in STOCK and plain)):
+    stock = owner is LSTMDecoder or (owner is TransformerDecoderBase and plain)
+    if not stock and "last_product" not in vars(owner):
         return f"the output layer of {type(decoder).__name__}"
     return None
 
@@ -85,12 +67,18 @@ def is_deferred(model: nn.Module) -> bool:
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """Return the output layer of ``model``, with the features ``[B, T, C]`` that it returned."""
+    """Return the output layer of ``model``, with the features ``[B, T, C]`` that it returned.
+
+    Our decoders have a method ``last_product`` for it.
+    """
     decoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")
     if "last_product" in vars(owner):
         return decoder.last_product(features)
-    return STOCK[owner](decoder, features)
+    if owner is LSTMDecoder and decoder.share_input_output_embed:
+        return OutputLayer(features, decoder.embed_tokens.weight)
+    last = decoder.fc_out if owner is LSTMDecoder else decoder.output_projection
+    return OutputLayer(features, last.weight, last.bias)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
