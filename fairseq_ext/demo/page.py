@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from fairseq_ext.demo.systems import About, Answer, heat_map
+from fairseq_ext.demo.systems import Answer, heat_map
 from fairseq_ext.utils.errors import DataError
 
 TITLE = "Translations side by side"
@@ -20,12 +20,15 @@ Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
 
 def build(
-    systems: Mapping[str, About],
+    systems: Mapping[str, str],
     translate: Translate,
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """Build the page for these systems; ``translate`` calls them, ``examples`` can be clicked."""
+    """Build the page for systems, each with a line about it.
+
+    ``translate`` calls them, ``examples`` can be clicked.
+    """
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")
@@ -40,7 +43,7 @@ def build(
             buttons = (f'<button type="button">{html.escape(text)}</button>' for text in examples)
             gr.HTML(f'<div id="examples">Try {" ".join(buttons)}</div>')
         with gr.Row(equal_height=True):
-            choices = [(f"{name} ({about.line})", name) for name, about in systems.items()]
+            choices = [(f"{name} ({about})", name) for name, about in systems.items()]
             selection = gr.CheckboxGroup(
                 choices, value=names, label="Systems", scale=4, min_width=280, elem_id="systems"
             )
@@ -67,17 +70,11 @@ def build(
     return page
 
 
-def _add_column(place: int, name: str, about: About) -> tuple[Any, Any, Any]:
+def _add_column(place: int, name: str, about: str) -> tuple[Any, Any, Any]:
     """Add a system's column, hidden until it has an answer; return column, text and picture."""
     with gr.Column(visible=False, min_width=300, elem_id=f"system-{place}") as column:
-        text = gr.Textbox(label=f"{name} ({about.line})", lines=2, interactive=False)
+        text = gr.Textbox(label=f"{name} ({about})", lines=2, interactive=False)
         picture = gr.HTML()
-        for title, image in about.pictures.items():
-            shown = html.escape(title)
-            gr.HTML(
-                f"<figure>{_image(f'{title} of {name}', image)}"
-                f"<figcaption>{shown}</figcaption></figure>"
-            )
     return column, text, picture
 
 

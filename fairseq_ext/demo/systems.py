@@ -2,15 +2,13 @@
 
 import contextlib
 import dataclasses
-import importlib
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_ext.base import wings
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, opened
@@ -42,21 +40,13 @@ class Named:
 
 
 @dataclass(frozen=True)
-class About:
-    """The page's description of a system."""
-
-    line: str  # languages and size
-    pictures: Mapping[str, bytes] = field(default_factory=dict)  # PNG pictures of it, by title
-
-
-@dataclass(frozen=True)
 class System:
     """A loaded system."""
 
     name: str  # its name on the page
     translator: Translates
     codec: TextCodec
-    about: About
+    about: str  # languages and size
     splitter: SentenceSplitter | None = None  # None keeps a text in one piece
 
 
@@ -100,10 +90,7 @@ def load(
         translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
         opened_model.versions.require_unchanged()
     size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
-    pictures: dict[str, bytes] = {}
-    for package, module in wings.declared("PORTRAIT"):
-        pictures |= importlib.import_module(f"{package}.{module}").portrait(named.checkpoint)
-    about = About(f"{translator.src} → {translator.tgt}, {size}", pictures)
+    about = f"{translator.src} → {translator.tgt}, {size}"
     splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None
     return System(named.name, translator, codec, about, splitter)
 

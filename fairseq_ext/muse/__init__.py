@@ -19,4 +19,3 @@ Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """
 
 PICTURES = ("plot_gates",)
-PORTRAIT = "commands.plot_gates"  # its portrait() draws a model's gates for the demo

@@ -23,7 +23,7 @@ from fairseq_ext.checkpoints import storage
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.demo import systems
-from fairseq_ext.demo.systems import About, Answer, answer, heat_map
+from fairseq_ext.demo.systems import Answer, answer, heat_map
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import browser
@@ -170,7 +170,7 @@ def page_of(translate: Translate) -> Iterator[str]:
 
     from fairseq_ext.demo import page, server
 
-    about = {"<b>one</b>": About("<i>es</i> → en, 1 M"), "two": About("es → en, 2 M")}
+    about = {"<b>one</b>": "<i>es</i> → en, 1 M", "two": "es → en, 2 M"}
     blocks = page.build(about, translate, MOST, ["a <b>sentence</b>", "another one"])
     config = uvicorn.Config(server.application(blocks, "127.0.0.1"), log_level="warning")
     running = uvicorn.Server(config)

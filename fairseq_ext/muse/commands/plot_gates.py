@@ -7,7 +7,6 @@ checkpoint, so neither data nor fairseq is needed.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import cycle
@@ -134,24 +133,6 @@ def draw(gates: Gates, output: str | Path) -> list[Path]:
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower center", ncols=4, fontsize=8.5)
         return plots.save_picture(figure, output, asdict(gates))
-
-
-def portrait(path: str | Path) -> dict[str, bytes]:
-    """Return a plot of a checkpoint's gates as ``{title: PNG}``, or ``{}`` if it has no gates.
-
-    Without torch, the gates cannot be read, and the result is ``{}`` too.
-    """
-    from fairseq_ext.checkpoints import bundle
-
-    if bundle.is_bundle(path) and "muse" not in bundle.read(path).architecture:
-        return {}  # before torch is imported
-    try:
-        gates = read_gates(path)
-    except (CheckpointError, ModuleNotFoundError):
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        picture = draw(gates, Path(folder, "gates"))[0].read_bytes()
-    return {"Gates (the share of each kernel in each layer)": picture}
 
 
 def _draw_side(axes: Axes, layers: tuple[Mapping[int, float], ...], sizes: list[int]) -> None:
