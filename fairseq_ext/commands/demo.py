@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> None:
     with options.ended_by_sigterm(), _leaving_nothing():
         extras.need("gradio")
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when imported
-        from fairseq_ext.demo import page, server
+        from fairseq_ext.demo import page
 
         systems = _load(named, request)
 
@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace) -> None:
         )
         about = {name: system.about for name, system in systems.items()}
         blocks = page.build(about, translate, request.max_words, sentences)
-        server.serve(blocks, listener, request.host)
+        page.serve(blocks, listener, request.host)
 
 
 @contextlib.contextmanager

@@ -168,11 +168,11 @@ def page_of(translate: Translate) -> Iterator[str]:
     """A page in this process with two systems, whose names are markup."""
     import uvicorn
 
-    from fairseq_ext.demo import page, server
+    from fairseq_ext.demo import page
 
     about = {"<b>one</b>": "<i>es</i> → en, 1 M", "two": "es → en, 2 M"}
     blocks = page.build(about, translate, MOST, ["a <b>sentence</b>", "another one"])
-    config = uvicorn.Config(server.application(blocks, "127.0.0.1"), log_level="warning")
+    config = uvicorn.Config(page.application(blocks, "127.0.0.1"), log_level="warning")
     running = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=running.run, args=([listener],))
