@@ -24,7 +24,6 @@ from fairseq_ext.checkpoints.layout import architecture
 from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short, require_writable
 from fairseq_ext.generation import generators
 from fairseq_ext.generation.on_engine import share_weights
-from fairseq_ext.generation.option_checks import check_gnmt_lenpen, refuse_broken
 from fairseq_ext.generation.translation_ext import TranslationExtTask
 from fairseq_ext.model import trained
 from fairseq_ext.utils.locks import ForkSafeLock
@@ -114,11 +113,7 @@ class Translator:
         generation = cfg.generation
         if self._aligns and search.attention:
             generation.print_alignment = "soft"
-        check_gnmt_lenpen(search.gnmt_lenpen, generation)
-        options = {}
-        if search.gnmt_lenpen:
-            options = generators.gnmt_options(search.gnmt_lenpen, generation, None)
-        generator = self._task.build_generator(self._models, generation, **options)
+        generator = self._task.build_generator(self._models, generation)
         if search.epsilon:
             dictionary = self._task.target_dictionary
             generator.search = generators.EpsilonSampling(dictionary, search.epsilon)
@@ -166,6 +161,8 @@ class Translator:
                 special = torch.tensor([words.pad(), words.eos(), words.bos()])
                 self.counts.source += int((~torch.isin(source, special)).sum())
                 self.counts.unknown += int(source.eq(words.unk()).sum())
+                if search.gnmt_lenpen:
+                    (hypotheses,) = generators.with_gnmt_scores([hypotheses], search.gnmt_lenpen)
                 results[place] = [
                     self._candidate(hypothesis, search.attention and self._aligns, skipped)
                     for hypothesis in hypotheses[: search.nbest]
@@ -268,7 +265,6 @@ def _configuration(data: str | Path, search: Search) -> Any:
     parser = options.get_interactive_generation_parser()
     args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
     cfg = convert_namespace_to_omegaconf(args)
-    refuse_broken(cfg, "fairseq-ext translate")
     utils.set_torch_seed(search.seed)
     return cfg
 

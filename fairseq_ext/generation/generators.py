@@ -13,11 +13,11 @@ Shapes: ``B`` sentences, ``K`` hypotheses of each (``--beam``), ``V`` symbols.
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from itertools import chain
 
 from fairseq.data import Dictionary
 from fairseq.search import Sampling
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from torch import Tensor
 
 
@@ -57,47 +57,16 @@ def penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-class GnmtScores:
-    """A mixin for fairseq's generators that divides the scores of hypotheses by GNMT's penalty.
+def with_gnmt_scores(
+    sentences: Sequence[Sequence[dict[str, Tensor]]], alpha: float
+) -> list[list[dict[str, Tensor]]]:
+    """Divide the log-probability of each hypothesis by GNMT's penalty, and rank them by the result.
 
     The search itself stays fairseq's: hypotheses of equal length compete by log-probability, and a
     sentence is done when ``--beam`` hypotheses have ended. So the penalty only ranks the finished
     hypotheses. Scores of single tokens stay log-probabilities.
     """
-
-    def __init__(self, *args: Any, gnmt_alpha: float, **options: Any) -> None:
-        super().__init__(*args, **{**options, "normalize_scores": False})
-        self.gnmt_alpha = gnmt_alpha
-
-    def finalize_hypos(
-        self, step: int, bbsz_idx: Any, eos_scores: Any, tokens: Any, scores: Any,
-        finalized: list[list[dict[str, Any]]], *rest: Any,
-    ) -> list[int]:  # fmt: skip
-        """Score the hypotheses that end in step ``step``, counted from 0; fairseq calls this."""
-        before = [len(hypotheses) for hypotheses in finalized]
-        newly_finished = super().finalize_hypos(
-            step, bbsz_idx, eos_scores, tokens, scores, finalized, *rest
-        )
-        divisor = penalty(step + 1, self.gnmt_alpha)
-        for hypotheses, old in zip(finalized, before, strict=True):
-            for hypothesis in hypotheses[old:]:
-                hypothesis["score"] = hypothesis["score"] / divisor
-        return newly_finished
-
-
-class GnmtGenerator(GnmtScores, SequenceGenerator):
-    """fairseq's generator with GNMT's scores."""
-
-
-class GnmtGeneratorWithAlignment(GnmtScores, SequenceGeneratorWithAlignment):
-    """fairseq's generator for ``--print-alignment``, with GNMT's scores."""
-
-
-def gnmt_options(alpha: float, generation: Any, extra: dict[str, Any] | None) -> dict:
-    """Return arguments for fairseq's ``build_generator`` that give GNMT's scores."""
-    options = {**(extra or {}), "gnmt_alpha": alpha}
-    alignment = getattr(generation, "print_alignment", None)
-    if alignment:
-        options["print_alignment"] = alignment
-    generator_class = GnmtGeneratorWithAlignment if alignment else GnmtGenerator
-    return {"seq_gen_cls": generator_class, "extra_gen_cls_kwargs": options}
+    for hypothesis in chain(*sentences):
+        scores = hypothesis["positional_scores"]
+        hypothesis["score"] = scores.sum() / penalty(len(scores), alpha)
+    return [sorted(row, key=lambda hypothesis: -float(hypothesis["score"])) for row in sentences]

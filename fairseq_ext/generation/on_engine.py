@@ -28,11 +28,7 @@ from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Found, Machine, Team, active_path
 from fairseq_ext.engine.program import merged
 from fairseq_ext.engine.shortlist import Shortlist
-from fairseq_ext.generation.generators import (
-    EpsilonSampling,
-    GnmtGenerator,
-    GnmtGeneratorWithAlignment,
-)
+from fairseq_ext.generation.generators import EpsilonSampling
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -65,12 +61,7 @@ def words(rows: Tensor, pad: int) -> list[list[int]]:
     return [row[row.ne(pad)].tolist() for row in rows]
 
 
-GENERATORS = (
-    SequenceGenerator,
-    SequenceGeneratorWithAlignment,
-    GnmtGenerator,
-    GnmtGeneratorWithAlignment,
-)
+GENERATORS = (SequenceGenerator, SequenceGeneratorWithAlignment)
 SEARCHES = (
     *(BeamSearch, LengthConstrainedBeamSearch, LexicallyConstrainedBeamSearch),
     *(Sampling, EpsilonSampling),
@@ -161,10 +152,7 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
 
 def rules_of(generator: SequenceGenerator) -> search_options.Rules:
     """Turn a generator's search options into the engine's; torch draws the seed of samples."""
-    alpha, search = getattr(generator, "gnmt_alpha", None), generator.search
-    lenpen, blocker = generator.len_penalty, generator.repeat_ngram_blocker
-    if alpha is None and not generator.normalize_scores:
-        lenpen = None
+    search, blocker = generator.search, generator.repeat_ngram_blocker
     draws = None
     if isinstance(search, Sampling):
         top_p = max(search.sampling_topp, 0.0)
@@ -179,8 +167,7 @@ def rules_of(generator: SequenceGenerator) -> search_options.Rules:
         min_len=generator.min_len,
         max_len_a=generator.max_len_a,
         max_len_b=generator.max_len_b,
-        lenpen=lenpen if alpha is None else alpha,
-        length_offset=0.0 if alpha is None else 5.0,
+        lenpen=generator.len_penalty if generator.normalize_scores else None,
         unkpen=generator.unk_penalty,
         temperature=generator.temperature,
         match_source_len=generator.match_source_len,
@@ -262,7 +249,7 @@ class NativeGenerator:
         first, self._seen = self._seen, self._seen + len(sources)
         numbers = sample["id"].tolist() if "id" in sample else range(first, self._seen)
         if not self._teams:
-            self._teams.append(self._opened())
+            self._teams.append(self._open())
         sentences = words(sources, symbols.pad)
         required = None if constraints is None else constraints[:, 1:].tolist()  # without the count
         candidates = self._teams[0].translate(sentences, self._rules, prefixes, numbers, required)
@@ -271,7 +258,7 @@ class NativeGenerator:
             for row, row_candidates in zip(sources, candidates, strict=True)
         ]
 
-    def _opened(self) -> Team | Executor:
+    def _open(self) -> Team | Executor:
         """Open the program in C, or in torch on the model's device."""
         if self._numbers == TORCH:
             first = next(self._model.parameters())

@@ -190,9 +190,8 @@ class TranslationExtTask(TranslationTask):
         extra_gen_cls_kwargs: dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Build fairseq's generator, with ``--epsilon-sampling`` and ``--gnmt-lenpen`` if given."""
-        alpha = self.cfg.gnmt_lenpen
-        check_gnmt_lenpen(alpha, args)
+        """Build fairseq's generator, with ``--epsilon-sampling`` if given."""
+        check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling
         check_sampling(
             epsilon,
@@ -208,10 +207,7 @@ class TranslationExtTask(TranslationTask):
             }
             if self.affixes.target_suffix is not None:
                 extra_gen_cls_kwargs["eos"] = self.affixes.target_suffix
-        if alpha and seq_gen_cls is None:
-            options |= generators.gnmt_options(alpha, args, extra_gen_cls_kwargs)
-        else:
-            options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
+        options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
         generator = super().build_generator(models, args, **options)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
             generator.search = generators.EpsilonSampling(self.target_dictionary, epsilon)
@@ -225,16 +221,22 @@ class TranslationExtTask(TranslationTask):
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> Any:
-        """Translate a batch; every translation begins with ``--target-prefix``."""
-        first = self.affixes.target_prefix
-        if first is not None and not isinstance(generator, SequenceScorer):
+        """Translate a batch; each translation begins with ``--target-prefix``, if there is one.
+
+        ``--gnmt-lenpen`` ranks the translations of a sentence.
+        """
+        if isinstance(generator, SequenceScorer):
+            return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        first, alpha = self.affixes.target_prefix, self.cfg.gnmt_lenpen
+        if first is not None:
             tokens = sample["net_input"]["src_tokens"]
             forced = tokens.new_full((len(tokens), 1), first)
             if prefix_tokens is None:
                 prefix_tokens = forced
             elif not prefix_tokens[:, :1].equal(forced):  # the prefix lacks the target's symbols
                 prefix_tokens = torch.cat([forced, prefix_tokens], dim=1)
-        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
+        return generators.with_gnmt_scores(hypotheses, alpha) if alpha else hypotheses
 
     def prepare_target(self, target: FairseqDataset) -> FairseqDataset:
         """Put the symbols of ``--target-prefix`` and ``--target-suffix`` around the targets."""

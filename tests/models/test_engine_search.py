@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.engine.library import Machine, Team, Worker
 from fairseq_ext.engine.search_options import Rules, Sampling
-from fairseq_ext.generation.generators import EpsilonSampling, GnmtGenerator, truncate
+from fairseq_ext.generation.generators import EpsilonSampling, truncate, with_gnmt_scores
 from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import DataError
 from tests.support import models
@@ -206,8 +206,8 @@ def test_like_fairseqs_generator(name: str, how: str):
     model, task = sharpened(name)
     dictionary = task.target_dictionary
     if how == "gnmt":
-        generator = GnmtGenerator(
-            [model], dictionary, beam_size=4, max_len_b=12, gnmt_alpha=0.6, temperature=1.3
+        generator = SequenceGenerator(
+            [model], dictionary, beam_size=4, max_len_b=12, temperature=1.3
         )
     else:
         generator = SequenceGenerator(
@@ -220,8 +220,12 @@ def test_like_fairseqs_generator(name: str, how: str):
         )
     assert obstacle(generator) is None
     sentences = models.random_sentences(LENGTHS, size=SIZE, seed=3)
-    ours = worker_of(model, task).translate(sentences, rules_of(generator))
-    assert_same(ours, by_fairseq(generator, [model], sentences))
+    rules, theirs = rules_of(generator), by_fairseq(generator, [model], sentences)
+    if how == "gnmt":
+        rules = dataclasses.replace(rules, lenpen=0.6, length_offset=5.0)
+        theirs = with_gnmt_scores(theirs, 0.6)
+    ours = worker_of(model, task).translate(sentences, rules)
+    assert_same(ours, theirs)
     if "match" in how:
         for sentence, hypotheses in zip(sentences, ours, strict=True):
             assert {len(hypothesis.tokens) for hypothesis in hypotheses} == {len(sentence) + 1}

@@ -13,7 +13,7 @@ from fairseq.tasks.translation import TranslationTask
 from torch import Tensor
 
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
-from fairseq_ext.generation.generators import GnmtGenerator, penalty
+from fairseq_ext.generation.generators import penalty, with_gnmt_scores
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
 from fairseq_ext.utils.errors import ConfigError
@@ -75,11 +75,11 @@ def everything(logs: Tensor) -> dict[tuple[int, ...], float]:
     return sequences
 
 
-def search(generator_class: type, seed: int, **options: object) -> list[dict]:
+def search(seed: int, **options: object) -> list[dict]:
     """All that a beam wide enough for every hypothesis finds, best first."""
     words = dictionary(SIZE)
     model = FairseqEncoderDecoderModel(NoEncoder(words), TableDecoder(words, table(seed)))
-    generator = generator_class(
+    generator = SequenceGenerator(
         [model], words, beam_size=SIZE - 1, max_len_a=0, max_len_b=LONGEST, **options
     )
     source = torch.tensor([[4, 5, EOS]])
@@ -92,7 +92,7 @@ def test_exhaustive_search_finds_the_same_order_and_scores(alpha: float) -> None
     for seed in range(5):
         truth = everything(table(seed))
         scores = {y: log / ((5 + len(y)) / 6) ** alpha for y, log in truth.items()}
-        hypotheses_of_search = search(GnmtGenerator, seed, gnmt_alpha=alpha)
+        (hypotheses_of_search,) = with_gnmt_scores([search(seed)], alpha)
         assert [tuple(h["tokens"].tolist()) for h in hypotheses_of_search] == sorted(
             scores, key=scores.get, reverse=True
         )
@@ -107,8 +107,8 @@ def test_it_is_not_fairseqs_penalty() -> None:
     """With the same exponent other translations win, so one does not stand for the other."""
     differ = 0
     for seed in range(30):
-        ours = search(GnmtGenerator, seed, gnmt_alpha=0.6)[0]
-        theirs = search(SequenceGenerator, seed, len_penalty=0.6)[0]
+        ours = with_gnmt_scores([search(seed)], 0.6)[0][0]
+        theirs = search(seed, len_penalty=0.6)[0]
         differ += ours["tokens"].tolist() != theirs["tokens"].tolist()
     assert differ > 0
 
