@@ -89,17 +89,6 @@ def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
     return embedding
 
 
-def build_embeddings(
-    cfg: TranslationModelConfig, source: Dictionary, target: Dictionary
-) -> tuple[nn.Embedding, nn.Embedding]:
-    """Build encoder's and decoder's embedding tables: a single one if all embeddings are shared."""
-    encoder = build_embedding(source, cfg.encoder_embed_dim)
-    if not cfg.share_all_embeddings:
-        return encoder, build_embedding(target, cfg.decoder_embed_dim)
-    require_shareable(cfg, source, target)
-    return encoder, encoder
-
-
 def require_shareable(cfg: TranslationModelConfig, source: Dictionary, target: Dictionary) -> None:
     """Raise :class:`ConfigError` if the languages cannot share one embedding table."""
     if source != target:

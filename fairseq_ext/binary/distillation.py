@@ -19,7 +19,6 @@ from torch import Tensor
 from fairseq_ext.base.configuration import option
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.training import chunked_output, loss
-from fairseq_ext.training.loss import OutputLayer
 from fairseq_ext.utils.errors import ConfigError
 
 
@@ -99,10 +98,13 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
+        teacher = self.teacher_for(net_output[0])
         if chunked_output.is_deferred(model):
+            with torch.no_grad(), chunked_output.deferred(teacher):
+                features = teacher(**sample["net_input"])[0]
             return loss.distilled_nll(
                 chunked_output.output_layer(model, net_output[0]),
-                self._teaching(net_output[0], sample),
+                chunked_output.output_layer(teacher, features),
                 sample["target"],
                 self.temperature,
                 self.teacher_weight,
@@ -110,7 +112,7 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
             )
         nll = super().compute_loss(model, net_output, sample, reduce)
         with torch.no_grad():
-            logits = self.teacher_for(net_output[0])(**sample["net_input"])[0]
+            logits = teacher(**sample["net_input"])[0]
         distilled = distillation_loss(net_output[0], logits, self.temperature)
         distilled = distilled.masked_fill(sample["target"].eq(self.padding_idx), 0)
         distilled = distilled.sum() if reduce else distilled.view(-1, 1)
@@ -120,11 +122,6 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         """Return the reason why this criterion needs logits instead of features, or None."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
-
-    def _teaching(self, features: Tensor, sample: dict[str, Any]) -> OutputLayer:
-        teacher = self.teacher_for(features)
-        with torch.no_grad(), chunked_output.deferred(teacher):
-            return chunked_output.output_layer(teacher, teacher(**sample["net_input"])[0])
 
     def teacher_for(self, features: Tensor) -> BaseFairseqModel:
         """Return the teacher, on the student's device and in the student's precision."""

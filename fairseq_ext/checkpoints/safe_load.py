@@ -82,7 +82,10 @@ def read(path: str | Path) -> dict[str, Any]:
         CheckpointError: the file is missing, empty, truncated, damaged, not a checkpoint, or fails
             a check of the module's list.
     """
-    path = require_checkpoint_file(path)
+    try:
+        path = require_file(path, "checkpoint")
+    except DataError as error:
+        raise CheckpointError(str(error)) from None
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         legacy = file.read(len(LEGACY)) == LEGACY
@@ -116,14 +119,6 @@ def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None
         for part in ("cfg", "args"):
             require_inert(state.get(part))
         require_numbers(state)
-
-
-def require_checkpoint_file(path: str | Path) -> Path:
-    """Return the path, after checking that it is a file that can be opened."""
-    try:
-        return require_file(path, "checkpoint")
-    except DataError as error:
-        raise CheckpointError(str(error)) from None
 
 
 def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:

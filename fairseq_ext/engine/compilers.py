@@ -238,7 +238,9 @@ def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
     require_methods(model.decoder, TransformerDecoderBase)
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
-        x = encoder_layer(layer, x, program)
+        require_fairseqs(layer, TransformerEncoderLayerBase)
+        x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
+        x = feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
     source = norm(model.encoder.layer_norm, x, program)
     y = embed(model.decoder, Phase.HYPOTHESES, program)
     for layer in model.decoder.layers:
@@ -251,13 +253,6 @@ def require_fairseqs(layer: nn.Module, base: type) -> None:
     require_methods(layer, base)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
-
-
-def encoder_layer(layer: TransformerEncoderLayerBase, x: Columns, program: Writer) -> Columns:
-    """Compile self-attention and feed-forward network, each with its residual and norm."""
-    require_fairseqs(layer, TransformerEncoderLayerBase)
-    x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
-    return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
 
 
 def decoder_layer(

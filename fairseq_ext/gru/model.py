@@ -68,10 +68,13 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
         """Build the model for a task's dictionaries."""
         cfg = configuration.with_defaults(cfg, GRUAttentionConfig, task)
         source, target = task.source_dictionary, task.target_dictionary
-        encoder_embedding, decoder_embedding = models.build_embeddings(cfg, source, target)
-        encoder = GRUEncoder(cfg, source, encoder_embedding)
-        decoder = GRUAttentionDecoder(cfg, target, decoder_embedding)
-        return cls(encoder, decoder)
+        of_source = of_target = models.build_embedding(source, cfg.encoder_embed_dim)
+        if cfg.share_all_embeddings:
+            models.require_shareable(cfg, source, target)
+        else:
+            of_target = models.build_embedding(target, cfg.decoder_embed_dim)
+        encoder = GRUEncoder(cfg, source, of_source)
+        return cls(encoder, GRUAttentionDecoder(cfg, target, of_target))
 
 
 class GRUEncoder(FairseqEncoder):

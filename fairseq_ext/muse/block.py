@@ -129,13 +129,11 @@ class ParallelBlock(nn.Module):
         if source is not None:
             context, weights = self.cross(*query, source)
             parts.append(context)
+        parts.append(self.activation_dropout(self.activation(hidden)))
         local = None
         if self.ordinary_convolution is not None:
             local = self.ordinary_convolution(x_self, padding_mask, past)
-        return self._sum(before, [*parts, self._activate(hidden)], local), weights
-
-    def _activate(self, hidden: Tensor) -> Tensor:
-        return self.activation_dropout(self.activation(hidden))
+        return self._sum(before, parts, local), weights
 
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
         """Add the branches to the residual, and normalize."""

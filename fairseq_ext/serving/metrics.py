@@ -130,23 +130,15 @@ class Measured:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, counted = time.perf_counter(), 500, False
-
-        def count() -> None:
-            nonlocal counted
-            if not counted:
-                counted = True
-                self._metrics.answered(scope["path"], status, time.perf_counter() - began)
+        began, status = time.perf_counter(), 500
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            elif not message.get("more_body", False):
-                count()  # before the answer is sent, so that its receiver finds it counted
             await send(message)
 
         try:
             await self.app(scope, receive, noting)
         finally:
-            count()
+            self._metrics.answered(scope["path"], status, time.perf_counter() - began)
