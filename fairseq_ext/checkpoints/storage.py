@@ -16,6 +16,17 @@ from fairseq_ext.checkpoints import bundle, layout, published, safe_load
 from fairseq_ext.utils import file_versions
 from fairseq_ext.utils.files import atomic_write, head
 
+EXACTNESS = {
+    "fp32": "exactly the weights of the bundle",
+    "bf16": "exactly the weights of the bundle, which are rounded to bf16",
+    "int8": "weights as the bundle rounded them to int8",
+    "bits": "binary and ternary weights that quantize to those of the bundle, which are not the "
+    "trained ones",
+    "bits-int8": "binary and ternary weights that quantize to those of the bundle, and embeddings "
+    "as rounded to int8",
+}
+"""How near an exported checkpoint is to the trained one, by the bundle's number format."""
+
 # What this process has read, by version of the file: states not yet loaded, and options
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
@@ -60,6 +71,16 @@ def load(path: str | Path) -> dict[str, Any]:
     if version not in _settings:
         _settings[version] = layout.without_weights(state)
     return published.adapted(state, path)
+
+
+def export(path: Path, output: Path) -> tuple[int, str]:
+    """Write a bundle as a checkpoint without optimizer state, whole or not at all.
+
+    Return the number of tensors, and in words how near they are to the trained ones.
+    """
+    checkpoint = load(path)
+    save(checkpoint, output)
+    return len(checkpoint["model"]), EXACTNESS[bundle.read(path).numbers]
 
 
 def _read(path: str | Path) -> dict[str, Any]:

@@ -222,8 +222,8 @@ def add_export(commands: options.Subparsers) -> None:
 
 def _export(args: argparse.Namespace) -> None:
     if args.to is None:
+        from fairseq_ext.checkpoints.storage import export
         from fairseq_ext.model import find_model
-        from fairseq_ext.model.export import export
 
         path = find_model.existing_bundle(args.model, "exported")
         count, exactness = export(path, args.output)
@@ -259,9 +259,9 @@ def add_push(commands: options.Subparsers) -> None:
 
 
 def _push(args: argparse.Namespace) -> None:
-    from fairseq_ext.model import hub
+    from fairseq_ext.model import find_model
 
-    commit = hub.push(args.bundle, args.name, private=args.private, message=args.message)
+    commit = find_model.push(args.bundle, args.name, private=args.private, message=args.message)
     print(f"{args.name}@{commit}")
 
 

@@ -200,7 +200,7 @@ def load() -> None:
 
     fairseq_ext.register()
     logging.root.setLevel(logging.WARNING)
-    for name in ("demo.systems", "model.write", "model.export", "muse.commands.plot_gates"):
+    for name in ("demo.systems", "model.write", "muse.commands.plot_gates"):
         importlib.import_module(f"fairseq_ext.{name}")
     gc.collect()
     gc.freeze()  # or collecting would copy all of this memory in each fork

@@ -21,13 +21,13 @@ from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import BinaryLinear
 from fairseq_ext.checkpoints import bundle, storage
 from fairseq_ext.checkpoints.describe import read_weights
+from fairseq_ext.checkpoints.storage import export
 from fairseq_ext.decoding.text_model import Model
 from fairseq_ext.engine.program import Signs
 from fairseq_ext.engine.tensors import Tensors, pack_trits, unpack_trits
 from fairseq_ext.evaluation.score import read_scores
 from fairseq_ext.model import program_file, write
 from fairseq_ext.model.card import Card, score_table
-from fairseq_ext.model.export import export
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, FairseqExtError
 from tests.models.test_loaded import LINES
