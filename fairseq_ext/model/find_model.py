@@ -1,15 +1,37 @@
-"""Find models by name: bundles that come with the plugin, and bundles on the Hub.
+"""Find models by name: bundles that come with the plugin, and bundles on the Hugging Face Hub.
 
-``fairseq_ext/shipped`` is a link to the repository's ``models``; an installed package has copies.
+``fairseq_ext/shipped`` is a link to ``models`` in the repository; an installation has copies. A
+name on the Hub, such as ``org/name@revision``, is looked up once in a process, and stands for one
+commit from then on. Downloads stay in the Hub's own cache. ``HF_ENDPOINT`` can name another server.
 """
 
+import functools
+import importlib.util
+import logging
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
-from fairseq_ext.model import hub
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils import extras
+from fairseq_ext.utils.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    FairseqExtError,
+)
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
+LIBRARY = "huggingface_hub"
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([\w./-]{1,200}))?")
+_COMMIT = re.compile("[0-9a-f]{40}")
+_OF_FILES = (".pt", ".pth", ".bin", ".safetensors", ".zip", ".zst", ".json", ".txt")
+
+logger = logging.getLogger(__name__)
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:
@@ -21,7 +43,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
     """Return the folder of a shipped bundle or one on the Hub; return other paths unchanged."""
     if not path.exists() and str(path) == path.name and path.name in shipped(folder):
         return folder / path.name
-    return hub.fetched(path)
+    return fetched(path)
 
 
 def require(path: Path) -> Path:
@@ -38,3 +60,130 @@ def existing_bundle(path: Path, participle: str) -> Path:
     if not bundle.is_bundle(path):
         raise ConfigError(f"{path} is no bundle; only these are {participle}.")
     return path
+
+
+# ---- the Hub -------------------------------------------------------------------------------------
+
+
+def hub_name(path: str | Path) -> tuple[str, str | None] | None:
+    """Split a name on the Hub into repository and revision; return None for any other path.
+
+    A path whose first folder exists is not a name, so that mistyped paths are not sent to the Hub.
+    """
+    match = _NAME.fullmatch(str(path))
+    if match is None or match[1].endswith(_OF_FILES):
+        return None
+    if os.path.lexists(path) or Path(match[1].partition("/")[0]).exists():
+        return None
+    return match[1], match[2]
+
+
+def fetched(path: Path) -> Path:
+    """Fetch and check a bundle on the Hub, and return its folder; return other paths unchanged."""
+    repo_and_revision = hub_name(path)
+    return path if repo_and_revision is None else _fetch(*repo_and_revision)
+
+
+@functools.cache
+def _fetch(repo: str, revision: str | None) -> Path:
+    if importlib.util.find_spec(LIBRARY) is None:
+        raise EnvironmentProblem(
+            f"{repo} is not here; to look for it on the Hugging Face Hub, {extras.missing(LIBRARY)}"
+        )
+    with _one_line(repo, revision):
+        folder = _download(repo, revision)
+        try:
+            bundle.read(folder).check()
+        except CheckpointError:  # the copy in the cache may be damaged
+            folder = _download(repo, folder.name, force_download=True)
+            bundle.read(folder).check()
+    if not _COMMIT.fullmatch(revision or ""):
+        commit = folder.name
+        logger.warning("%s is at commit %s; `%s@%s` stays with it.", repo, commit, repo, commit)
+    return folder
+
+
+def _download(repo: str, revision: str | None, **options: bool) -> Path:
+    """Download the files that a bundle lists from one commit; return their folder in the cache."""
+    from huggingface_hub import hf_hub_download
+
+    path = hf_hub_download(repo, bundle.MANIFEST, revision=revision, **options)
+    folder = Path(path).parent  # its name is the commit
+    for file in bundle.read(folder).files:
+        hf_hub_download(repo, file, revision=folder.name, **options)
+    return folder
+
+
+def push(path: Path, repo: str, *, private: bool = False, message: str | None = None) -> str:
+    """Put a bundle on the Hub in one commit, which also deletes files of the previous bundle.
+
+    ``private`` hides a new repository from others. Return the commit.
+    """
+    if not _NAME.fullmatch(repo) or "@" in repo:
+        raise ConfigError(f"the name on the Hub must be as org/name, but is `{repo}`.")
+    if not bundle.is_bundle(path):
+        raise ConfigError(f"{path} is not a bundle; make one with `fairseq-ext bundle`.")
+    manifest = bundle.read(path)
+    manifest.check()
+    extras.need(LIBRARY)
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    files = [*manifest.files, bundle.MANIFEST]
+    if (manifest.folder / "README.md").is_file():
+        files.append("README.md")
+    title = f"{manifest.architecture}, {manifest.src} to {manifest.tgt}, {manifest.numbers}"
+    with _one_line(repo):
+        api = HfApi()
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        changes: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationAdd(file, (manifest.folder / file).resolve()) for file in files
+        ]
+        former = [file for file in _listed_files(repo) if file not in files]
+        changes += [CommitOperationDelete(file) for file in former if api.file_exists(repo, file)]
+        return api.create_commit(repo, changes, commit_message=message or title).oid
+
+
+def _listed_files(repo: str) -> Collection[str]:
+    """Return the files that the bundle on the Hub lists; none if there is no bundle."""
+    from huggingface_hub import errors, hf_hub_download
+
+    try:
+        return bundle.read(Path(hf_hub_download(repo, bundle.MANIFEST)).parent).files
+    except errors.LocalEntryNotFoundError:  # the Hub cannot be reached
+        raise
+    except (errors.EntryNotFoundError, errors.RevisionNotFoundError, CheckpointError, DataError):
+        return ()  # an empty repository, or not a bundle of ours
+
+
+@contextmanager
+def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
+    """Turn the library's errors into one-line errors of this package."""
+    from huggingface_hub import constants, errors
+
+    where = f"{repo} on {constants.ENDPOINT}"
+    try:
+        yield
+    except FairseqExtError as error:
+        kind = CheckpointError if isinstance(error, DataError) else type(error)
+        raise kind(f"{where}: {error}") from None
+    except errors.RevisionNotFoundError:
+        raise CheckpointError(f"{where} has no revision `{revision}`.") from None
+    except errors.RepositoryNotFoundError:
+        raise CheckpointError(
+            f"{repo} is not here, and no model on {constants.ENDPOINT} that you may use; check the "
+            f"name, or {LOGIN}."
+        ) from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+        raise EnvironmentProblem(
+            f"{repo} is not here, and {constants.ENDPOINT} cannot be reached; check the name, or "
+            "the network and HF_HUB_OFFLINE."
+        ) from None
+    except errors.EntryNotFoundError:
+        raise CheckpointError(
+            f"{where} is not a bundle, or not all of one; `fairseq-ext push` puts bundles there."
+        ) from None
+    except Exception as error:  # from the library, or the network library below it
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        cure = f" ({LOGIN})" if status in (401, 403) else ""
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise EnvironmentProblem(f"{where} cannot be used{cure}: {reason:.200}") from error

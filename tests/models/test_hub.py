@@ -11,7 +11,7 @@ import pytest
 import fairseq_ext
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.demo import systems
-from fairseq_ext.model import hub
+from fairseq_ext.model import find_model
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
 from tests.models.test_loaded import LINES
 from tests.support import bundles
@@ -40,9 +40,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.chdir(tmp_path)
-        hub._fetch.cache_clear()
+        find_model._fetch.cache_clear()
         yield server
-        hub._fetch.cache_clear()
+        find_model._fetch.cache_clear()
         huggingface_hub.close_session()  # at the end it would log to a stream that pytest closed
 
 
@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFixture):
     """All files in one commit; a branch is pinned to the commit that it is at."""
-    first = hub.push(bundled, REPO, private=True)
+    first = find_model.push(bundled, REPO, private=True)
     assert server.commits[REPO] == {first: contents(bundled)}
     expected = fairseq_ext.load(bundled).translate(LINES, **SHORT)
     with caplog.at_level(logging.WARNING):
@@ -65,31 +65,31 @@ def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFix
     assert caplog.text == ""
     (named,) = systems.parse_systems([f"mine={REPO}@{first}"], None)
     assert bundle.read(named.data).files == bundle.read(bundled).files
-    hub._fetch.cache_clear()
+    find_model._fetch.cache_clear()
     with pytest.raises(CheckpointError, match=r"bundle\.json is of format None"):
         fairseq_ext.load(REPO)
 
 
 def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, server: Hub):
     name = f"{REPO}@{server.commit(REPO, contents(bundled))}"
-    folder = hub.fetched(Path(name))
-    hub._fetch.cache_clear()
+    folder = find_model.fetched(Path(name))
+    find_model._fetch.cache_clear()
     server.asked.clear()
-    assert hub.fetched(Path(name)) == folder
+    assert find_model.fetched(Path(name)) == folder
     assert server.asked == []
 
 
 def test_tags(bundled: Path, server: Hub):
     commit = server.commit(REPO, contents(bundled), "v1")
-    assert hub.fetched(Path(f"{REPO}@v1")).name == commit
+    assert find_model.fetched(Path(f"{REPO}@v1")).name == commit
 
 
 def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, server: Hub):
     name = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
-    weights = hub.fetched(name) / "model.safetensors"
+    weights = find_model.fetched(name) / "model.safetensors"
     weights.resolve().write_bytes(b"x")
-    hub._fetch.cache_clear()
-    assert hub.fetched(name) == weights.parent
+    find_model._fetch.cache_clear()
+    assert find_model.fetched(name) == weights.parent
     assert weights.read_bytes() == (bundled / "model.safetensors").read_bytes()
 
 
@@ -121,8 +121,8 @@ def test_what_is_never_asked_for(server: Hub, tmp_path: Path):
     """Paths: of other forms, with the ending of a file, or into a folder that is here."""
     (tmp_path / "runs").mkdir()
     paths = ("runs/mine", "a/b/c", "nothing", "data/model.pt", "x/y.zip", "../x/y", "/x/y", "a/b@")
-    assert [path for path in paths if hub.name(path)] == []
-    assert hub.name("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
+    assert [path for path in paths if find_model.hub_name(path)] == []
+    assert find_model.hub_name("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
     assert server.asked == []
 
 
@@ -133,26 +133,26 @@ def test_a_push_deletes_files_of_the_bundle_before_it(bundled: Path, server: Hub
     beside = {"LICENSE": b"free\n", "former.model": b"x"}
     former = {**contents(bundled), **beside, "bundle.json": json.dumps(manifest).encode()}
     old = server.commit(REPO, former)
-    new = hub.push(bundled, REPO)
+    new = find_model.push(bundled, REPO)
     assert server.commits[REPO] == {old: former, new: {**contents(bundled), "LICENSE": b"free\n"}}
     unknown = server.commit(REPO, {"bundle.json": b"{}", "former.model": b"x"})
-    assert "former.model" in server.commits[REPO][hub.push(bundled, REPO)]
+    assert "former.model" in server.commits[REPO][find_model.push(bundled, REPO)]
     assert unknown in server.commits[REPO]
 
 
 def test_a_push_that_is_refused(bundled: Path, server: Hub, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "wrong")
     with pytest.raises((EnvironmentProblem, CheckpointError), match="`hf auth login`"):
-        hub.push(bundled, REPO)
+        find_model.push(bundled, REPO)
     assert server.commits == {}
     with pytest.raises(ConfigError, match="the name on the Hub must be as org/name"):
-        hub.push(bundled, "name")
+        find_model.push(bundled, "name")
     with pytest.raises(ConfigError, match="is not a bundle; make one with"):
-        hub.push(tmp_path, REPO)
+        find_model.push(tmp_path, REPO)
     copy = Path(shutil.copytree(bundled, tmp_path / "copy"))
     (copy / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="checksum is wrong"):
-        hub.push(copy, REPO)
+        find_model.push(copy, REPO)
 
 
 @pytest.mark.system
