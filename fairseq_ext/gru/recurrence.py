@@ -1,14 +1,13 @@
-"""Compute recurrences over all time steps as single functions with hand-written backward passes.
+"""The encoder's recurrence by torch's GRU, and the decoder's as a function with its own gradient.
 
-Torch only. Letters: see :mod:`fairseq_ext.gru.attention`; also ``T`` steps and ``D`` independent
-GRUs. Time is the first dimension. In a loop of GRU steps, autograd adds up T small gradients for
-each weight. Here the gradient of each weight is one product over all steps, which is faster.
+Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first
+dimension. With autograd, a loop of GRU steps adds up T small gradients for each weight. Here the
+gradient of each weight of the decoder is one product over all steps, which is faster.
 """
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -31,22 +30,6 @@ def gru_update(input_gates: Tensor, hidden_gates: Tensor, state: Tensor) -> Tens
     update = torch.sigmoid(i_z + h_z)
     candidate = torch.tanh(i_n + reset * h_n)
     return torch.lerp(candidate, state, update)
-
-
-def gru_recurrence(input_gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Run D independent GRUs over T steps: :func:`gru_update` in a loop.
-
-    To skip a pad, set its ``i_z`` to infinity: the update gate is then 1 and keeps the state.
-
-    Args:
-        input_gates: ``[T, D, B, 3H]``, ``W x_t + b`` for every step.
-        state: ``[D, B, H]``, before the first step.
-        weight, bias: ``U [D, 3H, H]``, ``b' [D, 3H]``.
-
-    Returns:
-        states ``[T, D, B, H]``.
-    """
-    return _apply(_GRURecurrence, None, input_gates, state, weight, bias)
 
 
 def additive_recurrence(
@@ -84,107 +67,24 @@ def additive_recurrence(
     Returns:
         states ``[T, B, H]`` and attention weights ``[T, B, S]``.
     """
-    tensors = (input_gates, state, keys, gate_table, query_weight, score_weight, score_bias)
-    states, alphas = _apply(_AdditiveRecurrence, padding_mask, *tensors, hidden_weight, hidden_bias)
+    tensors = [input_gates, state, keys, gate_table, query_weight, score_weight, score_bias]
+    tensors += [hidden_weight, hidden_bias]
+    device = state.device.type
+    if torch.is_autocast_enabled(device):
+        tensors = [tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]
+    with torch.autocast(device, enabled=False):
+        states, alphas = _AdditiveRecurrence.apply(padding_mask, *tensors)
     return states, alphas.masked_fill(padding_mask, 0.0)  # even if a sentence is all pads
 
 
-def _apply(function: type[torch.autograd.Function], *inputs: Tensor | None) -> Any:
-    """Apply a function with all inputs in one precision: autocast's, if it is on."""
-    device = next(tensor for tensor in inputs if tensor is not None).device.type
-    if not torch.is_autocast_enabled(device):
-        return function.apply(*inputs)
-    half = torch.get_autocast_dtype(device)
-    cast = [t.to(half) if t is not None and t.is_floating_point() else t for t in inputs]
-    with torch.autocast(device, enabled=False):
-        return function.apply(*cast)
-
-
-class _Gates:
-    """The gates of T GRU steps, kept for the backward pass.
-
-    The hidden half has the order n, r, z (``torch.roll`` of torch's r, z, n); the input half stays
-    r, z, n. So both halves' gradients fit into one row ``[dh_n | dr | dz | dn]`` without copying:
-    the first three parts belong to the hidden half, the last three to the input half.
-    """
-
-    def __init__(self, like: Tensor, *shape: int) -> None:
-        *outer, hidden = shape
-        self.hidden = hidden
-        self.reset_update = like.new_empty(*outer, 2 * hidden)
-        self.candidate = like.new_empty(*outer, hidden)
-
-    def step(self, t: int, inputs: Tensor, hiddens: Tensor, state: Tensor, out: Tensor) -> None:
-        """Write the result of :func:`gru_update` for step t to ``out``."""
-        width = self.hidden
-        reset_update, candidate = self.reset_update[t], self.candidate[t]
-        torch.add(inputs[..., : 2 * width], hiddens[..., width:], out=reset_update).sigmoid_()
-        reset, update = reset_update.chunk(2, -1)
-        torch.addcmul(inputs[..., 2 * width :], reset, hiddens[..., :width], out=candidate).tanh_()
-        torch.lerp(candidate, state, update, out=out)
-
-
-class _GateGradients:
-    """Factors that turn the gradient of a step's new state into the gradients of its gates."""
-
-    def __init__(
-        self, reset_update: Tensor, candidate: Tensor, hidden_n: Tensor, states: Tensor
-    ) -> None:
-        self.reset, self.update = reset_update.chunk(2, -1)
-        self.of_n = (1 - self.update) * (1 - candidate * candidate)
-        self.of_z = (states - candidate) * self.update * (1 - self.update)
-        self.of_r = hidden_n * self.reset * (1 - self.reset)
-
-    def step(self, t: int, grad: Tensor, row: Tensor) -> None:
-        """Write ``[dh_n | dr | dz | dn]`` of step t to ``row``, from the new state's gradient."""
-        dh_n, dr, dz, dn = row.chunk(4, -1)
-        torch.mul(grad, self.of_n[t], out=dn)
-        torch.mul(grad, self.of_z[t], out=dz)
-        torch.mul(dn, self.of_r[t], out=dr)
-        torch.mul(dn, self.reset[t], out=dh_n)
-
-
-class _GRURecurrence(torch.autograd.Function):
-    """The function :func:`gru_recurrence` with its gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, _: None, input_gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor
-    ) -> Tensor:
-        length, (count, batch, width) = input_gates.size(0), state.shape
-        # Gates in the order n, r, z: [D, 3H, H], [D, 1, 3H].
-        weight, bias = weight.roll(width, 1), bias.roll(width, 1).unsqueeze(1)
-        states = state.new_empty(length + 1, count, batch, width)  # [T + 1, D, B, H]
-        states[0] = state
-        hidden_gates = state.new_empty(length, count, batch, 3 * width)  # [T, D, B, 3H]
-        gates = _Gates(state, length, count, batch, width)
-        for t in range(length):
-            torch.baddbmm(bias, states[t], weight.transpose(1, 2), out=hidden_gates[t])
-            gates.step(t, input_gates[t], hidden_gates[t], states[t], states[t + 1])
-        ctx.save_for_backward(states, hidden_gates, gates.reset_update, gates.candidate, weight)
-        return states[1:]  # [T, D, B, H]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor | None, ...]:
-        states, hidden_gates, reset_update, candidate, weight = ctx.saved_tensors
-        length, count, batch, width = grad_states.shape  # [T, D, B, H]
-        gates = _GateGradients(reset_update, candidate, hidden_gates[..., :width], states[:-1])
-        rows = states.new_empty(length, count, batch, 4 * width)  # [T, D, B, 4H]
-        grad_state = states.new_zeros(count, batch, width)  # [D, B, H]
-        for t in reversed(range(length)):
-            grad_state = grad_state + grad_states[t]
-            gates.step(t, grad_state, rows[t])
-            grad_hidden = rows[t, ..., : 3 * width]  # [D, B, 3H]
-            grad_state = torch.baddbmm(grad_state * gates.update[t], grad_hidden, weight)
-        by_gru = rows[..., : 3 * width].transpose(0, 1).flatten(1, 2)  # [D, T·B, 3H]
-        before = states[:-1].transpose(0, 1).flatten(1, 2)  # [D, T·B, H]
-        grad_weight = torch.bmm(by_gru.transpose(1, 2), before).roll(-width, 1)  # [D, 3H, H]
-        return None, rows[..., width:], grad_state, grad_weight, by_gru.sum(1).roll(-width, 1)
-
-
 class _AdditiveRecurrence(torch.autograd.Function):
-    """The function :func:`additive_recurrence` with its gradient; ``u_t = tanh(W_s s + keys)``."""
+    """Compute :func:`additive_recurrence` with its gradient, with ``u_t = tanh(W_s s + keys)``.
+
+    The hidden half of the gates has the order n, r, z (``torch.roll`` of torch's r, z, n), the
+    input half r, z, n. So the gradients of both halves fit into one row ``[dh_n | dr | dz | dn]``
+    without copying: the first three parts belong to the hidden half, the last three to the input
+    half.
+    """
 
     @staticmethod
     def forward(
@@ -211,7 +111,8 @@ class _AdditiveRecurrence(torch.autograd.Function):
         states[0] = state
         projected = new(length, batch, attention + 3 * width)  # [T, B, A + 3H]
         alphas = new(length, batch, source)  # [T, B, S]
-        gates = _Gates(state, length, batch, width)
+        reset_update = new(length, batch, 2 * width)  # σ of the gates r and z
+        candidate = new(length, batch, width)  # n
         layer = new(batch, 1, source, attention)  # u: [B, 1, S, A]
 
         flat_layer, before = layer.view(-1, attention), states.unbind()  # [B·S, A], [B, H] each
@@ -223,9 +124,13 @@ class _AdditiveRecurrence(torch.autograd.Function):
             energies = torch.addmv(energy_bias, flat_layer, score).view(batch, source)
             torch.softmax(energies, dim=-1, out=alpha)
             inputs = torch.baddbmm(input_gates[t].unsqueeze(1), alpha.unsqueeze(1), gate_table)
-            gates.step(t, inputs.squeeze(1), hidden, before[t], before[t + 1])
+            of_r_z, of_n = inputs.squeeze(1).split([2 * width, width], dim=-1)
+            torch.add(of_r_z, hidden[:, width:], out=reset_update[t]).sigmoid_()
+            reset, update = reset_update[t].chunk(2, -1)
+            torch.addcmul(of_n, reset, hidden[:, :width], out=candidate[t]).tanh_()
+            torch.lerp(candidate[t], before[t], update, out=before[t + 1])
 
-        saved = (states, projected, alphas, gates.reset_update, gates.candidate)
+        saved = (states, projected, alphas, reset_update, candidate)
         ctx.save_for_backward(*saved, keys, gate_table, joined_weight, score_weight)
         return states[1:], alphas
 
@@ -237,7 +142,10 @@ class _AdditiveRecurrence(torch.autograd.Function):
         (length, batch, width), (source, attention) = candidate.shape, keys.shape[2:]
         score, keys_exponentials = score_weight.view(-1), exponentials(keys)
         queries, hidden_n, _ = projected.split([attention, width, 2 * width], dim=-1)
-        gates = _GateGradients(reset_update, candidate, hidden_n, states[:-1])
+        reset, update = reset_update.chunk(2, -1)
+        of_n = (1 - update) * (1 - candidate * candidate)
+        of_z = (states[:-1] - candidate) * update * (1 - update)
+        of_r = hidden_n * reset * (1 - reset)
         by_gate = gate_table.transpose(1, 2)  # [B, 3H, S]
         new = states.new_empty
         rows = new(length, batch, attention + 4 * width)  # dq | dh_n | dr | dz | dn: [T, B, A + 4H]
@@ -250,7 +158,11 @@ class _AdditiveRecurrence(torch.autograd.Function):
 
         for t in reversed(range(length)):
             row, alpha, energy = rows[t], alphas[t], grad_energy[t]  # [B, A + 4H], [B, S], [B, S]
-            gates.step(t, grad_state, row[:, attention:])
+            dh_n, dr, dz, dn = row[:, attention:].chunk(4, -1)
+            torch.mul(grad_state, of_n[t], out=dn)
+            torch.mul(grad_state, of_z[t], out=dz)
+            torch.mul(dn, of_r[t], out=dr)
+            torch.mul(dn, reset[t], out=dh_n)
             # In batches, a row times a matrix is ten times as fast as a matrix times a column.
             grad_input = row[:, attention + width :].unsqueeze(1)  # [B, 1, 3H]
             grad_alpha = torch.baddbmm(grad_alphas[t].unsqueeze(1), grad_input, by_gate).squeeze(1)
@@ -264,7 +176,7 @@ class _AdditiveRecurrence(torch.autograd.Function):
             squares_sum.addcmul_(squares, energy.unsqueeze(-1))
             squares_of_j = torch.bmm(energy.unsqueeze(1), squares).squeeze(1)  # [B, A]
             torch.mul(squares_of_j, minus_score, out=row[:, :attention])
-            passed_on = grad_state * gates.update[t]  # [B, H]
+            passed_on = grad_state * update[t]  # [B, H]
             if t > 0:
                 passed_on += grad_states[t - 1]
             grad_state = passed_on.addmm_(row[:, : attention + 3 * width], joined_weight)
@@ -311,43 +223,19 @@ class BidirectionalGRU(nn.Module):
         Returns:
             annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states.
         """
-        run = self._packed if embedded.is_cuda else self._held
-        annotations, final = run(embedded, padding_mask)
-        final = final.masked_fill(padding_mask.all(1, keepdim=True), 0.0)  # no word was read
-        return annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0), final
-
-    def _held(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Run both directions in one loop over time, in which a pad leaves the state unchanged."""
-        gru, words = self.gru, embedded.transpose(0, 1)
-        forward = F.linear(words, gru.weight_ih_l0, gru.bias_ih_l0)
-        backward = F.linear(words, gru.weight_ih_l0_reverse, gru.bias_ih_l0_reverse).flip(0)
-        gates = torch.stack([forward, backward], dim=1)  # [S, 2, B, 3H]
-        if padding_mask.any():
-            pads = padding_mask.t().unsqueeze(-1)
-            pads = torch.stack([pads, pads.flip(0)], dim=1)  # [S, 2, B, 1]
-            reset, update, candidate = gates.chunk(3, -1)
-            gates = torch.cat([reset, update.masked_fill(pads, torch.inf), candidate], dim=-1)
-        states = gru_recurrence(
-            gates,
-            embedded.new_zeros(2, embedded.size(0), gru.hidden_size),
-            torch.stack([gru.weight_hh_l0, gru.weight_hh_l0_reverse]),
-            torch.stack([gru.bias_hh_l0, gru.bias_hh_l0_reverse]),
-        )
-        annotations = torch.cat([states[:, 0], states[:, 1].flip(0)], dim=-1).transpose(0, 1)
-        return annotations, torch.cat([states[-1, 0], states[-1, 1]], dim=-1)
-
-    def _packed(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Call cuDNN's GRU once, on packed sentences without pads."""
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step
         packed = pack_padded_sequence(
             gather_columns(embedded, columns), lengths, batch_first=True, enforce_sorted=False
         )
-        outputs, final = self.gru(packed)
+        outputs, states = self.gru(packed)
         outputs, _ = pad_packed_sequence(
             outputs, batch_first=True, total_length=padding_mask.size(1)
         )
-        return gather_columns(outputs, columns.argsort(1)), torch.cat([final[0], final[1]], dim=-1)
+        annotations = gather_columns(outputs, columns.argsort(1))
+        final = torch.cat([states[0], states[1]], dim=-1)
+        final = final.masked_fill(padding_mask.all(1, keepdim=True), 0.0)  # no word was read
+        return annotations.masked_fill(padding_mask.unsqueeze(-1), 0.0), final
 
 
 def xavier_uniform_per_gate_(gru: nn.GRU) -> None:

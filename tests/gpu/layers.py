@@ -1,4 +1,4 @@
-"""Step 3: Linformer's encoder over n and the GRU's recurrence against cuDNN's."""
+"""Step 3: Linformer's encoder over n."""
 
 from __future__ import annotations
 
@@ -91,39 +91,6 @@ def encode(
     return {"ms": times, f"over_{peer}": ratios, "errors": errors, "tokens": tokens.numel()}
 
 
-def recur(options: Namespace, dtype: torch.dtype, backward: bool) -> dict[str, Any]:
-    """The GRU's two encoders: one loop over time, and cuDNN's call on packed sentences."""
-    from fairseq_ext.gru.recurrence import BidirectionalGRU
-
-    batch, length, width = (4, 6, 16) if options.tiny else (160, 50, 512)
-    module = BidirectionalGRU(width, width).to(options.device, dtype)
-    words = torch.randn(batch, length, width, device=options.device, dtype=dtype)
-    lengths = torch.randint(length // 2, length + 1, (batch, 1), device=options.device)
-    pads = torch.arange(length, device=options.device) >= lengths
-    gradient = torch.randn(batch, length, 2 * width, device=options.device, dtype=dtype)
-
-    def run_by(method: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callable[[], None]:
-        def run() -> None:
-            with torch.set_grad_enabled(backward):
-                output = method(words, pads)[0]
-            if backward:
-                output.backward(gradient)
-                module.zero_grad(set_to_none=True)
-
-        return run
-
-    runs = {"loop": run_by(module._held), "cudnn": run_by(module._packed)}
-    seconds = time_in_turn(runs, 0.1 if options.tiny else 0.6)
-    with torch.no_grad():
-        real = ~pads.unsqueeze(-1)
-        outputs = [method(words, pads)[0] * real for method in (module._held, module._packed)]
-    return {
-        "ms": {name: 1e3 * value for name, value in seconds.items()},
-        "loop_over_cudnn": seconds["loop"] / seconds["cudnn"],
-        "largest_difference": (outputs[0] - outputs[1]).abs().max().item(),
-    }
-
-
 def ceiling(options: Namespace) -> dict[str, Any]:
     """The card's rates: products in bf16 and copies."""
     n = 64 if options.tiny else 8192
@@ -157,10 +124,6 @@ def main() -> None:
                 return encode(options, encoders, n, backward)
 
             results.measure(f"encoder n={n} {'forward+backward' if backward else 'forward'}", cell)
-    for dtype in (torch.float32, torch.bfloat16):
-        for backward in (False, True):
-            name = f"gru {str(dtype)[6:]} {'forward+backward' if backward else 'forward'}"
-            results.measure(name, lambda d=dtype, backward=backward: recur(options, d, backward))
     results.finish()
 
 
