@@ -50,9 +50,6 @@ def sentences(prefix: Path) -> int:
     return struct.unpack_from("<Q", prefix.with_name(prefix.name + ".idx").read_bytes(), 18)[0]
 
 
-# ---- texts ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[bytes], Path]:
     def write(content: bytes) -> Path:
@@ -217,9 +214,6 @@ class TestCheckIndexed:
             indexed.check(prefix)
 
 
-# ---- fairseq-preprocess --------------------------------------------------------------------------
-
-
 def preprocess(folder: Path, destination: Path, *extra: object, ok: bool = False):
     return fairseq(
         "preprocess",
@@ -343,9 +337,6 @@ def test_preprocess_on_a_full_disk(tmp_path: Path, copy_data: Path, workers: int
     )
     refused(done, destination, "Free some space")
     assert contents(tmp_path) == before
-
-
-# ---- fairseq-train -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -473,9 +464,6 @@ def test_train_goes_on_from_no_other_state(copy_data, trained, tmp_path, damage,
     refused(done, output)
 
 
-# ---- commands that use a checkpoint --------------------------------------------------------------
-
-
 def flipped(checkpoint: Path, copy: Path) -> Path:
     """A copy with one bit of its largest tensor flipped, which torch itself does not notice."""
     with zipfile.ZipFile(checkpoint) as archive:
@@ -548,9 +536,6 @@ def test_interactive_refuses_input_that_is_missing_or_not_utf_8(copy_data, train
     words = ("fairseq-interactive", copy_data, "--path", trained, "--cpu", "--user-dir", USER_DIR)
     latin1 = f'printf "1 \\351\\n" | LC_ALL=C {BIN}/"$@"'
     refused(run("bash", "-c", latin1, "-", *words, ok=False), "the input is not UTF-8", "byte 0xe9")
-
-
-# ---- how errors reach the user -------------------------------------------------------------------
 
 
 def fail_in_a_worker(_: int) -> None:

@@ -181,9 +181,6 @@ def test_equal_scores_are_no_difference() -> None:
     assert estimates["no"]["BLEU"].p < 0.05
 
 
-# ---- what is said of a system --------------------------------------------------------------------
-
-
 def test_a_system_is_read_from_one_word() -> None:
     system = compare.parse_system("my name=out=1,x.txt,log=a,b.log,checkpoint=c=d.pt")
     assert system == compare.System(
@@ -323,9 +320,6 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
     )
 
 
-# ---- errors --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -363,9 +357,6 @@ def test_seeds_that_are_no_numbers(outputs_of_three, runs, seed, monkeypatch):
     systems = [compare.parse_system(f"one={runs}")]
     with pytest.raises(ConfigError, match="`SACREBLEU_SEED` must be a whole number from 0 on"):
         compare.compare(systems, "ref", samples=100)
-
-
-# ---- the command ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -65,9 +65,6 @@ def translated(trained: Path, name: str, sentence: str, tmp_path: Path) -> str:
     return out.read_text(encoding="utf-8").removesuffix("\n")
 
 
-# ---- in the browser ------------------------------------------------------------------------------
-
-
 def demo(trained: Path, folder: Path, *systems: object) -> subprocess.Popen[str]:
     """The command as a process, which works and keeps temporary files in ``folder``."""
     words = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
@@ -365,9 +362,6 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
     status, answer, _ = asks(quiet_page, "POST", JOIN, joined(), Origin=quiet_page)
     assert status == 200
     assert json.loads(answer).keys() == {"event_id"}
-
-
-# ---- without one ---------------------------------------------------------------------------------
 
 
 def loaded(trained: Path, *names: str):

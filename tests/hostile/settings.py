@@ -1,5 +1,6 @@
 """Checkpoints and bundles of plain data whose settings are hostile."""
 
+import functools
 import hashlib
 import io
 import json
@@ -250,11 +251,4 @@ def _deep() -> list:
 
 def make(data: Path) -> Callable[[str, str], dict[str, Any]]:
     """Bases by name and form, each built once."""
-    held: dict[tuple[str, str], dict[str, Any]] = {}
-
-    def base(name: str, form: str) -> dict[str, Any]:
-        if (name, form) not in held:
-            held[name, form] = bases.checkpoint(name, data, form)
-        return held[name, form]
-
-    return base
+    return functools.cache(lambda name, form: bases.checkpoint(name, data, form))

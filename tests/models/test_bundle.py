@@ -262,9 +262,6 @@ def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
     assert not (tmp_path / "b").exists()
 
 
-# ---- whole or not at all -------------------------------------------------------------------------
-
-
 def killed(operation: int, write: Callable[[], object], folder: Path) -> bool:
     """Whether ``kill -9`` ended the process before that file operation in the folder."""
 
@@ -297,9 +294,6 @@ def test_killed_at_any_file_operation(run: Path, tmp_path: Path, name: str):
         operation += 1
     assert outcomes.count(False) > 10
     storage.load(output)
-
-
-# ---- archives ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=ARCHIVES)
@@ -453,9 +447,6 @@ def test_an_archive_that_is_far_larger_than_it_looks(archive, monkeypatch):
     monkeypatch.setattr(archives, "SPARE", 1000)
     with pytest.raises(CheckpointError, match="unpacks to more than"):
         storage.load(archive)
-
-
-# ---- nothing is trusted --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "dict.de.txt", "text.json"])

@@ -248,9 +248,6 @@ def test_searches_that_cannot_be(small: Path, search: Search, message: str):
         EngineTranslator(program_file.read(small), search)
 
 
-# ---- a program is proven before it runs ----------------------------------------------------------
-
-
 def changed(code: Code, **parts: object) -> Callable[[EngineModel], None]:
     """Change the first operation of a kind; a function is called with what was there."""
 
@@ -374,9 +371,6 @@ def test_a_program_with_a_fault_does_not_run(name: str):
     spoil(model)
     with pytest.raises(ConfigError):
         Machine(model.program, packed=model.weights)
-
-
-# ---- files that are not as they were written -----------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RUN)

@@ -19,9 +19,6 @@ QUICKSTART = RECIPES / "quickstart.sh"
 TINY = ("--arch", "gru_tiny")
 
 
-# ---- the shared functions ------------------------------------------------------------------------
-
-
 def test_a_finished_stage_is_skipped_and_an_unfinished_one_repeated(tmp_path: Path) -> None:
     script = f"""
         work() {{ echo worked; [[ -e go ]]; }}
@@ -131,9 +128,6 @@ def test_doctor_is_asked_once_and_again_after_a_change(tmp_path: Path) -> None:
 def test_a_command_within_a_command_is_shown_to_be_pasted() -> None:
     output = library("show train --classes '$(sort -u x | wc -l)' 'a b' '$x'").stderr
     assert output == '+ train --classes "$(sort -u x | wc -l)" a\\ b \\$x\n'
-
-
-# ---- options and data ----------------------------------------------------------------------------
 
 
 WRONG_OPTIONS: dict[str, list[tuple[list[str], str]]] = {
@@ -324,8 +318,6 @@ def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Pat
     assert tokens[2] == "Grüße"
 
 
-# ---- the report ----------------------------------------------------------------------------------
-
 LOG = """\
 … | INFO | fairseq_cli.train | num. shared model params: 1,234,567 (num. trained: 1,234,567)
 … | INFO | train_inner | epoch 001:  100 / 300 loss=9, wps=1, num_updates=100, train_wall=5
@@ -348,9 +340,6 @@ def test_speed_counts_target_tokens_over_the_seconds_in_updates() -> None:
 def test_a_log_without_a_finished_epoch_is_refused(log: str) -> None:
     with pytest.raises(ValueError, match="no finished epoch"):
         report.read_training(log)
-
-
-# ---- whole runs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.system

@@ -612,8 +612,6 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
         assert capsys.readouterr().err == ""
 
 
-# ---- scores by kind of sentence ------------------------------------------------------------------
-
 SOURCES = ["Ana wohnt ähnlich in Rom .", "Sie hat 3 Katzen .", "nein nein nein", "Was ?", "x " * 12]
 VARIED_REFERENCES = [
     "Then Ana lives ähnlich .",

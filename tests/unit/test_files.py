@@ -533,9 +533,6 @@ def test_a_file_that_was_written_after_it_was_read_is_noticed(rewrite: str, tmp_
             versions.require_unchanged()
 
 
-# ---- what is read is not written -----------------------------------------------------------------
-
-
 def test_an_input_is_not_overwritten_under_another_name(tmp_path: Path):
     (tmp_path / "a").touch()
     (tmp_path / "link").symlink_to(tmp_path / "a")

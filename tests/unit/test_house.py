@@ -1,9 +1,16 @@
-"""The plan of the house: what may import what, and what importing costs."""
+"""The plan of the house: what may import what, and what importing costs.
+
+A room is a folder, or a module such as `cli.py`, at the root of the package. The subcommands of a
+single architecture, in its folder `commands`, are a room of their own: a command may use every
+room, but the architecture's mathematics may not.
+"""
 
 import ast
 import re
 import shutil
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -13,13 +20,93 @@ from fairseq_ext import commands
 from fairseq_ext.base import wings
 from tests.support import quick
 from tests.support.harness import REPO, run
-from tests.support.house import House, vague_names
 
 PACKAGE = REPO / "fairseq_ext"
 WINGS = wings.names()
+MODULES = sorted(PACKAGE.rglob("*.py"))
+C_FILES = sorted(
+    path for path in PACKAGE.rglob("*") if path.suffix in (".c", ".h", ".inc", ".cu", ".cpp")
+)
+MODULE_NAME = re.compile(r"fairseq_ext(?:\.\w+)+")
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+REEXPORTS = {"__version__": "version", "load": "decoding", "register": "plugin"}
 
-HOUSE = House(PACKAGE)
-USES = HOUSE.uses()
+
+def room_of(path: Path) -> str:
+    """Name the room of a file of the package; "" for the package's own ``__init__.py``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if len(parts) > 2 and parts[1] == "commands":
+        return f"{parts[0]}.commands"
+    return "" if parts == ("__init__",) else parts[0]
+
+
+ROOMS = {room_of(path) for path in MODULES}
+
+
+def room_of_name(dotted: str) -> str | None:
+    """Name the room of `fairseq_ext.a.b`, or of a re-exported name; None for other packages."""
+    package, *parts = dotted.split(".")
+    if package != PACKAGE.name:
+        return None
+    if not parts:
+        return ""
+    if ".".join(parts[:2]) in ROOMS:
+        return ".".join(parts[:2])
+    return parts[0] if parts[0] in ROOMS else REEXPORTS.get(parts[0], "")
+
+
+def names_in(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every dotted name that a module mentions in code, with its line.
+
+    These are imports, at the top and inside functions; attributes of imported names
+    (`fairseq_ext.a.b`); and strings that name a module, such as arguments of `importlib`.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bound: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+                bound[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name != PACKAGE.name:  # `import fairseq_ext` takes nothing from a room
+                    yield alias.name, node.lineno
+                root = alias.name.partition(".")[0]
+                bound[alias.asname or root] = alias.name if alias.asname else root
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name, _, attributes = ast.unparse(node).partition(".")
+            if name in bound and re.fullmatch(r"[\w.]+", attributes):
+                yield f"{bound[name]}.{attributes}", node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = node.value.partition(":")[0]
+            file = PACKAGE.parent.joinpath(*name.split("."))
+            if MODULE_NAME.fullmatch(name) and (file.is_dir() or file.with_suffix(".py").is_file()):
+                yield name, node.lineno
+
+
+def rooms_used() -> dict[str, dict[str, set[str]]]:
+    """Map each room to the other rooms that it uses, in Python or C, and the places."""
+    used: dict[str, dict[str, set[str]]] = {room: defaultdict(set) for room in ROOMS}
+    for path in MODULES:
+        for name, line in names_in(path):
+            place = f"{path.relative_to(REPO)}:{line}"
+            used[room_of(path)][room_of_name(name)].add(place)
+    for path in C_FILES:
+        text = path.read_text(encoding="utf-8")
+        for match in INCLUDE.finditer(text):
+            header = (path.parent / match[1]).resolve()
+            assert header.is_file(), f"{path}: there is no {match[1]}"
+            place = f"{path.relative_to(REPO)}:{text.count(chr(10), 0, match.start()) + 1}"
+            used[room_of(path)][room_of(header)].add(place)
+    for room, targets in used.items():
+        targets.pop(None, None)
+        targets.pop(room, None)
+    return used
+
+
+USES = rooms_used()
 
 # Rooms from the lowest up: each uses only rooms that stand before it. Data goes the same way, from
 # text to translations. `evaluation` stands below `decoding`, where minimum Bayes risk decoding
@@ -38,8 +125,8 @@ def test_the_reading_of_the_house_is_not_empty():
     assert {"binary", "gru", "linformer", "muse"} <= set(WINGS)
     assert {"engine", "checkpoints", "plugin"} <= set(USES["decoding"])
     assert {"decoding", "plugin"} <= set(USES[""])  # its lazy imports too
-    assert len(HOUSE.c_files) > 10
-    assert any("#include" in path.read_text("utf-8") for path in HOUSE.c_files)
+    assert len(C_FILES) > 10
+    assert any("#include" in path.read_text("utf-8") for path in C_FILES)
     lowest = {"version", "utils"}
     assert all(USES[room] for room in ORDER if room in USES and room not in lowest)
 
@@ -47,10 +134,10 @@ def test_the_reading_of_the_house_is_not_empty():
 def test_every_room_has_its_place_in_the_order():
     assert len(ORDER) == len(set(ORDER))
     commands_of_wings = {f"{wing}.commands" for wing in WINGS}  # not every wing has some
-    assert HOUSE.rooms | commands_of_wings == set(ORDER)
+    assert ROOMS | commands_of_wings == set(ORDER)
 
 
-@pytest.mark.parametrize("room", sorted(HOUSE.rooms))
+@pytest.mark.parametrize("room", sorted(ROOMS))
 def test_a_room_uses_only_rooms_below_it(room: str):
     above = {
         used: places for used, places in USES[room].items() if ORDER.index(used) > ORDER.index(room)
@@ -91,10 +178,10 @@ def test_each_wing_has_a_reference_that_needs_torch_alone(wing: str):
 
 def test_quick_tests_use_every_room():
     assert [name for name in quick.FILES if not (REPO / name).is_file()] == []
-    names = [name for path in quick.FILES for name, _ in HOUSE.names_in(REPO / path)]
-    used = {HOUSE.room_of_name(name) for name in names}
+    names = [name for path in quick.FILES for name, _ in names_in(REPO / path)]
+    used = {room_of_name(name) for name in names}
     apart = {"version", "__main__", "binary.commands", "muse.commands"}  # by the tests of `cli`
-    assert HOUSE.rooms - used - apart == {""}
+    assert ROOMS - used - apart == {""}
 
 
 REGISTERED = """
@@ -194,6 +281,40 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
         for match in fragment.finditer(path.read_text(encoding="utf-8"))
     }
     assert not fragments
+
+
+WORDS = (
+    "one ones found given own made whole said of by to at it that which what who whose there here "
+    "asked told begun gone taken kept chosen wanted known seen left_over others another again way "
+    "thing things something anything does did has had be been both each every much more most many "
+    "few less some such same"
+)
+VAGUE = frozenset(WORDS.split())
+
+
+def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield each variable, parameter and function that a module names, with its line."""
+    for node in ast.walk(tree):
+        name = None
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ExceptHandler):
+            name = node.name
+        if name is not None:
+            yield name, node.lineno
+
+
+def vague_names(folder: Path) -> tuple[list[str], int]:
+    """List the vague names of a folder as FILE:LINE: NAME, and count all of its names."""
+    places, total = [], 0
+    for path in sorted(folder.rglob("*.py")):
+        for name, line in bindings(ast.parse(path.read_text(encoding="utf-8"))):
+            total += 1
+            if name.strip("_") in VAGUE:
+                places.append(f"{path}:{line}: {name}")
+    return places, total
 
 
 GOAL = 0.5  # percent of the names of a folder that may be grammar

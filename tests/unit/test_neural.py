@@ -181,9 +181,6 @@ def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: -how}[how]
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -251,9 +248,6 @@ def test_a_missing_library_is_said_with_its_cure(bare: str, folder: Path) -> Non
         NeuralMetric("comet:whole")
     with pytest.raises(neural.EnvironmentProblem, match=r"cannot be run|not a program"):
         NeuralMetric("comet:whole", os.fspath(folder / "src"))
-
-
-# ---- sources -------------------------------------------------------------------------------------
 
 
 def generated(path: Path, sources: list[str], translations: list[str]) -> Path:
@@ -328,9 +322,6 @@ def test_a_set_of_sacrebleu_has_its_source(python: str, folder: Path) -> None:
     assert json.loads((folder / "scores").read_text())["segments"] == {"COMET": expected}
 
 
-# ---- comparison ----------------------------------------------------------------------------------
-
-
 def test_compare_has_score_deviation_and_p_in_every_form(python: str, folder: Path) -> None:
     outputs = {"a1": TRANSLATIONS, "a2": [*TRANSLATIONS[:2], "Yes, yes"], "b": ["x", "y", "z"]}
     for name, lines in outputs.items():
@@ -396,9 +387,6 @@ def test_the_test_of_means_against_samples_one_by_one() -> None:
     assert result.signatures == {"M": "s|bs:300|seed:12345"}
 
 
-# ---- before a training ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -416,9 +404,6 @@ def test_a_recipe_tries_a_metric_first(model, message, python, folder, monkeypat
     if model == "damaged":
         done = run(*command, "comet:whole", cwd=folder)
         assert done.stdout == f"COMET: {signature('whole')}\n"
-
-
-# ---- minimum Bayes risk --------------------------------------------------------------------------
 
 
 def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None:
@@ -464,8 +449,6 @@ def test_mbr_looks_at_the_samples_before_it_loads_the_model(python: str, folder:
     line = error_line("mbr", "samples", *flags, "--utility", "comet:damaged")
     assert "Sentence 0 has 1 candidates instead of 2" in line
 
-
-# ---- the real library ----------------------------------------------------------------------------
 
 # Makes a COMET model of random weights, then prints what COMET itself says of some segments.
 REAL = """

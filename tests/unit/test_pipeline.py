@@ -44,9 +44,6 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
-# ---- the steps -----------------------------------------------------------------------------------
-
-
 def test_the_order_of_the_steps():
     words = Pipeline("en", "de", normalize=True, tokenize=True, escape=True, lowercase=True).words()
     assert words("Mr. X said „No“.") == "mr. x said &quot; no . &quot;"
@@ -203,9 +200,6 @@ def test_sides_that_are_both_empty_are_kept(tmp_path: Path):
         corpus.split_into_subwords(text, tmp_path / "out", "en", "en", kind="bpe", size=9)
 
 
-# ---- the file ------------------------------------------------------------------------------------
-
-
 def text_folder(folder: Path) -> Path:
     """Make a folder with a pipeline of merges."""
     folder.mkdir()
@@ -307,9 +301,6 @@ def test_files_that_are_no_subwords(kind: str, tmp_path: Path):
         subwords.load(kind, [tmp_path / "x"])
 
 
-# ---- the commands --------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make ``text``, ``bpe``, ``bin`` and ``run`` of ``raw`` text by a user's commands."""
@@ -405,9 +396,6 @@ def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
     )
     assert "Moses tokens already" in done.stderr
     assert not (tmp_path / "text").exists()
-
-
-# ---- translations become text --------------------------------------------------------------------
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
@@ -554,9 +542,6 @@ def test_every_kind_of_space_separates_words(tmp_path: Path):
     )
     for name in ("codes", "train.de"):
         assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
-
-
-# ---- long words, in nearly linear time -----------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["0.1", "0.2"])

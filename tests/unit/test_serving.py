@@ -118,9 +118,6 @@ async def at_work(model: Model, queue: Batcher) -> AsyncIterator[asyncio.Task]:
         yield first
 
 
-# ---- batches -------------------------------------------------------------------------------------
-
-
 @asynchronous
 async def test_requests_that_wait_are_translated_together_and_keep_their_order():
     model, queue = Model(), batcher()
@@ -234,9 +231,6 @@ async def test_any_other_fault_ends_its_batch_alone():
         with refused(500):
             await queue.translate(Forgetful(), sentences("a", "b"))
         assert best(await queue.translate(Model(), sentences("c"))) == ["C 0"]
-
-
-# ---- requests ------------------------------------------------------------------------------------
 
 
 def request(
@@ -431,9 +425,6 @@ async def test_a_full_queue_refuses_before_a_body_is_read():
         assert await asyncio.gather(*tasks) == [{"translatedText": "A 0"}] * 2
 
 
-# ---- bodies --------------------------------------------------------------------------------------
-
-
 def read(incoming: Request, max_body: int = 100) -> bytes | Refusal:
     try:
         return asyncio.run(read_body(incoming, Limits(max_body=max_body, timeout=60)))
@@ -539,9 +530,6 @@ def test_keys_of_options_file_and_environment(monkeypatch: pytest.MonkeyPatch, t
     assert serve._keys(serve_settings("m", "--api-key-file", f"{tmp_path}/keys")) == ["one", "two"]
     monkeypatch.setenv(serve.KEY, "kä")
     assert serve._keys(serve_settings("m", "--api-key", "b")) == ["b", "kä"]
-
-
-# ---- the rest ------------------------------------------------------------------------------------
 
 
 def test_numbers_that_cannot_be():
