@@ -1,11 +1,13 @@
 """``fairseq-ext translate --parts``: the plain command's lines, whoever is killed on the way."""
 
+import os
 import random
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from fairseq_ext.commands import translate
 from fairseq_ext.text.reading import Part, cut
 from fairseq_ext.utils import locks, ray_workers
 from tests.support.harness import BIN, command, error_line, start, wait_for, write_lines
-from tests.support.killed import die_in_command, kill_workers, ray_cluster_of_two
+from tests.support.killed import die_in_command
 
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
 
@@ -195,16 +197,41 @@ def test_details_alone(worker: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "details").read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A Ray cluster on this machine with one processor on each of two nodes."""
+    pytest.importorskip("ray")
+    utils = pytest.importorskip("ray.cluster_utils")
+    cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    yield cluster
+    cluster.shutdown()
+
+
+def workers_of(cluster: Any) -> list[int]:
+    """List the ids of our processes on all nodes of a cluster."""
+    children = [
+        pid
+        for node in cluster.list_all_nodes()
+        for path in Path(f"/proc/{node.all_processes['raylet'][0].process.pid}/task").iterdir()
+        for pid in (path / "children").read_text().split()
+    ]
+    title = b"ray::_work_on_ray"
+    return [int(pid) for pid in children if title in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 @pytest.mark.slow
 @pytest.mark.system
-def test_a_ray_cluster_of_two(worker: list[str], tmp_path: Path) -> None:
+def test_killed_workers_of_a_ray_cluster(cluster: Any, worker: list[str], tmp_path: Path) -> None:
+    """They are killed once both nodes have theirs; Ray starts them again."""
     (tmp_path / "parts").mkdir()
-    with ray_cluster_of_two() as cluster:
-        with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
-            process = start(*worker, "--ray", cluster.address)
-            wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
-            kill_workers(cluster, b"ray::_work_on_ray", process)
-        assert process.wait(timeout=240) == 0
+    with locks.held(tmp_path / "parts" / ".part-000059.lock", wait=False):
+        process = start(*worker, "--ray", cluster.address)
+        wait_for(lambda: len(parts_of(tmp_path)) == 59, process)
+        wait_for(lambda: len(workers_of(cluster)) == 2, process)
+        for pid in workers_of(cluster):
+            os.kill(pid, signal.SIGKILL)
+    assert process.wait(timeout=240) == 0
     whole_is_plain(tmp_path)
 
 

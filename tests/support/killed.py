@@ -1,22 +1,21 @@
-"""Kill processes at chosen file operations of their own, and Ray's workers.
+"""Kill processes at chosen file operations of their own.
 
 A random moment hardly ever falls into the milliseconds in which a checkpoint is written; a chosen
 file operation always does. The process chooses it before it starts its command.
 """
 
 import builtins
-import contextlib
 import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import REPO, wait_for
+from tests.support.harness import REPO
 
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.copyfile")
 """Python's audit events of operations that change a folder (``os.replace`` is a rename)."""
@@ -112,45 +111,3 @@ def die_in_command(number: int, folder: Path, *words: str) -> None:
     command = [sys.executable, "-c", DYING, str(number), str(folder), *words]
     done = subprocess.run(command, stderr=subprocess.DEVNULL, cwd=REPO, start_new_session=True)
     assert done.returncode == -signal.SIGKILL
-
-
-@contextlib.contextmanager
-def ray_cluster_of_two() -> Iterator[Any]:
-    """Run a Ray cluster on this machine with one processor on each of two nodes."""
-    import pytest
-
-    pytest.importorskip("ray")
-    utils = pytest.importorskip("ray.cluster_utils")
-    cluster = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        cluster.add_node(num_cpus=1)
-        yield cluster
-    finally:
-        cluster.shutdown()
-
-
-def kill_workers(cluster: Any, title: bytes, process: subprocess.Popen[bytes]) -> None:
-    """Kill our process on each node once all are running; Ray starts them again."""
-    nodes, workers = cluster.list_all_nodes(), []
-
-    def all_there() -> bool:
-        workers[:] = [worker for node in nodes for worker in _workers_of(node, title)]
-        return len(workers) == len(nodes)
-
-    wait_for(all_there, process)
-    for worker in workers:
-        os.kill(worker, signal.SIGKILL)
-
-
-def _workers_of(node: Any, title: bytes) -> list[int]:
-    """List the ids of our processes on a node of the cluster."""
-    (raylet,) = node.all_processes["raylet"]
-    processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [int(path.name) for path in processes if _is_ours(path, raylet.process.pid, title)]
-
-
-def _is_ours(path: Path, parent: int, title: bytes) -> bool:
-    with contextlib.suppress(OSError):
-        stat = (path / "stat").read_text().rpartition(")")[2].split()
-        return int(stat[1]) == parent and title in (path / "cmdline").read_bytes()
-    return False
