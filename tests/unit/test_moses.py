@@ -4,19 +4,33 @@ import dataclasses
 import re
 import unicodedata
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.text import cleaning, moses, subwords
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import write_lines
-from tests.support.languages import SENTENCES, Sentence
+from tests.support.harness import REPO, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 
 LETTERS = [*"  aZß1２.,.'\"`’‘„“”«»\u00a0%:;!?()[]-–—…´ºº¿&<>|\r\t@nccm٣٠$"]
 WORDS = ["..", "...", "Mr.", "No. 5", "z.B.", "''", "´´", "d'", "'s"]
 WORDS += [" (", ") .", "u.s.", '."', '."a', ',"', "«\u00a0", "nº\u00a0", "1\u00a02", "5 %", "1,5"]
+
+
+class Sentence(NamedTuple):
+    """A row of ``languages.tsv``; Moses' columns are empty if it splits marks from letters."""
+
+    language: str
+    text: str
+    tokens: str
+    detokenized: str
+
+
+LANGUAGES_TABLE = REPO / "tests" / "support" / "languages.tsv"
+ROWS = [line for line in LANGUAGES_TABLE.read_text("utf-8").splitlines() if line[0] != "#"]
+SENTENCES = [Sentence(*row.split("\t")) for row in ROWS[1:]]
 
 
 def lines(seed: int, number: int) -> list[str]:

@@ -2,12 +2,14 @@
 
 import bz2
 import gzip
+import hashlib
 import itertools
 import json
 import lzma
 import random
 import re
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_ext.corpora import SPLITS, pair_texts, splitting
-from fairseq_ext.corpora.command_lines import PairOptions
+from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.splitting import SplitJob
+from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils.errors import DataError
-from tests.support import naive_split
 from tests.support.harness import error_line, run, write_lines
 
 Pairs = list[tuple[str, str]]
@@ -76,7 +78,63 @@ def split(pairs: Pairs, folder: Path, **how: object) -> tuple[dict[str, Pairs], 
     return written(job_of(pairs, folder, **how), folder)
 
 
-# --- Splits -------------------------------------------------------------------------------------
+def naive_cleaned(pairs: Pairs, max_words: int) -> tuple[Pairs, Counter[str]]:
+    """Drop pairs with a side that is empty or too long, and repeated ones; count these."""
+    distinct: dict[tuple[str, str], None] = {}
+    dropped: Counter[str] = Counter()
+    for pair in pairs:
+        source, target = map(plain, pair)
+        if not source or not target:
+            dropped["empty side"] += 1
+        elif max(source.count(" "), target.count(" ")) >= max_words:
+            dropped[f"more than {max_words} words"] += 1
+        elif (source, target) in distinct:
+            dropped["repeated pair"] += 1
+        else:
+            distinct[source, target] = None
+    return list(distinct), dropped
+
+
+def naive_split(
+    pairs: Pairs, side: int, valid: int, test: int, salt: str, strict: bool
+) -> tuple[dict[str, Pairs], Counter[str], dict[str, int]]:
+    """Split ``pairs`` in memory, directly by the rules; also count dropped pairs and leaks.
+
+    The distinct sentences of ``side`` are put in the order of their SHA-256 hashes; the first go
+    into the test set, the next into the validation set, all others into train. If several pairs
+    have the same sentence, valid and test keep the pair with the smallest hash, so sizes are exact.
+    With ``strict``, training pairs whose *other* side is in valid or test are dropped.
+    """
+
+    def hashed(text: str) -> bytes:
+        return hashlib.sha256(f"{salt}\n{text}".encode()).digest()
+
+    keys, others = ([normalized(pair[i]) for pair in pairs] for i in (side, 1 - side))
+    order = sorted({*keys}, key=lambda text: (hashed(text), text))
+    place = dict.fromkeys(order[:test], "test") | dict.fromkeys(order[test : test + valid], "valid")
+    best = {
+        min(
+            (index for index, text in enumerate(keys) if text == key),
+            key=lambda index: (hashed("\t".join(pairs[index])), index),
+        )
+        for key in place
+    }
+    held_out = {name: {others[i] for i in best if place[keys[i]] == name} for name in SPLITS[1:]}
+    splits: dict[str, Pairs] = {name: [] for name in SPLITS}
+    leaks = {"train": 0, "valid and test": len(held_out["valid"] & held_out["test"])}
+    dropped: Counter[str] = Counter()
+    for index, pair in enumerate(pairs):
+        name = place.get(keys[index], "train")
+        leaked = name == "train" and others[index] in held_out["valid"] | held_out["test"]
+        leaks["train"] += leaked
+        if leaked and strict:
+            dropped[f"{SIDES[1 - side]} sentence also in valid or test"] += 1
+        elif name != "train" and index not in best:
+            dropped["further pair of a held-out sentence"] += 1
+        else:
+            splits[name].append(pair)
+    return splits, dropped, leaks
+
 
 WORDS = st.sampled_from(["a", "A", "b", "c d", "e!", "f g h", "", " ", "i\u00a0j", "«k»"])
 
@@ -94,22 +152,23 @@ WORDS = st.sampled_from(["a", "A", "b", "c d", "e!", "f g h", "", " ", "i\u00a0j
 def test_parts_and_ranges_do_not_change_a_byte(
     tmp_path_factory, pairs, size, ranges, salt, key, strict, held
 ):
-    counts = naive_split.Counts()
-    cleaned = naive_split.cleaned(pairs, 2, counts)
-    side = naive_split.repeating_side(cleaned) if key == "auto" else int(key == "target")
-    if len({normalized(pair[side]) for pair in cleaned}) <= sum(held):
+    cleaned, dropped = naive_cleaned(pairs, 2)
+    distinct = [len({normalized(pair[side]) for pair in cleaned}) for side in (0, 1)]
+    repeating = int(distinct[1] < distinct[0])  # the side with fewer distinct sentences
+    side = repeating if key == "auto" else int(key == "target")
+    if distinct[side] <= sum(held):
         return
     options = {"valid": held[0], "test": held[1], "salt": salt, "strict": strict}
-    expected = naive_split.split(cleaned, key=side, report=counts, **options)
+    expected, further, leaks = naive_split(cleaned, side, **options)
     splits, report = split(
         pairs,
         tmp_path_factory.mktemp("split"),
         **{"size": size, "ranges": ranges, "key": key, "max_words": 2, **options},
     )
     assert splits == expected
-    assert report["dropped"] == counts.dropped
-    assert (report["read"], report["key"]) == (counts.read, counts.key)
-    assert report["leaks"] == counts.leaks
+    assert report["dropped"] == dropped + further
+    assert (report["read"], report["key"]) == (len(pairs), SIDES[side])
+    assert report["leaks"] == leaks
     for name, pair_count in report["splits"].items():
         words = [[w for pair in expected[name] for w in pair[side].split()] for side in (0, 1)]
         assert pair_count == len(expected[name])
@@ -193,9 +252,6 @@ def test_cleaning(tmp_path):
 def test_nothing_left_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no pairs are left of 2 read; nothing to write"):
         split([("", "a"), ("b", "")], tmp_path)
-
-
-# --- Files --------------------------------------------------------------------------------------
 
 
 def pairs_of(folder: Path, *files: Path, **how: object) -> Pairs:
@@ -367,9 +423,6 @@ def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
     with pytest.raises(DataError) as raised:
         list(lines(path))
     assert named in str(raised.value)
-
-
-# --- The command --------------------------------------------------------------------------------
 
 
 def command(*arguments: object, ok: bool = True):
