@@ -374,53 +374,30 @@ def wrong_counts(manifest: Report) -> list[str]:
 
 
 def summary(manifest: Report, ready: Path) -> str:
-    """Return tables of kept and dropped pairs, of splits, and of known counts."""
+    """Return a table of kept and dropped pairs and of splits, and the known counts."""
     protocol = manifest["protocol"]
-    src, tgt = protocol["src"], protocol["tgt"]
-    fates = [("text", "", "pairs", f"{src} tokens", f"{tgt} tokens")]
+    heading = ("pairs", f"{protocol['src']} tokens", f"{protocol['tgt']} tokens")
+    lines = [_row("text", "", heading)]
     for name, counts in manifest["fates"].items():
-        order = sorted(counts.items(), key=lambda item: (item[0] != KEPT, item[0]))
-        for fate, numbers in order:
-            fate = fate if fate == KEPT else f"dropped, {fate}"
-            fates.append((name, fate, *(f"{number:,}" for number in numbers)))
-            name = ""
-    splits = [("split", "in", "pairs", f"{src} tokens", f"{tgt} tokens")]
+        lines += [_row(name, fate, numbers) for fate, numbers in sorted(counts.items())]
     for name, kinds in manifest["splits"].items():
-        for kind, numbers in kinds.items():
-            if numbers:
-                splits.append((name, kind, *(f"{number:,}" for number in numbers)))
-                name = ""
-    flags = " ".join(manifest["fairseq-preprocess"])
+        lines += [_row(name, f"as {kind}", numbers) for kind, numbers in kinds.items() if numbers]
+    for label, count in manifest["known counts"].items():
+        known = (
+            "as known" if count["found"] == count["known"] else f"but {count['known']:,} are known"
+        )
+        lines.append(f"{label}: {count['found']:,} pairs, {known}")
     tests = ",".join(str(ready / name) for name in manifest["splits"] if name not in TRAINING)
-    return "\n".join(
-        [
-            *_aligned(fates),
-            "",
-            *_aligned(splits),
-            "",
-            *(_known(label, count) for label, count in manifest["known counts"].items()),
-            f"ready: fairseq-preprocess {flags} --trainpref {ready / 'train'} "
-            f"--validpref {ready / 'valid'} --testpref {tests} --destdir …",
-        ]
+    lines.append(
+        f"ready: fairseq-preprocess {' '.join(manifest['fairseq-preprocess'])} --trainpref "
+        f"{ready / 'train'} --validpref {ready / 'valid'} --testpref {tests} --destdir …"
     )
+    return "\n".join(lines)
 
 
-def _known(label: str, count: dict[str, Any]) -> str:
-    if count["found"] == count["known"]:
-        return f"{label}: {count['found']:,} pairs, as known"
-    reason = "" if count["exact"] else " (may differ a little with the tokenizer's release)"
-    return f"{label}: {count['found']:,} pairs, but {count['known']:,} are known{reason}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+def _row(name: str, fate: str, numbers: Sequence[int | str]) -> str:
+    cells = (f"{number:>14}" if isinstance(number, str) else f"{number:>14,}" for number in numbers)
+    return f"{name:24}{fate:32}{''.join(cells)}"
 
 
 # ---- the command ---------------------------------------------------------------------------------
