@@ -10,25 +10,12 @@ INSTALL_FAIRSEQ = (
     "pip install torch numpy cython setuptools wheel && "
     f"pip install --no-build-isolation {TESTED_FAIRSEQ[0]}=={TESTED_FAIRSEQ[1]}"
 )
+DISTRIBUTIONS = ("fairseq", TESTED_FAIRSEQ[0])
 
 
 def fairseq_distributions() -> list[str]:
-    """Return the sorted names of the installed distributions that provide ``fairseq``.
-
-    Every command calls this, so it must be fast: ``importlib.metadata.packages_distributions``
-    would make a path object for every installed file, which takes most of a second.
-    """
-    providers = filter(_provides_fairseq, importlib.metadata.distributions())
-    names = (distribution.metadata["Name"] for distribution in providers)
-    return sorted({name.lower().replace("_", "-") for name in names if name})
-
-
-def _provides_fairseq(distribution: importlib.metadata.Distribution) -> bool:
-    """Return whether a distribution lists the package fairseq, or files in its folder."""
-    packages = (distribution.read_text("top_level.txt") or "").split()
-    if packages:
-        return "fairseq" in packages
-    return "\nfairseq/" in "\n" + (distribution.read_text("RECORD") or "")
+    """Return the names of the installed distributions that provide ``fairseq``."""
+    return [name for name in DISTRIBUTIONS if any(importlib.metadata.distributions(name=name))]
 
 
 def check_single_fairseq() -> None:

@@ -93,8 +93,8 @@ def test_two_distributions_of_fairseq(tmp_path):
 def test_check_single_fairseq(tmp_path, monkeypatch):
     installation.check_single_fairseq()  # the environment of these tests has one
     monkeypatch.syspath_prepend(str(tmp_path))
-    install(tmp_path, "some-fork-of-fairseq", "1.0", fairseq="")
-    with pytest.raises(EnvironmentProblem, match=r"and `some-fork-of-fairseq` both .*uninstall"):
+    install(tmp_path, "fairseq", "0.12.2", fairseq="")
+    with pytest.raises(EnvironmentProblem, match=r"`fairseq` and `fairseq-fixed` both .*uninstall"):
         installation.check_single_fairseq()
 
 
