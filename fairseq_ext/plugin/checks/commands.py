@@ -82,19 +82,8 @@ def _check_input(path: str) -> None:
 
 
 def _require_path(cfg: Any) -> None:
-    path = cfg.common_eval.path
-    if path is None:
+    if cfg.common_eval.path is None:
         raise ConfigError("`--path` must name the checkpoint to use, but is missing.")
-    refuse_colon("--path", path)
-
-
-def refuse_colon(option: str, path: str) -> None:
-    """Refuse a path with a colon, because fairseq would split it into several paths."""
-    if ":" in path and Path(path).exists():
-        raise ConfigError(
-            f"`{option}` must not have a colon, which separates several paths, but is {path}. "
-            "Rename it, or give a link to it."
-        )
 
 
 @around("fairseq_cli.generate:main")

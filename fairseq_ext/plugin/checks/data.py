@@ -7,7 +7,6 @@ import numpy as np
 
 from fairseq_ext import text
 from fairseq_ext.data_folder import indexed, manifest
-from fairseq_ext.plugin.checks.commands import refuse_colon
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -15,7 +14,6 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 @around("fairseq.tasks:setup_task")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    refuse_colon("data", str(getattr(cfg, "data", None) or ""))
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
     task = original(cfg, **options)
     for name, language in requested.items():
