@@ -140,7 +140,7 @@ def model(copy_model: Path) -> Path:
 
 GENERATE = {
     "constraints": (("--constraints",), "`--constraints` is for fairseq-interactive"),
-    "tokenizer": (("--tokenizer", "moses"), "`--source-lang` is missing, but `--tokenizer moses`"),
+    "tokenizer": (("--tokenizer", "moses"), "`--source-lang` is missing, but the other options"),
     "codes": (("--bpe", "subword_nmt"), "`--bpe-codes` is missing"),
     "no-beam": (("--beam", 0), "`--beam` and `--nbest` must be at least 1."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),

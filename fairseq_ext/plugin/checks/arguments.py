@@ -197,20 +197,14 @@ def _compose(original: Callable, *arguments: Any, overrides: list[str], **option
     try:
         return original(*arguments, overrides=overrides, **options)
     except ConfigCompositionException as error:
-        override = re.search(r"override (\w+)\.(\w+)=(.*)", str(error))
+        override = re.search(r"override \w+\.(\w+)=(.*)", str(error))
         if override is None:
             raise
-        group, field, value = override.groups()
-        option = f"`--{field.replace('_', '-')}`"
-        choices = [
-            override for override in overrides if re.match(rf"{group}=|{group}\._name=", override)
-        ]
-        name = f"`--{group} {choices[-1].partition('=')[2]}`" if choices else f"`{group}`"
-        name = name.replace("--model", "--arch").replace("_", "-", name.count("--lr_"))
+        option, value = override[1].replace("_", "-"), override[2]
         if value == "null":
-            raise ConfigError(f"{option} is missing, but {name} needs it.") from error
+            raise ConfigError(f"`--{option}` is missing, but the other options need it.") from error
         reason = str(error.__cause__ or "").partition("\n")[0]
-        raise ConfigError(f"{option} cannot be `{value}` with {name}: {reason}.") from error
+        raise ConfigError(f"`--{option}` cannot be `{value}`: {reason}.") from error
 
 
 @functools.cache
