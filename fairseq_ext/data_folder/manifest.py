@@ -78,21 +78,15 @@ def _entries(content: Any) -> dict[str, Entry]:
     """Parse the entries of a manifest; raise ValueError at the first defect."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"its `format` is not `{FORMAT}`")
-    if content.get("version") != VERSION:
-        raise ValueError(f"its `version` is not {VERSION}")
-    if not isinstance(content.get("files"), dict):
-        raise ValueError("it lists no `files`")
+    if content.get("version") != VERSION or not isinstance(content.get("files"), dict):
+        raise ValueError(f"its `version` is not {VERSION}, or it lists no `files`")
     entries = {}
     for name, fields in content["files"].items():
-        if not is_name(name):
-            raise ValueError(f"`{name!r:.60}` is not the name of a file in the folder")
-        size, digest = (
-            fields.get(key) if isinstance(fields, dict) else None for key in ("bytes", "sha256")
-        )
-        well_formed = type(size) is int and size >= 0 and isinstance(digest, str)
-        if not well_formed or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise ValueError(f"`{name!r:.60}` has no size and checksum")
-        entries[name] = Entry(size, digest)
+        match fields:
+            case {"bytes": int(size), "sha256": str(digest)} if is_name(name) and size >= 0:
+                entries[name] = Entry(size, digest)
+        if name not in entries or not re.fullmatch("[0-9a-f]{64}", entries[name].sha256):
+            raise ValueError(f"its entry `{name!r:.60}` is no file with a size and a checksum")
     return entries
 
 
