@@ -40,6 +40,7 @@ CSV_NAMES = {
 }
 GPT2_URL = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe"  # the default of `--bpe gpt2`
 CHUNK = 2_000  # rows encoded at a time; the library spreads them over the cores
+FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
 SentencePair = tuple[str, str]
 
 
@@ -190,7 +191,7 @@ def convert(
                 split.encode(split.complete(pairs, name), bpe, args.max_ids, files)
             if not split.pairs:
                 raise DataError(f"no pair is left for `{name}`; check the CSV files.")
-        dictionary = "".join(f"{line}\n" for line in bpe.dictionary(args.pad_to_multiple))
+        dictionary = "".join(f"{line}\n" for line in dictionary_of(bpe.ids, args.pad_to_multiple))
         (ids / "dict.txt").write_text(dictionary, encoding="utf-8")
         for name, origin in zip(FILES, origins, strict=True):
             (ids / name).write_bytes(origin.read_bytes())
@@ -232,6 +233,27 @@ def write_manifest(
     write_all(args.out, {"manifest.json": [text]})
 
 
+def dictionary_of(ids: Sequence[int], multiple: int = 8) -> list[str]:
+    """Return the lines of a fairseq dictionary (``<symbol> <count>``), made like BART's.
+
+    fairseq puts its 4 special symbols before the ids and pads to a multiple of 8; BART adds
+    ``<mask>``; and the paper pads to a multiple of 8 once more. For GPT-2's ids: 50,257 + 4 =
+    50,261, padded 50,264, with the mask 50,265, padded again 50,272.
+    """
+    symbols = [str(id_) for id_ in ids]
+    _fill(symbols, multiple)
+    symbols.append("<mask>")
+    _fill(symbols, multiple)
+    return [f"{symbol} 1" for symbol in symbols]
+
+
+def _fill(symbols: list[str], multiple: int) -> None:
+    count = sum(symbol.startswith("madeupword") for symbol in symbols)
+    while (len(symbols) + FAIRSEQ_SPECIALS) % multiple:
+        symbols.append(f"madeupword{count:04d}")
+        count += 1
+
+
 def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe: ByteBPE) -> str:
     """Return a table of the splits' lengths, and counts of rows and dictionary entries."""
     lines = [
@@ -244,7 +266,7 @@ def summary(args: argparse.Namespace, total: int, splits: dict[str, Split], bpe:
                 f"{name:6} {split.pairs:9} {split.dropped:8} {code:>5} {side.total:11} "
                 f"{side.total / split.pairs:6.1f} {side.shortest:5} {side.longest:6} {side.cut:6}"
             )
-    entries = len(bpe.dictionary(args.pad_to_multiple)) + 4
+    entries = len(dictionary_of(bpe.ids, args.pad_to_multiple)) + 4
     lines += [
         "lengths in ids, without <s> and </s> (the paper's Table 1 counts these two as well)",
         f"dropped: pairs with an empty side; cut: lines of more than {args.max_ids} ids",

@@ -10,17 +10,15 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tokenizers import ByteLevelBPETokenizer, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
-from fairseq_ext.utils.files import staged_folder
 from fairseq_ext.utils.json_files import read_json
 
 # Entries of a vocabulary that occur in no text: fairseq's own symbols, and padding.
 RESERVED = re.compile(r"<s>|<pad>|</s>|<unk>|<mask>|madeupword\d+")
-FAIRSEQ_SPECIALS = 4  # <s>, <pad>, </s>, <unk>: every fairseq dictionary begins with them
 MOST = 1 << 24  # largest number of ids, because the library keeps a table of them all
 FILES = ("encoder.json", "vocab.bpe")  # fairseq's names for vocabulary and merges
 
@@ -58,26 +56,6 @@ class ByteBPE:
         text = self._tokenizer.decode([id_ for id_ in ids if id_ in self._known])
         return one_spaced(text)  # because a model may generate a line feed
 
-    def dictionary(self, multiple: int = 8) -> list[str]:
-        """Return the lines of a fairseq dictionary (``<symbol> <count>``), made like BART's.
-
-        fairseq puts its 4 special symbols before the ids and pads to a multiple of 8; BART
-        adds ``<mask>``; and the paper pads to a multiple of 8 once more. For GPT-2's ids:
-        50,257 + 4 = 50,261, padded 50,264, with the mask 50,265, padded again 50,272.
-        """
-        symbols = [str(id_) for id_ in self.ids]
-        _fill(symbols, multiple)
-        symbols.append("<mask>")
-        _fill(symbols, multiple)
-        return [f"{symbol} 1" for symbol in symbols]
-
-
-def _fill(symbols: list[str], multiple: int) -> None:
-    count = sum(symbol.startswith("madeupword") for symbol in symbols)
-    while (len(symbols) + FAIRSEQ_SPECIALS) % multiple:
-        symbols.append(f"madeupword{count:04d}")
-        count += 1
-
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     ids = read_json(path)
@@ -113,26 +91,3 @@ def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tupl
             )
         merges.append((pair[0], pair[1]))
     return merges
-
-
-def train(texts: Sequence[Path], size: int, out: Path) -> int:
-    """Learn an encoding, write ``encoder.json`` and ``vocab.bpe``; return the number of ids.
-
-    ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files. A
-    small text gives fewer ids than ``size``.
-    """
-    minimum = 257
-    if size < minimum:
-        raise DataError(f"`--size` must be at least {minimum}, but is {size}.")
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train(
-        [str(path) for path in texts],
-        vocab_size=size,
-        min_frequency=0,
-        show_progress=False,
-        special_tokens=["<|endoftext|>"],
-    )
-    with staged_folder(out) as stage:
-        for path, name in zip(tokenizer.save_model(str(stage)), FILES, strict=True):
-            Path(path).rename(stage / name)
-    return tokenizer.get_vocab_size()

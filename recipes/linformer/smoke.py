@@ -6,9 +6,12 @@ python recipes/linformer/smoke.py --pairs pairs --src en --tgt de --out csv --en
 
 import argparse
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_ext.text.byte_level import train
+from tokenizers import ByteLevelBPETokenizer
+
+from fairseq_ext.text.byte_level import FILES
 
 NAMES = {"train": "train", "valid": "validation", "test": "test"}
 
@@ -28,6 +31,26 @@ def write_csv(pairs: Path, src: str, tgt: str, out: Path) -> None:
             for number, row in enumerate(zip(*(side[:-1] for side in sides), strict=True)):
                 odd = number % 5 == 0
                 table.writerow([f'"{cell}"'.replace(" ", "\n", 1) if odd else cell for cell in row])
+
+
+def train(texts: Sequence[Path], size: int, out: Path) -> int:
+    """Learn a byte-level encoding, write :data:`FILES`; return the number of ids.
+
+    ``<|endoftext|>`` is one of its pieces, as in GPT-2's encoding. Equal text gives equal files. A
+    small text gives fewer ids than ``size``, which is at least 257.
+    """
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train(
+        [str(path) for path in texts],
+        vocab_size=size,
+        min_frequency=0,
+        show_progress=False,
+        special_tokens=["<|endoftext|>"],
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    for path, name in zip(tokenizer.save_model(str(out)), FILES, strict=True):
+        Path(path).rename(out / name)
+    return tokenizer.get_vocab_size()
 
 
 def main() -> None:

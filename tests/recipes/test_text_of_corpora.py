@@ -30,6 +30,7 @@ from tests.support.harness import fairseq, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 
 import smoke_archives  # isort: skip
+from smoke import train  # isort: skip
 
 ODD = (
     'Er sagte: "Das ist gut."',
@@ -187,7 +188,7 @@ def test_csv(sentences, tmp_path: Path) -> None:
         csv.writer(text, lineterminator="\n").writerows([("en", "de"), *sentences[split]])
         (tmp_path / wmt14_csv.CSV_NAMES[split]).write_text(text.getvalue(), encoding="utf-8")
     lines = [line for pair in sentences["train"] for line in pair]
-    byte_level.train([write_lines(tmp_path / "lines", lines)], 300, tmp_path)
+    train([write_lines(tmp_path / "lines", lines)], 300, tmp_path)
     encoding = [tmp_path / name for name in byte_level.FILES]
     options = ("--vocabulary", encoding[0], "--merges", encoding[1], "--fraction", "1")
     words = ("--data", tmp_path, *options, "--out", tmp_path / "out")
@@ -203,7 +204,7 @@ def test_csv(sentences, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def encoding(tmp_path_factory: pytest.TempPathFactory) -> subwords.Subwords:
     folder = tmp_path_factory.mktemp("encoding")
-    byte_level.train([write_lines(folder / "text", ["a line of text", "noch eine"])], 270, folder)
+    train([write_lines(folder / "text", ["a line of text", "noch eine"])], 270, folder)
     return subwords.load("byte-level", [folder / name for name in byte_level.FILES])
 
 

@@ -109,7 +109,6 @@ def read_bytes(folder: Path) -> None:
     bpe = byte_level.ByteBPE.load(folder / "encoder.json", folder / "vocab.bpe")
     bpe.encode(["the é\0"])
     bpe.decode((folder / "ids").read_bytes().decode("utf-8", "replace").split())
-    bpe.dictionary()
 
 
 def read_csv(folder: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from smoke import train
+from wmt14_csv import dictionary_of
 
-from fairseq_ext.text.byte_level import FILES, ByteBPE, train
+from fairseq_ext.text.byte_level import FILES, ByteBPE
 from fairseq_ext.utils.files import staged_folder, writers
 from tests.support.harness import run, write_lines
 from tests.support.troubled_server import serving
@@ -63,7 +65,7 @@ def vocabulary(folder: Path, *options: str) -> ByteBPE:
     "options", [(), ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "madeupword0000", "madeupword0001")]
 )
 def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, options) -> None:
-    path = write_lines(tmp_path / "dict.txt", vocabulary(tmp_path, *options).dictionary())
+    path = write_lines(tmp_path / "dict.txt", dictionary_of(vocabulary(tmp_path, *options).ids))
     words = Dictionary.load(str(path))
     assert len(words) == 50_272
     assert words.symbols[4:6] == ["0", "1"]
@@ -76,7 +78,7 @@ def test_gpt2_and_bart_both_give_the_papers_dictionary(tmp_path: Path, options) 
 @pytest.mark.parametrize("multiple", [1, 8, 64])
 def test_a_dictionary_is_filled_up_to_the_multiple(files: Path, multiple: int) -> None:
     bpe = ByteBPE.load(files / FILES[0], files / FILES[1])
-    size = len(bpe.dictionary(multiple)) + 4
+    size = len(dictionary_of(bpe.ids, multiple)) + 4
     assert size % multiple == 0
     assert 0 <= size - (len(bpe.ids) + 5) < 2 * multiple
 
@@ -105,8 +107,6 @@ def test_training_again_gives_the_same_files(tmp_path: Path, files: Path) -> Non
     assert train([files / "text"], 400, tmp_path / "again") == 400
     for name in FILES:
         assert (tmp_path / "again" / name).read_bytes() == (files / name).read_bytes()
-    with pytest.raises(ValueError, match="at least 257, but is 256"):
-        train([files / "text"], 256, tmp_path)
 
 
 def test_the_command_downloads(tmp_path: Path, files: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
+from smoke import train
 from wmt14_csv import CSV_NAMES, cut, locate, rows
 
-from fairseq_ext.text.byte_level import FILES, train
+from fairseq_ext.text.byte_level import FILES
 from fairseq_ext.utils.files import sha256
 from tests.support.harness import REPO, run, write_lines
 
