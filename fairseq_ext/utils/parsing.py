@@ -85,7 +85,7 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
             listed = f"one of {', '.join(names)}"
         return f"`{name}` must be {listed}, but is `{value}`{nearest(value, names)}"
     if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
-        kinds = {"int": "a whole number", "float": "a number"}
+        kinds = {"int": "a whole number", "float": "a number", "<lambda>": "numbers, as in 1,2"}
         kind = kinds.get(wrong[2], "of another form")
         return f"`{wrong[1].partition('/')[0]}` must be {kind}, but is {wrong[3]}."
     if message.startswith("unrecognized arguments: "):

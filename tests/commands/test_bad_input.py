@@ -368,6 +368,10 @@ BAD_DATA = {
         lambda data: (data / "valid.src-tgt.src.idx").unlink(),
         "Dataset not found: valid (",
     ),
+    "text-alone": (
+        lambda data: [path.unlink() for path in data.glob("*.*-*.*")],
+        "data has no binary data; give the `--destdir` of fairseq-preprocess.",
+    ),
     "missing-target": (
         lambda data: [path.unlink() for path in data.glob("train.src-tgt.tgt.*")],
         "no target side for the split `train`",

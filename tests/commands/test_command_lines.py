@@ -61,6 +61,7 @@ TRAIN = {
     "sharded-model": (("--ddp-backend", "fully_sharded"), "`--ddp-backend fully_sharded` needs"),
     "not-binary": (("--binary-weights", "qkv"), "`--binary-weights` is an option of"),
     "value": (("--clip-norm", "x"), "`--clip-norm` must be a number, but is 'x'."),
+    "rates": (("--lr", "1e-3,x"), "`--lr` must be numbers, as in 1,2, but is '1e-3,x'."),
     "language-model": (
         ("--task", "language_modeling"),
         "`--task language_modeling` does not go with `--arch gru_tiny`; give another one.",

@@ -15,7 +15,14 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 @around("fairseq.tasks:setup_task")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
-    task = original(cfg, **options)
+    try:
+        task = original(cfg, **options)
+    except Exception as error:
+        if "Could not infer language pair" not in str(error):
+            raise
+        raise DataError(
+            f"{cfg.data} has no binary data; give the `--destdir` of fairseq-preprocess."
+        ) from error
     for name, language in requested.items():
         # fairseq takes both languages from the folder if one of them is not given.
         if language and getattr(task.cfg, name, language) != language:
