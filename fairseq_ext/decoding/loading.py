@@ -124,7 +124,17 @@ def in_run(path: Path) -> Path:
     for name in published.RUN:
         if (path / name).is_file():
             return path / name
-    raise ConfigError(f"{path} is a folder without a model: it has no {', '.join(published.RUN)}.")
+    others = [entry.name for entry in sorted(path.iterdir()) if _has_model(entry)]
+    hint = f", but its {' and '.join(others)} have a model; give one of them" if others else ""
+    raise ConfigError(
+        f"{path} is a folder without a model: it has no {', '.join(published.RUN)}{hint}."
+    )
+
+
+def _has_model(path: Path) -> bool:
+    """Return whether a folder is a bundle or that of a run."""
+    files = (path / name for name in (bundle.MANIFEST, *published.RUN))
+    return path.is_dir() and any(map(Path.is_file, files))
 
 
 def _for_the_engine(
@@ -180,7 +190,8 @@ def data_of(path: Path) -> Path:
     from fairseq_ext.checkpoints import layout, storage
 
     folders = [bundle.home(path)]
-    trained = str(layout.options(storage.peek(path), "task").get("data") or "").split(":")[0]
+    task = layout.options(storage.peek(find_model.require(path)), "task")
+    trained = str(task.get("data") or "").split(":")[0]
     if trained:
         near = path.absolute().parents[:3]
         folders += [*(folder / trained for folder in near), Path(trained)]

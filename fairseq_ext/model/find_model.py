@@ -50,7 +50,7 @@ def require(path: Path) -> Path:
     """Refuse a path that does not exist; it may be a misspelt name."""
     if not path.exists():
         names = ", ".join(shipped()) or "none"
-        raise ConfigError(f"{path} does not exist; the models that come along are {names}.")
+        raise CheckpointError(f"{path} does not exist; the models that come along are {names}.")
     return path
 
 

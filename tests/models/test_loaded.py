@@ -253,6 +253,8 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         fairseq_ext.load(run, threads=0)
     with pytest.raises(ConfigError, match="is a folder without a model: it has no average"):
         fairseq_ext.load(tmp_path)
+    with pytest.raises(ConfigError, match=f"but its .*{run.name}.* have a model; give one of them"):
+        fairseq_ext.load(run.parent)
     with pytest.raises(CheckpointError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
     with pytest.raises(ConfigError, match=r"must be de and en for .*, but are en and de"):
