@@ -88,7 +88,7 @@ choose_models() {
     local name model all=" " chosen=()
     for model in "${models[@]}"; do all+="${model%%=*} "; done
     for name in ${names[@]+"${names[@]}"}; do
-        [[ "$all" == *" $name "* ]] || die "\`$name\` must be one of$all, but is not."
+        [[ "$all" == *" $name "* ]] || die "\`$name\` must be one of${all% }."
     done
     for model in "${models[@]}"; do
         if ((${#names[@]} == 0)) || [[ " ${names[*]} " == *" ${model%%=*} "* ]]; then
