@@ -72,7 +72,7 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: object) -> BinaryAttention:
-        """Convert a fairseq attention layer; the parameters are the same objects."""
+        """Convert a fairseq attention layer, and share its parameters."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,

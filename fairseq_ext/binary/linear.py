@@ -127,7 +127,7 @@ class BinaryLinear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, **options: Any) -> BinaryLinear:
-        """Convert ``linear``; the parameters are the same objects. ``options``: see the class."""
+        """Convert ``linear``, and share its parameters; ``options`` are those of the class."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)
         binary.weight, binary.bias = linear.weight, linear.bias
@@ -219,7 +219,7 @@ class BinaryLinear(nn.Linear):
 
 
 class FeedForwardOutput(nn.Module):
-    """The second half ``LN(LN(h)_b W_2b + b_2)`` of (3.4), with ``h = max(0, A_b W_1b + b_1)``.
+    """The output ``LN(LN(h)_b W_2b + b_2)`` of section 3.4; ``h = max(0, A_b W_1b + b_1)``.
 
     ``h`` is never negative. The inner norm centres it, so that both signs occur.
 

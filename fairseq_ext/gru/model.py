@@ -213,7 +213,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         return self.output_projection(self.last_product(features).features)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the last product of :meth:`output_layer`, which the loss computes in chunks."""
+        """Return :meth:`output_layer`'s last matrix product, which the loss computes in chunks."""
         outputs = self.to_embedding(features) if self.tied else features
         return OutputLayer(outputs, self.output_projection.weight, self.output_projection.bias)
 

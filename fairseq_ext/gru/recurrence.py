@@ -1,4 +1,4 @@
-"""The encoder's recurrence by torch's GRU, and the decoder's as a function with its own gradient.
+"""Compute the encoder's recurrence by torch's GRU, and the decoder's with a gradient of our own.
 
 Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first
 dimension. With autograd, a loop of GRU steps adds up T small gradients for each weight. Here the

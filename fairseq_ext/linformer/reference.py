@@ -35,7 +35,7 @@ def attention(
     num_heads: int,
     scale: str = "head-dim",
 ) -> Tensor:
-    """Compute attention, (7) for all heads of (2): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
+    """Compute attention, equations (2) and (7): ``[T, C]`` and ``[n, C]`` to ``[T, C]``.
 
     Args:
         p: the four projections by name, ``q_proj.weight`` …

@@ -120,7 +120,7 @@ class MultiScaleAttention(nn.Module):
         return outputs.permute(3, 0, 2, 1, 4).reshape(length, batch, -1)
 
     def _joint_product(self, weights: Tensor, kernels: Tensor, values: list[Tensor]) -> Tensor:
-        """Attend and convolve: ``[N, 2T, D]``; by one product if the values are shared and few."""
+        """Attend and convolve, in one product if possible and worthwhile: ``[N, 2T, D]``."""
         left = self.convolution.left
         if weights.size(1) < weights.size(2):  # the newest position, which the last tap reads
             taps = min(kernels.size(-1), weights.size(2))

@@ -33,7 +33,7 @@ class Dropouts(NamedTuple):
 
 
 class ParallelBlock(nn.Module):
-    """The block ``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))``, (1) and (8).
+    """The block ``x ← LN(x + D(SAConv(x)) + D(Cross(x, source)) + D(FFN(x)))`` (equations 1, 8).
 
     ``SAConv(x) = A W_O + C W_out + b``, where A and C are attention and convolution of the same
     ``[q; k; v] = W x + b``. The query to the source is also computed from the block's input, so
@@ -148,7 +148,7 @@ class ParallelBlock(nn.Module):
         return x if self.normalize_before else self.layer_norm(x)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Fuse or separate projections to fit this block; fairseq calls it before loading them."""
+        """Fuse or separate saved projections to fit this block; fairseq calls this at loading."""
         prefix = f"{name}.projections."
         if isinstance(self.projections, FusedProjections):
             changed = fuse(state_dict, prefix)

@@ -34,7 +34,7 @@ def extend(past: Past, name: str, newest: Tensor) -> Tensor:
 
 
 def taps_to_the_left(kernel_size: int, causal: bool) -> int:
-    """Return how many taps lie left of a position: all but one if causal, else as in (6)."""
+    """Return how many taps lie left of a position: all but one if causal, else by equation (6)."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 

@@ -114,7 +114,7 @@ class DecoderBlock(ParallelBlock):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep only the rows ``new_order`` ``[R']`` and the sources of their sentences."""
+        """Reorder the state for beam search: take rows ``new_order`` ``[R']`` and their sources."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is None:
             return

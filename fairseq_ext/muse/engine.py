@@ -51,7 +51,7 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
-    """Compile the branches' first products (``W_Enc``, section 3.5)."""
+    """Compile the products of ``x`` and the branches' first matrices (``W_Enc``, section 3.5)."""
     if not one_product(layer):
         projections = layer.projections
         return [linear(getattr(projections, name), x, program) for name in projections.inward]
@@ -60,7 +60,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """Compile ``x`` plus the branches' last products (``W_Dec``), whose inputs are adjacent."""
+    """Compile ``x`` plus the products of ``parts``, which are adjacent, and ``W_Dec``."""
     if not one_product(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)

@@ -112,7 +112,7 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply each branch's first matrix to ``x``, but the first branch's to ``x_self``."""
+        """Apply each branch's first matrix: self-attention's to ``x_self``, all others to ``x``."""
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
@@ -122,7 +122,7 @@ class SeparateProjections(nn.Module):
 
 
 class FusedProjections(nn.Module):
-    """The fused ``W_Enc`` and ``W_Dec``: one product for all branches' inputs, one for all outputs.
+    """The fused ``W_Enc`` and ``W_Dec``: all branches' first matrices in one, and all last ones.
 
     The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If a
     branch needs its own input or output because of dropout, its product is computed separately.

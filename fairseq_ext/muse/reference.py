@@ -54,7 +54,7 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Sum gated convolutions, (7) before ``W_out``. Predictor rows: sorted by head, kernel, tap."""
+    """Compute equation (7) without ``W_out``. Predictor rows are sorted by head, kernel, tap."""
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
     outputs = []

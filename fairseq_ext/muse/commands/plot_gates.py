@@ -54,7 +54,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Gates:
-    """The kernel shares of each layer, lowest layer first; none in layers without convolution."""
+    """The kernel shares of each layer, lowest layer first; empty for layers without convolution."""
 
     encoder: tuple[Shares, ...]
     decoder: tuple[Shares, ...]
