@@ -55,7 +55,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the code paths that this processor can run; none if the machine was not built."""
+    """Return the code paths that this processor can run, or () if the machine was not built."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 

@@ -74,7 +74,7 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return an array's recipe; a constant is its own recipe, kept so that its id is unique."""
+        """Return an array's recipe, or a constant itself, kept so that no other gets its id."""
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
@@ -305,7 +305,7 @@ class Writer(Program):
         return self.write(Code.GRU, out, (inputs, hiddens, state))
 
     def lstm(self, inputs: Columns, hiddens: Columns, cell: Columns, out: Columns) -> Columns:
-        """Compute an LSTM's next ``[state; cell]`` from both terms of its gates i, f, g, o."""
+        """Compute an LSTM's next ``[state; cell]`` like :meth:`gru`; the gates are i, f, g, o."""
         return self.write(Code.LSTM, out, (inputs, hiddens, cell))
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:

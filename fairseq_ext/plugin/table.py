@@ -35,7 +35,7 @@ class Layer:
 
 
 def around(*targets: str) -> Callable[[Callable], Layer]:
-    """Make a layer of the decorated function, which is called instead of the targets.
+    """Make a decorator; it turns a function into a layer that replaces each of the targets.
 
     The function gets the original first, then the arguments of the call.
     """

@@ -108,7 +108,7 @@ def _size(path: Path) -> int:
 
 
 def forget_the_dead() -> None:
-    """Remove the queues of dead workers from the sum."""
+    """Stop counting the queues of dead workers in the sum of all workers' queues."""
     folder = os.environ.get(FOLDER)
     for path in Path(folder).glob("gauge_live*_*.db") if folder else ():
         pid = path.stem.rpartition("_")[2]

@@ -82,7 +82,7 @@ class BatchOptions:
     max_tokens: int = _limit(4000, "most source tokens in a batch")
 
     def search(self) -> dict[str, Any]:
-        """Return the options of the search that are given."""
+        """Return the search options that are given."""
         values = asdict(self).items()
         return {name: value for name, value in values if value is not None and name != "batch_size"}
 

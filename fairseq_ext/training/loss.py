@@ -23,7 +23,7 @@ BLOCK = 2**18  # logits whose loss is computed at a time, which fit into a core'
 
 
 class OutputLayer(NamedTuple):
-    """The last product of a model: logits are ``h W^T + b``.
+    """The last matrix product of a model: logits are ``h W^T + b``.
 
     Attributes:
         features: ``h``, ``[..., C]``.
@@ -36,7 +36,7 @@ class OutputLayer(NamedTuple):
     bias: Tensor | None = None
 
     def of_words(self, words: Tensor | slice) -> OutputLayer:
-        """Return the layer for some of the words, ``[N, C]``."""
+        """Return this layer with the features of only some words, ``[N, C]``."""
         return self._replace(features=self.features.flatten(0, -2)[words])
 
     def logits(self) -> Tensor:

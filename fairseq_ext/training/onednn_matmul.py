@@ -34,7 +34,7 @@ thirty. With the default of 1,024 for each, a training would fill gigabytes."""
 
 @functools.cache
 def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether torch's products are slow here: MKL and AVX-512 on a non-Intel processor."""
+    """Return whether torch multiplies slowly here: MKL and AVX-512 on a non-Intel processor."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
@@ -50,7 +50,7 @@ def is_slow(processors: Path = Path("/proc/cpuinfo")) -> bool:
 
 @contextlib.contextmanager
 def by_onednn() -> Iterator[None]:
-    """Use oneDNN for products on the CPU in the ``with`` block, also in backward passes."""
+    """Use oneDNN for matrix products on the CPU in the ``with`` block, also in backward passes."""
     for name, capacity in CACHES.items():
         os.environ.setdefault(name, capacity)
     library = torch.library.Library("aten", "IMPL")
@@ -100,7 +100,7 @@ def _product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def times_as_long() -> float:
-    """Measure the factor by which a product of CPU training takes longer in bf16 than in fp32."""
+    """Measure how many times as long a matrix product takes on the CPU in bf16 as in fp32."""
     seconds = {}
     with torch.no_grad(), by_onednn() if is_slow() else contextlib.nullcontext():
         for kind in (torch.float32, torch.bfloat16):

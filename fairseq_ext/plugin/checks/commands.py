@@ -146,7 +146,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
-    """Copy the ``text.json`` beside the text into the data folder."""
+    """Copy the text's ``text.json`` into the data folder."""
     prefix = (args.trainpref or args.validpref or args.testpref or "").split(",")[0]
     pipe = pipeline.load(Path(prefix).parent) if prefix else None
     if pipe is None:

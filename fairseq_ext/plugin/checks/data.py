@@ -97,7 +97,7 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Name a sentence that is too long, also if it shall be left out but no other one is there."""
+    """Refuse a sentence that is too long, unless it may be left out and shorter ones remain."""
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     is_split = any(dataset is split for split in self.datasets.values())
     if len(skipped) and not (ignore_invalid_inputs and (len(fitting) or not is_split)):

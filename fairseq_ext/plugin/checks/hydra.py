@@ -26,7 +26,7 @@ _patched_call = ContextVar("_patched_call", default=False)
 
 
 class _Done(BaseException):
-    """Raised when the training is over, to leave the calls that began without this plugin."""
+    """Raised after the checked training, so that fairseq-hydra-train does not train once more."""
 
 
 @around("fairseq.distributed.utils:call_main")
