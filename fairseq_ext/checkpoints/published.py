@@ -75,7 +75,7 @@ def is_prepared(path: str | Path) -> bool:
 
 
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Prepare a published model and return its checkpoints; none if it is not a published model.
+    """Prepare a published model and return its checkpoints, or [] if it is not a published model.
 
     Args:
         path: an archive, a folder, or one of the checkpoints in it.
@@ -121,7 +121,7 @@ def resolved(path: Path) -> Path:
 
 
 def _voters(folder: Path) -> list[Path]:
-    """Return the checkpoints in the folder of a published model; none for any other folder."""
+    """Return the checkpoints in the folder of a published model, or [] for any other folder."""
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))

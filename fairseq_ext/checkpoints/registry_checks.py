@@ -52,7 +52,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
-    """Check that a configuration's architecture fits the command's task, or else its own task."""
+    """Check that a configuration's architecture fits ``task`` or, if None, the task named in it."""
     from fairseq.models import (
         ARCH_MODEL_REGISTRY,
         MODEL_REGISTRY,

@@ -430,7 +430,7 @@ def require_plain(value: Any, file_bytes: int) -> None:
 
 
 def parts(value: Any) -> list[Any]:
-    """Return the values directly inside a container, with attributes and keys; none for a leaf."""
+    """Return the values directly inside a container, with attributes and keys, or [] for a leaf."""
     if isinstance(value, Namespace):
         value = vars(value)
     if isinstance(value, dict):  # attributes from the file may hide the instance's methods

@@ -130,7 +130,7 @@ def rows(text: Text) -> Iterator[list[str]]:
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
-    """Unpack a compressed file or a table into ``path``, so that parts of it can be read."""
+    """Write a compressed file or a table to ``path`` as plain lines, so that parts can be read."""
     if text.table or text.header:
         with atomic_write(path) as out:
             for row in itertools.islice(rows(text), int(text.header), None):

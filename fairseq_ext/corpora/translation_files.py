@@ -46,7 +46,7 @@ def accepted(
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield each file's format (``name``, or by the file's ending) and path; search folders."""
+    """Yield the format (``name``, or else by the ending) and path of each file, also in folders."""
     endings = {ending: key for key, (_, names) in FORMATS.items() for ending in names}
     for path in paths:
         if path.is_dir():

@@ -158,7 +158,7 @@ def read_data(path: Path, token_type: str) -> tuple[str, int]:
 
 
 def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
-    """Return ``measure(path)``, a checksum and a number, or their notes from an earlier call.
+    """Return ``measure(path)``, a checksum and a number, as noted in an earlier call if possible.
 
     Only notes on the file's present version are used; errors of ``measure`` are not noted.
     """

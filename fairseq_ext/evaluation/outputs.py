@@ -111,7 +111,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join the paths of an output for use between the backquotes of a message."""
+    """Join an output's paths for a message, which puts a backquote before and after them."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

@@ -114,7 +114,7 @@ FIXED = {
 
 
 def numbered(number: int) -> Look:
-    """Return the look of an unknown system, by its place in the picture."""
+    """Return the look (colour, dash, marker) with this number, for systems not in :data:`FIXED`."""
     rest, colour = divmod(number, len(PALETTE))
     return Look(PALETTE[colour], DASHES[rest % len(DASHES)], MARKERS[number % len(MARKERS)])
 
@@ -456,7 +456,7 @@ def _noto(character: str) -> str:
 
 
 def _covered(path: str, characters: set[str]) -> set[str]:
-    """Return which of the characters a font has; none if its file is damaged."""
+    """Return which of the characters a font has, or an empty set if its file is damaged."""
     from matplotlib.font_manager import get_font
 
     try:

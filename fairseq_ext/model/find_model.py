@@ -144,7 +144,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
 
 
 def _listed_files(repo: str) -> Collection[str]:
-    """Return the files that the bundle on the Hub lists; none if there is no bundle."""
+    """Return the files that the bundle on the Hub lists, or () if there is no bundle."""
     from huggingface_hub import errors, hf_hub_download
 
     try:

@@ -37,7 +37,7 @@ class Subwords(NamedTuple):
 
 
 def load(kind: str, paths: Sequence[Path]) -> Subwords:
-    """Load the functions of one of :data:`KINDS` from its files: merges, or a model."""
+    """Read the files of a kind in :data:`KINDS`, merges or a model; return its two functions."""
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     pieces = KINDS[kind](*paths)

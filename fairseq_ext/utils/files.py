@@ -65,7 +65,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
 
 
 def head(path: str | Path, size: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read or is not a regular file.
+    """Return the first bytes of a file, or no bytes if it cannot be read or is not a regular file.
 
     A pipe is not opened, because that would wait for someone to write to it.
     """

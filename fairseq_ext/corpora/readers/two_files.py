@@ -107,7 +107,7 @@ class Paragraphs(HTMLParser):
 
 
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Pair the paragraphs of two folders that have the same page and id; a page is a document."""
+    """Pair paragraphs of equal page and id in two folders of HTML pages; a page is a document."""
     first, second = paths
     for folder in paths:
         if not folder.is_dir():
