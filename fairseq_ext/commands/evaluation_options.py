@@ -129,7 +129,7 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
-        """Find the source text by ``--source`` or ``--ref``; None stands for the S lines.
+        """Find the source text by ``--source`` or ``--ref``; None: fairseq-generate's S lines.
 
         ``latency`` says whether the source is also needed to measure latencies.
         """

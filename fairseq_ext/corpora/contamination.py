@@ -24,7 +24,7 @@ from fairseq_ext.utils.files import atomic_write
 CHUNK = 100_000  # training sentences at a time; some 200 MB
 FILTER_BITS = 26
 LONGEST = 100
-"""Most words of a sentence from which every pair of words is left out in turn."""
+"""Most words of a sentence for which the search leaves out every pair of words in turn."""
 EXACT, NEAR = "exact", "near"
 
 

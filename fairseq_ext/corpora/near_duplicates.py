@@ -39,9 +39,9 @@ import numpy as np
 from fairseq_ext.text.cleaning import Spaced
 
 ONE_WORD, TWO_WORDS = 5, 9
-"""Fewest words of a sentence in which one word may differ, or two words."""
+"""Fewest words of a sentence that may differ in one word, and of one that may in two."""
 LONGEST = 24
-"""Most words of a sentence from which every pair of words is left out in turn. The number of pairs
+"""Most words of a sentence for which skeletons leave out each pair of words. The number of pairs
 grows with the square of the length, so longer sentences lose only pairs of neighbours."""
 RANGE_SKELETONS = 1 << 24  # skeletons compared at a time; some 500 MB while they are sorted
 BATCH = 1 << 18  # skeletons made at a time

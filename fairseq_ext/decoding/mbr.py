@@ -217,7 +217,7 @@ def read_candidates(
         paths: outputs of the whole corpus, each with its own ``--seed``.
         count: how many candidates each sentence has in all files together.
         undoing: turns samples and S lines into text.
-        source: the source text; None for the S lines.
+        source: the source text; None for the S lines of the outputs.
         reads_source: whether the utility reads the source; if not, candidates get no source.
     """
     files = [read_generated(path) for path in paths]

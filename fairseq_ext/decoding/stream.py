@@ -22,7 +22,7 @@ class TextCodec(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Translations of a sentence as text and as tokens, best first; none for a skipped sentence."""
+    """Translations of a sentence as text and as tokens, best first; empty for skipped sentences."""
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
@@ -40,7 +40,7 @@ class Translation:
         line: its number, from 1.
         source: its text.
         texts: translations, best first; one empty text for a skipped line.
-        candidates: the translations as tokens with scores; none for a skipped line.
+        candidates: the translations as tokens with scores; empty for a skipped line.
         text: the best translation.
     """
 

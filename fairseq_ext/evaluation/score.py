@@ -216,7 +216,7 @@ def score_generated(
         reference: detokenized reference text.
         tokenized_reference: the reference as tokens, without subword pieces.
         undoing: converter of the hypotheses to text; None only joins subwords.
-        source: source text, for neural metrics; None for the S lines.
+        source: source text, for neural metrics; None for the S lines of ``generated``.
         measures: further options of :func:`score_lines`.
 
     Raises:

@@ -19,7 +19,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "distillation": (),
     ALIGNMENT: ("alignment_loss",),
 }
-"""The metrics of some criterions besides the above."""
+"""The metrics of known criterions besides the usual ones, such as ``loss``."""
 
 
 def refuse(cfg: Any) -> None:
