@@ -135,8 +135,8 @@ def _require_own_products(model: nn.Module) -> None:
     plain = [module for module in model.modules() if type(module) is MultiheadAttention]
     if len(plain) < len(layers) + len(model.decoder.layers):
         raise ConfigError(
-            "`--binary-activations` must not name qk or score-v for this architecture: it has "
-            "attentions of another kind."
+            "`--binary-activations` must not name qk or score-v for this architecture: its "
+            "attention does not compute these products."
         )
 
 

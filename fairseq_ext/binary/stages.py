@@ -100,7 +100,7 @@ class Stage(nn.Module):
         elif planned < self.index and not self._warned:
             self._warned = True
             logger.warning(
-                f"`--stage-updates` would have update {num_updates} in stage `{NAMES[planned]}`, "
+                f"`--stage-updates` puts update {num_updates} into stage `{NAMES[planned]}`, "
                 f"but the checkpoint is in `{NAMES[self.index]}` and stays there."
             )
 

@@ -72,8 +72,8 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     if names - set(allowed):
         alternative = f", or {TERNARY}" if allowed == LAYERS else ""
         raise ConfigError(
-            f"`{option}` must be `none` or of {','.join(allowed)}{alternative}, but is `{text}` "
-            "instead."
+            f"`{option}` must be `none` or a list of {','.join(allowed)}{alternative}, but is "
+            f"`{text}` instead."
         )
     return names
 

@@ -88,7 +88,7 @@ def average_checkpoints(
     words: dict[str, str] | None = None
     seeds: set[int] = set()
     if (repeated := files.twice(paths)) is not None:
-        logger.warning(f"{repeated} is there twice, and counts twice in the mean")
+        logger.warning(f"{repeated} is given twice, and counts twice in the mean")
     for number, path in enumerate(paths):
         with safe_load.about(path):
             checkpoint = load(path)
@@ -115,8 +115,8 @@ def average_checkpoints(
     if len(seeds) > 1:
         names = ", ".join(map(str, sorted(seeds)))
         logger.warning(
-            f"the checkpoints are of trainings with the seeds {names}: unless these began from the "
-            "same weights, their mean translates nothing"
+            f"the checkpoints come from trainings with the seeds {names}: unless these began from "
+            "the same weights, their mean translates nothing"
         )
     for name, total in sums.items():
         model[name] = total.div_(len(paths)).to(model[name].dtype)

@@ -67,7 +67,7 @@ def plan(
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
-        raise CheckpointError(f"{folder} holds no translation model, but one of the task {name}.")
+        raise CheckpointError(f"{folder} holds a model of the task {name}, not of translation.")
     trained = settings.get("source_lang"), settings.get("target_lang")
     if name == EPOCHS:
         codes = _languages(folder, settings)
@@ -83,7 +83,7 @@ def plan(
         if multilingual or value is not None or code is None:
             _require_language(folder, option, code, codes)
         if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
-            raise CheckpointError(f"{folder} has a language of the name {str(code)[:40]!r}.")
+            raise CheckpointError(f"{folder} has {str(code)[:40]!r}, which is no language code.")
     if not multilingual and None not in trained and (src, tgt) != trained:
         raise ConfigError(
             f"{folder} translates from {trained[0]} to {trained[1]} only, not from {src} to {tgt}; "
@@ -99,7 +99,7 @@ def plan(
     elif name == PAIRS:
         if settings.get("encoder_langtok") or settings.get("decoder_langtok"):
             raise CheckpointError(
-                f"{folder} has language tokens of the task {PAIRS}, unknown here."
+                f"{folder} has language tokens of the task {PAIRS}, unsupported here."
             )
         result.weights = f"models.{src}-{tgt}."
         result.task = {"source_lang": src}
@@ -123,7 +123,7 @@ def _add_tokens(
     """Add the language tokens of ``translation_multi_simple_epoch``."""
     if settings.get("lang_tok_replacing_bos_eos"):
         raise CheckpointError(
-            f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unknown here."
+            f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unsupported here."
         )
     style = STYLES.get(str(settings.get("lang_tok_style") or "multilingual"))
     encoder = settings.get("encoder_langtok")
@@ -136,7 +136,7 @@ def _add_tokens(
     kinds = settings.get("langtoks_specs") or ["main"]
     kinds = _split(kinds)
     if style is None or {encoder, decoder} - {"src", "tgt", None} or set(kinds) - {*SPECIFICATIONS}:
-        raise CheckpointError(f"{folder} has language tokens of a kind that is unknown here.")
+        raise CheckpointError(f"{folder} has language tokens of an unsupported kind.")
     result.symbols = [style.format(code + SPECIFICATIONS[kind]) for kind in kinds for code in codes]
     if style == STYLES["mbart"]:
         result.symbols.append(MASK)
@@ -166,7 +166,7 @@ def _pairs(folder: Path, settings: Mapping[str, Any]) -> list[str]:
             if (folder / name).is_file():
                 return _split((folder / name).read_text(encoding="utf-8"))
         raise ConfigError(
-            f"{folder} does not say its languages; put the list of its archive beside the model, "
+            f"{folder} does not list its languages; put the list from its archive beside the model "
             f"as {LISTS[1]} or {LISTS[3]}."
         )
     return _split(pairs)

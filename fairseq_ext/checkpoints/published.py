@@ -176,7 +176,7 @@ def _prepared(
         if isinstance(error, FairseqExtError):
             raise
         raise CheckpointError(
-            f"{folder} has options of languages that no model has ({type(error).__name__}). "
+            f"{folder} has language options that no model has ({type(error).__name__}). "
             f"{safe_load.ADVICE}"
         ) from error
     source, target = (by_language.get(code) or by_language.get("") for code in (plan.src, plan.tgt))
@@ -218,8 +218,8 @@ def _text(folder: Path, path: Path, languages: Sequence[str]) -> tuple[Pipeline,
         moses, origin = entry["tokenizer"] == "moses", f"the name {name}"
         if kind != entry["bpe"].replace("_", "-"):
             raise ConfigError(
-                f"{folder} has no subwords of the kind {entry['bpe']}, which belong to {name}: "
-                "put the file that its archive has beside the model."
+                f"{folder} has no subwords of the kind {entry['bpe']}, which {name} needs: "
+                "put their file from its archive beside the model."
             )
     steps = {"tokenize": moses, "escape": moses, "aggressive": moses}
     src, tgt = languages

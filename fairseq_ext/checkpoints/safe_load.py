@@ -474,7 +474,7 @@ def require_inert(settings: Any) -> None:
             raise CheckpointError(f"has the key `{value}`, which is an instruction to import code")
         refers = isinstance(value, str) and "${" in value
         if refers and not _names_an_option(value, settings, sections):
-            raise CheckpointError(f"has the text `{value:.60}`, which would be resolved")
+            raise CheckpointError(f"has the text `{value:.60}`, which OmegaConf would resolve")
 
 
 def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any]]) -> bool:

@@ -62,7 +62,7 @@ def _subwords(args: argparse.Namespace) -> None:
     else:
         for option, value in (("--kind", args.kind), ("--size", args.size)):
             if value is not None:
-                raise ConfigError(f"`{option}` does not go with `--like`, which has its own.")
+                raise ConfigError(f"`{option}` does not go with `--like`; the model sets it.")
         counts = corpus.split_like(args.text, args.output, _steps_of(args.like, args.src, args.tgt))
     for name, count in counts.items():
         print(f"{name}  {count:,} lines")
@@ -77,7 +77,7 @@ def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
     path = models_of(model, src, tgt)[0]
     saved = pipeline.find([bundle.home(path)])
     if saved is None:
-        raise ConfigError(f"{model} has no text.json, so that its tokens are not known.")
+        raise ConfigError(f"{model} has no text.json, which says how to make tokens.")
     steps = saved.towards(src, tgt)
     if steps is None:
         raise ConfigError(

@@ -236,7 +236,7 @@ def _find_models(request: Request) -> list[Path]:
     if request.model is not None and not paths[0].exists():
         raise ConfigError(
             f"`--model {request.model}`: there is no such file or folder, nor a model of that "
-            f"name; those that come along are {', '.join(find_model.shipped()) or 'none'}."
+            f"name; the plugin's own are {', '.join(find_model.shipped()) or 'none'}."
         )
     return paths
 
@@ -246,7 +246,7 @@ def _require_no_text(paths: Iterable[Path]) -> None:
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
-                f"`--path` takes all that follows it for models, but {path!s:.80} is no file or "
+                f"`--path` reads all that follows it as models, but {path!s:.80} is no file or "
                 "folder. Put text to translate before `--path`, or name the model with `--model`."
             )
 

@@ -69,7 +69,7 @@ def run(options: NoiseOptions) -> str:
     seed = 1 if options.seed is None else options.seed
     for name in ("share", "seed"):
         if options.kind != "typos" and getattr(options, name) is not None:
-            raise ConfigError(f"`--{name}` goes with `--kind typos`; nothing else is drawn.")
+            raise ConfigError(f"`--{name}` goes with `--kind typos`; the rest draws nothing.")
     if not 0 < share <= 1:
         raise ConfigError(f"`--share` must be above 0 and at most 1, but is {share} instead.")
     sentences = [line for _, line in lines(options.test)]

@@ -429,7 +429,7 @@ def run(options: OfficialOptions) -> str:
     if wrong and not options.any_counts:
         print(text)
         raise DataError(
-            f"{'; '.join(wrong)}. The archives are of another edition, or damaged. Everything "
-            "has been written all the same; `--any-counts` accepts it."
+            f"{'; '.join(wrong)}. The archives are of another edition, or damaged. The corpus "
+            "was written nevertheless; `--any-counts` accepts it."
         )
     return text

@@ -149,7 +149,7 @@ class Encode:
                 fate = rules.why_left_out(left, right, checks) or KEPT
             if fate != KEPT and self.must_keep:
                 raise DataError(
-                    f"{self.must_keep}, sentence {number}: {fate}. Such a set is never shortened; "
+                    f"{self.must_keep}, sentence {number}: {fate}. Every sentence must be kept; "
                     "the archive is not the official one."
                 )
             _add(tally, fate, 1, count(left), count(right))

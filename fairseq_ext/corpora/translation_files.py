@@ -66,7 +66,7 @@ def segments(args: TranslationOptions) -> Iterator[Segment]:
     if bool(args.files) == bool(args.source or args.target) or bool(args.source) != bool(
         args.target
     ):
-        raise ConfigError("give FILE…, or `--source` and `--target`, not both and not none.")
+        raise ConfigError("give FILE…, or `--source` and `--target`, but not both.")
     if args.source is None or args.target is None:
         for name, path in files(args.files, args.format):
             if name in TWO_SIDED:

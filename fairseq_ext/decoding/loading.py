@@ -105,7 +105,7 @@ def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
-            f"{path} has {len(others) + 1} models that vote, but one is needed here: give "
+            f"{path} has {len(others) + 1} models in an ensemble, but one is needed here: give "
             f"one of its files, such as {path / first.name if path.is_dir() else first}."
         )
     return first

@@ -43,7 +43,7 @@ class Shortlist:
         """Refuse a shortlist for another target vocabulary."""
         tokens = np.concatenate([self.frequent, *self.lists])
         if not ((tokens >= 0) & (tokens < vocabulary)).all():
-            raise ConfigError("the shortlist is of another vocabulary, or damaged.")
+            raise ConfigError(f"the shortlist is for another vocabulary, or damaged. {CURE}")
 
     def require(self, count: int) -> None:
         """Refuse a shortlist with fewer than ``count`` frequent tokens."""
@@ -82,7 +82,7 @@ def read(path: str | Path, source: Sequence[str], target: Sequence[str]) -> Shor
     if title != FORMAT:
         raise _fault(path, 1, f"must begin with `{FORMAT}`")
     if count != str(len(lines) - 3) or lines[-1]:
-        raise _fault(path, len(lines), f"is the last one, but {count:.20} symbols are to come")
+        raise _fault(path, len(lines), f"is the last one, but line 1 counts {count:.20} symbols")
     lists = [np.empty(0, np.int32) for _ in source]
     for place, line in enumerate(lines[2:-1], start=3):
         symbol, tab, targets = line.partition("\t")

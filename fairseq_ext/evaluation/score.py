@@ -324,9 +324,7 @@ def generated_sources(
             )
         lines.append(sentence.source)
     if undoing.made.tokenize and not undoing.made.src:
-        raise DataError(
-            f"`{path}`: nothing says of which language the tokens of its sources are. {SOURCE_CURE}"
-        )
+        raise DataError(f"`{path}`: the language of its source tokens is not known. {SOURCE_CURE}")
     texts = undoing.sources(lines)
     require_text(texts, path)
     return texts
@@ -373,7 +371,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
             f"{path} is neither of `fairseq-ext score --json` nor of `fairseq-ext compare --json`."
         ) from None
     if system is not None:
-        raise ConfigError(f"`--system` does not go with {path}, which has scores of one only.")
+        raise ConfigError(f"`--system` does not go with {path}, which has one system only.")
     return scores
 
 

@@ -50,7 +50,7 @@ def require(path: Path) -> Path:
     """Refuse a path that does not exist; it may be a misspelt name."""
     if not path.exists():
         names = ", ".join(shipped()) or "none"
-        raise CheckpointError(f"{path} does not exist; the models that come along are {names}.")
+        raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")
     return path
 
 
@@ -99,7 +99,7 @@ def _fetch(repo: str, revision: str | None) -> Path:
             bundle.read(folder).check()
     if not _COMMIT.fullmatch(revision or ""):
         commit = folder.name
-        logger.warning("%s is at commit %s; `%s@%s` stays with it.", repo, commit, repo, commit)
+        logger.warning("%s is at commit %s; `%s@%s` always loads it.", repo, commit, repo, commit)
     return folder
 
 
@@ -120,7 +120,7 @@ def push(path: Path, repo: str, *, private: bool = False, message: str | None = 
     ``private`` hides a new repository from others. Return the commit.
     """
     if not _NAME.fullmatch(repo) or "@" in repo:
-        raise ConfigError(f"the name on the Hub must be as org/name, but is `{repo}`.")
+        raise ConfigError(f"the name on the Hub must be of the form org/name, but is `{repo}`.")
     if not bundle.is_bundle(path):
         raise ConfigError(f"{path} is not a bundle; make one with `fairseq-ext bundle`.")
     manifest = bundle.read(path)
@@ -180,7 +180,7 @@ def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
         ) from None
     except errors.EntryNotFoundError:
         raise CheckpointError(
-            f"{where} is not a bundle, or not all of one; `fairseq-ext push` puts bundles there."
+            f"{where} is not a complete bundle; `fairseq-ext push` puts bundles there."
         ) from None
     except Exception as error:  # from the library, or the network library below it
         status = getattr(getattr(error, "response", None), "status_code", None)

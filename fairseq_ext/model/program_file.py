@@ -122,7 +122,7 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
             if str(manifest.folder) in reason:
                 raise CheckpointError(reason) from None
             raise CheckpointError(
-                f"{manifest.folder / bundle.PROGRAM} is no program that could be used "
+                f"{manifest.folder / bundle.PROGRAM} cannot be used "
                 f"({reason.rstrip('.'):.200}). Make the bundle again."
             ) from None
 

@@ -160,8 +160,8 @@ def with_symbols(
             state[name] = state[name][rows[side]]
         if name not in state or state[name].shape != tensor.shape:
             raise ConfigError(
-                f"`{name}` of the model depends on the vocabulary in another way than by rows, as "
-                "of an adaptive softmax; such a model cannot be trimmed."
+                f"`{name}` of the model does not have a row for each symbol, as in an adaptive "
+                "softmax; such a model cannot be trimmed."
             )
     small_model.load_state_dict(state)
     return small_model.eval(), smaller

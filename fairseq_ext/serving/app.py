@@ -110,7 +110,7 @@ class Service:
             work = self._translated(query, model)
             answer = await _while_waited_for(request, work, self._limits.timeout)
         except asyncio.CancelledError:  # uvicorn cancels requests after the grace period
-            raise Refusal(503, "The server had to end before the request did.", CLOSE) from None
+            raise Refusal(503, "The server stopped before the answer was ready.", CLOSE) from None
         if query.source == AUTO:  # nothing was detected: there is only one model
             detected = {"confidence": 0.0, "language": source}
             single = isinstance(query.q, str)

@@ -57,7 +57,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     try:
         return await asyncio.wait_for(_read(request, limits.max_body), limits.timeout)
     except (TimeoutError, asyncio.TimeoutError):  # in Python 3.10 these are two classes
-        text = f"The request did not come whole within {limits.timeout:g} seconds."
+        text = f"The request did not arrive within {limits.timeout:g} seconds."
         raise Refusal(408, text, CLOSE) from None
     except ClientDisconnect:
         raise Refusal(GONE, "The client has gone.") from None

@@ -93,7 +93,7 @@ def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: b
             encoded = encode(line.rstrip("\r\n"))
             if refuse_empty and not encoded:
                 raise DataError(
-                    f"{path}, line {number}: nothing is left of it as tokens. Delete the same line "
+                    f"{path}, line {number}: it has no tokens. Delete the same line "
                     "from both files of the pair."
                 )
             tokens.write(f"{encoded}\n")

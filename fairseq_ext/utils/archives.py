@@ -199,7 +199,7 @@ class _Limited:
         content = self._file.read(size)
         self._count += len(content)
         if self._count > self.limit:
-            raise ValueError("it has too many bytes beside its files")
+            raise ValueError("its headers are too large")
         self.end = (self.end + content[-len(_TAR_END) :])[-len(_TAR_END) :]
         return content
 

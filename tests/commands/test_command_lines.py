@@ -248,7 +248,7 @@ def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
     fairseq("preprocess", *words, *dictionaries, "--destdir", small)
     done = fairseq("train", *training(small, folder, "--max-update", 20), ok=False)
     complaint = message(done)  # about the data, not about the checkpoint
-    assert complaint.startswith("the corpus has fewer batches than the one that the run in")
+    assert complaint.startswith("the corpus has fewer batches than the run in")
     assert "`--reset-dataloader`" in complaint
     assert "Do not use this file" not in complaint
 

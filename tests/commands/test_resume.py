@@ -164,7 +164,7 @@ def test_another_metric_begins_anew(copy_data, tmp_path):
     train(copy_data, tmp_path, *options, "--max-epoch", 1)
     options = (*options, "--max-epoch", 2, "--best-checkpoint-metric", "ppl")
     log = train(copy_data, tmp_path, *options)
-    assert "the best value so far is forgotten: it is the lowest loss, not the lowest ppl" in log
+    assert "the best value so far is dropped: it is the lowest loss, not the lowest ppl" in log
     best, last = (training_state(tmp_path / name) for name in ("checkpoint_best.pt", LAST))
     assert same_state(best, last)
     assert best["best"] == best["val_loss"] == best["early_stopping"]["best"] > 2

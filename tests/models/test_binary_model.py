@@ -220,7 +220,7 @@ class TestStages:
             other.set_num_updates(1)
         assert other.binary_stage.index == 1
         assert [r.getMessage() for r in caplog.records if "stays there" in r.getMessage()] == [
-            "`--stage-updates` would have update 0 in stage `float`, but the checkpoint is in "
+            "`--stage-updates` puts update 0 into stage `float`, but the checkpoint is in "
             "`binary weights` and stays there."
         ]
         assert same_logits(model, other)

@@ -202,7 +202,7 @@ def test_too_few_tokens_are_refused() -> None:
     ],
 )
 def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
-    with pytest.raises(ConfigError, match="the shortlist is of another vocabulary"):
+    with pytest.raises(ConfigError, match="the shortlist is for another vocabulary"):
         small_worker(lists)
 
 

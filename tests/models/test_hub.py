@@ -194,7 +194,7 @@ def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFix
     expected = fairseq_ext.load(bundled).translate(LINES, **SHORT)
     with caplog.at_level(logging.WARNING):
         assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == expected
-    assert f"{REPO} is at commit {first}; `{REPO}@{first}` stays with it." in caplog.text
+    assert f"{REPO} is at commit {first}; `{REPO}@{first}` always loads it." in caplog.text
     server.commit(REPO, {"bundle.json": b"{}"})
     assert fairseq_ext.load(REPO).translate(LINES, **SHORT) == expected  # one commit in a process
     caplog.clear()
@@ -240,14 +240,14 @@ def test_what_is_not_there(bundled: Path, server: Hub, monkeypatch: pytest.Monke
     server.commit(REPO, {"README.md": b""})
     for name, error, message in (
         ("no-org/x", CheckpointError, r"no-org/x is not here, and no model on http://"),
-        (REPO, CheckpointError, "is not a bundle, or not all of one"),
+        (REPO, CheckpointError, "is not a complete bundle"),
         (f"{REPO}@v9", CheckpointError, "has no revision `v9`"),
     ):
         with pytest.raises(error, match=message) as refusal:
             fairseq_ext.load(name)
         assert "\n" not in str(refusal.value)
     server.commit(REPO, {"bundle.json": (bundled / "bundle.json").read_bytes()})
-    with pytest.raises(CheckpointError, match="is not a bundle, or not all of one"):
+    with pytest.raises(CheckpointError, match="is not a complete bundle"):
         fairseq_ext.load(REPO)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentProblem, match="cannot be reached; check the name, or the net"):
@@ -282,7 +282,7 @@ def test_a_push_that_is_refused(bundled: Path, server: Hub, tmp_path: Path, monk
     with pytest.raises((EnvironmentProblem, CheckpointError), match="`hf auth login`"):
         find_model.push(bundled, REPO)
     assert server.commits == {}
-    with pytest.raises(ConfigError, match="the name on the Hub must be as org/name"):
+    with pytest.raises(ConfigError, match="the name on the Hub must be of the form org/name"):
         find_model.push(bundled, "name")
     with pytest.raises(ConfigError, match="is not a bundle; make one with"):
         find_model.push(tmp_path, REPO)
@@ -309,4 +309,4 @@ def test_commands(bundled: Path, server: Hub, tmp_path: Path):
     )
     expected = fairseq_ext.load(bundled).translate(LINES)
     assert done.stdout.splitlines() == [translation.text for translation in expected]
-    assert f"`{REPO}@{commit}` stays with it" in done.stderr
+    assert f"`{REPO}@{commit}` always loads it" in done.stderr

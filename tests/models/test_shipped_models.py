@@ -80,7 +80,7 @@ def test_the_readmes_example(tmp_path: Path):
     weights = find_model.SHIPPED / "tatoeba-es-en" / bundle.WEIGHTS  # also names its bundle
     assert run("fairseq-ext", "translate", "--model", weights, words[3]).stdout.startswith("Where")
     done = run("fairseq-ext", "serve", "tatoeba-es", cwd=tmp_path, ok=False)
-    refused(done, "tatoeba-es does not exist; the models that come along are ")
+    refused(done, "tatoeba-es does not exist; the plugin's own models are ")
 
 
 class Page:

@@ -146,7 +146,7 @@ def test_an_adaptive_softmax_is_refused(tmp_path: Path, monkeypatch):
     path = model_of(publish(tmp_path / "model", adaptive_softmax_cutoff="10,20"))
     source = write.write(path, path.parent, tmp_path / "bundle")
     texts = written(tmp_path, {"en": LINES[0], "de": LINES[1]})
-    with pytest.raises(ConfigError, match="in another way than by rows"):
+    with pytest.raises(ConfigError, match="does not have a row for each symbol"):
         trim(source, texts, tmp_path / "small")
 
 

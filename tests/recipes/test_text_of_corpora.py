@@ -176,7 +176,7 @@ def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None
 def test_lines_of_which_no_token_is_left(tmp_path: Path) -> None:
     for name in (f"{split}.{side}" for split in SPLITS for side in ("en", "de")):
         write_lines(tmp_path / "data" / name, ["one", "\x01"])
-    with pytest.raises(DataError, match=r"train\.en, line 2: nothing is left of it as tokens"):
+    with pytest.raises(DataError, match=r"train\.en, line 2: it has no tokens"):
         copy_corpus(tmp_path / "data", tmp_path / "out", "en", "de", tokenize=True)
     assert not (tmp_path / "out").exists()
 

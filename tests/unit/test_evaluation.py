@@ -264,11 +264,11 @@ def test_a_file_twice_and_other_seeds_are_remarked(caplog: pytest.LogCaptureFixt
         return {**state, "cfg": {**state["cfg"], "common": {"seed": int(Path(path).stem)}}}
 
     averaging.average_checkpoints(["1.pt", "1/../1.pt"], load)
-    assert caplog.messages == ["1/../1.pt is there twice, and counts twice in the mean"]
+    assert caplog.messages == ["1/../1.pt is given twice, and counts twice in the mean"]
     caplog.clear()
     averaging.average_checkpoints(["3.pt", "1.pt"], load)
     (message,) = caplog.messages
-    assert message.startswith("the checkpoints are of trainings with the seeds 1, 3: unless")
+    assert message.startswith("the checkpoints come from trainings with the seeds 1, 3: unless")
 
 
 def test_average_sums_in_float64():

@@ -292,7 +292,7 @@ def test_sources_become_text_as_translations_do(how, python, folder, monkeypatch
     [
         (["x", "a <unk> b", "y"], [], "sentence 1 has words that the dictionary lacks"),
         (["x", "y", "joined<unk>"], [], "sentence 2 has words that the dictionary lacks"),
-        (SOURCES, ["--detokenize", "en"], "of which language the tokens of its sources are"),
+        (SOURCES, ["--detokenize", "en"], "the language of its source tokens is not known"),
         (None, [], "lacks the source of sentence 0"),
     ],
 )

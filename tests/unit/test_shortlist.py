@@ -105,9 +105,9 @@ def test_files_keep_a_shortlist(tmp_path: Path) -> None:
     ("changed", "fault"),
     [
         (("shortlist 1", "shortlist 2"), "line 1: the line must begin with `fairseq-ext"),
-        (("\t2\n", "\t3\n"), "line 5: the line is the last one, but 3 symbols are to come"),
-        (("\t2\n", "\t1\n"), "line 5: the line is the last one, but 1 symbols are to come"),
-        (("buch\tbook\n", ""), "line 4: the line is the last one, but 2 symbols are to come"),
+        (("\t2\n", "\t3\n"), "line 5: the line is the last one, but line 1 counts 3 symbols"),
+        (("\t2\n", "\t1\n"), "line 5: the line is the last one, but line 1 counts 1 symbols"),
+        (("buch\tbook\n", ""), "line 4: the line is the last one, but line 1 counts 2 symbols"),
         (("book\n", "book"), "line 4: the line is the last one"),
         (("the a", "the film"), "line 2: the line has `film`, which is not in the target"),
         (("the a", ""), "line 2: the line has ``, which is not in the target dictionary"),

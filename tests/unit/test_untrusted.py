@@ -190,18 +190,18 @@ def test_inert(text: str):
     "text", ["${oc.env:HOME}", "${a}${b}", "${${a}}", "${hydra:runtime.cwd}", "${oc.create:${x}}"]
 )
 def test_to_be_resolved(text: str):
-    with pytest.raises(CheckpointError, match="would be resolved"):
+    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
         safe_load.require_inert({"x": {"y": [text]}})
-    with pytest.raises(CheckpointError, match="would be resolved"):
+    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
         safe_load.require_inert(Namespace(x={"y": [text]}))
 
 
 @pytest.mark.parametrize("text", ["${b}", "x ${b.list}", "${b.0}", "${b.list.0}", "${.b}", "${}"])
 def test_sections_that_double(text: str):
     settings = {"a": {"x": text, "y": text}, "b": {"list": [["z"]], 0: {"x": 1}}}
-    with pytest.raises(CheckpointError, match="would be resolved"):
+    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
         safe_load.require_inert(settings)
-    with pytest.raises(CheckpointError, match="would be resolved"):
+    with pytest.raises(CheckpointError, match="which OmegaConf would resolve"):
         safe_load.require_inert(Namespace(a=text, b=["z"]))
 
 

@@ -70,9 +70,9 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
             if not str(error).startswith("Cannot resume training due to dataloader mismatch"):
                 raise
             raise DataError(
-                f"the corpus has fewer batches than the one that the run in {cfg.save_dir} has "
-                "read so far. Give the former data and batch size, or `--reset-dataloader` to go "
-                "on with an epoch of this corpus."
+                f"the corpus has fewer batches than the run in {cfg.save_dir} has read. Give the "
+                "data and batch size of that run, or `--reset-dataloader` to start a new epoch "
+                "of this corpus."
             ) from error
     data = str(getattr(trainer.cfg.task, "data", None) or "").split(":")[0]
     if data and trainer.is_data_parallel_master and not cfg.no_save:
@@ -133,7 +133,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
     if theirs and ours and theirs != ours:
         raise ConfigError(
             f"{filename} was trained with `--lr-scheduler {theirs}`, but `{ours}` was asked for. "
-            "Give the former one, or `--reset-lr-scheduler` to go on with the other."
+            "Give the former one, or `--reset-lr-scheduler` to use the latter."
         )
 
 

@@ -153,7 +153,7 @@ def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwa
     ratio = onednn_matmul.times_as_long()
     if ratio > 1:
         logger.warning(
-            f"--bf16: on this processor products of matrices take {ratio:.1f} times as long as in "
+            f"--bf16: on this processor matrix products take {ratio:.1f} times as long as in "
             "fp32; without the option training is faster, and more exact."
         )
 

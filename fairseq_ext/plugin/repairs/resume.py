@@ -88,7 +88,7 @@ def group_what_is_left(
     if left and not groups:
         raise ConfigError(
             f"`--skip-remainder-batch` drops all {left} batches that are left of this epoch, "
-            f"because `--update-freq` is {chunk_size}. Give a smaller one, or leave it out."
+            f"because `--update-freq` is {chunk_size}. Lower it, or drop the first option."
         )
     chunks = _chunk_iterator(iterable, chunk_size, skip_remainder_batch)
     start = math.ceil(done / chunk_size)
@@ -175,7 +175,7 @@ def restore_validation(
     now = aim(cfg)
     before = stopping.get("aim", now)
     if before != now and "best" in extra_state:
-        logger.info(f"the best value so far is forgotten: it is the {before}, not the {now}")
+        logger.info(f"the best value so far is dropped: it is the {before}, not the {now}")
         del checkpoint_utils.save_checkpoint.best
         stopping, val_loss = {}, None
         if "num_bad_epochs" in scheduler:
