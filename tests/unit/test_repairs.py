@@ -174,7 +174,7 @@ def test_pointers_above_2_gib(without: Callable[[str], None]) -> None:
 
 def test_destructors_of_data_that_were_never_opened(without: Callable[[str], None]) -> None:
     MMapIndexedDataset.__del__(SimpleNamespace())
-    without("data sets that were never opened")
+    without("data sets that cannot be opened")
     with pytest.raises(AttributeError):
         MMapIndexedDataset.__del__(SimpleNamespace())
 
