@@ -64,7 +64,7 @@ def add(commands: options.Subparsers) -> None:
         metavar="FILE",
         help="JSON of `fairseq-ext score` or `fairseq-ext compare`, for the model card",
     )
-    option("--system", metavar="NAME", help="system in that file, if it has several")
+    option("--system", metavar="NAME", help="system in the file of --scores, if it has several")
     group = parser.add_argument_group("default search options")
     add_options(group, search_options.SearchOptions, search_options.OF_A_MODEL)
     options.add_output(parser, "OUT", OUTPUT)

@@ -65,13 +65,13 @@ class SearchOptions:
     max_tokens: int | None = _number(Search.max_tokens, "source tokens in a batch")
     constraints: str | None = option(
         None,
-        "after each line, tabs and words that its translation must have: in this order (ordered, "
+        "words that a translation must have follow its line, after tabs: in this order (ordered, "
         "also without a value) or in any order (unordered)",
         nargs="?",
         const="ordered",
         choices=("ordered", "unordered"),
     )
-    buffer_size: int | None = _number(BUFFER, "lines to read before translating; 1: each at once")
+    buffer_size: int | None = _number(BUFFER, "lines to read before translating; 1: line by line")
     skip_long: bool = option(False, "write an empty line for each line that is too long")
     engine: str = option(DEFAULT, f"{ENGINE_HELP} (%(default)s)", choices=(FAIRSEQ, *ENGINES))
     shortlist: Path | None = option(None, SHORTLIST_HELP, metavar="FILE")

@@ -50,7 +50,7 @@ class PartOptions:
     part_lines: int | None = option(None, f"lines in a part ({PART_LINES})", metavar="N")
     shard: str | None = option(
         None,
-        "of every N parts, translate only number I, counted from 0 (default: any missing part)",
+        "translate only parts I, I + N, I + 2N …, counted from 0 (default: any missing part)",
         metavar="I/N",
     )
     ray: str | None = option(

@@ -332,7 +332,7 @@ class MixOptions(PreparedCorpus):
     """Options to add synthetic pairs to a corpus."""
 
     source: Path = option(help="text file with the source lines of the synthetic pairs")
-    target: Path = option(help="text file with their target lines")
+    target: Path = option(help="text file with the target lines of the synthetic pairs")
     out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
     tag: str = option("", "word to put before each synthetic source, such as <BT> (default: none)")
     copies: int = option(
