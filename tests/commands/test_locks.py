@@ -1,7 +1,6 @@
 """Two trainings in one folder: the second is refused, and nothing outlives a killed one."""
 
 import errno
-import json
 import logging
 import os
 import signal
@@ -62,14 +61,12 @@ def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
 def test_content(tmp_path):
     path = tmp_path / processes.LOCK
     with processes.locked(tmp_path):
-        content = json.loads(path.read_text())
-        assert (content["pid"], content["host"]) == (os.getpid(), socket.gethostname())
-        assert f"process {os.getpid()} on" in processes.holder(path)
+        owner = f"process {os.getpid()} on {socket.gethostname()} (since 20"
+        assert processes.holder(path).startswith(owner)
         with processes.locked(tmp_path):  # a process does not lock itself out
             pass
         assert path.exists()
     assert not path.exists()
-    path.write_text('{"pid": "rm -rf"}')
     assert processes.holder(path) == "another process"
 
 

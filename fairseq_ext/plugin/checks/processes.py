@@ -7,7 +7,6 @@ notice a closed connection, or miss a message until torch's process group times 
 
 import contextlib
 import datetime
-import json
 import logging
 import multiprocessing
 import os
@@ -45,7 +44,7 @@ def allow_open_files() -> None:
 
 
 LOCK = ".training.lock"
-"""Name of the lock file; during training it contains JSON with ``pid``, ``host``, ``start``."""
+"""Name of the lock file, which names the process that trains."""
 
 _held = contextlib.ExitStack()  # global, because a lock belongs to the whole process
 
@@ -64,8 +63,8 @@ def locked(folder: str | Path) -> Iterator[None]:
             ) from None
         if protected:
             start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-            owner = {"pid": os.getpid(), "host": socket.gethostname(), "start": start}
-            path.write_text(json.dumps(owner) + "\n", encoding="utf-8")
+            owner = f"process {os.getpid()} on {socket.gethostname()} (since {start})"
+            path.write_text(owner, encoding="utf-8")
         else:
             logger.warning(f"{folder} is on a file system without locks: start no second run there")
         yield
@@ -73,11 +72,9 @@ def locked(folder: str | Path) -> Iterator[None]:
 
 def holder(path: Path) -> str:
     """Describe the process that holds the lock file ``path``, as recorded in that file."""
-    try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
-        return f"process {owner['pid']:d} on {owner['host']!s} (since {owner['start']!s})"
-    except (OSError, ValueError, TypeError, KeyError):
-        return "another process"
+    with contextlib.suppress(OSError, ValueError):
+        return path.read_text(encoding="utf-8")[:200] or "another process"
+    return "another process"
 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory")
