@@ -7,7 +7,6 @@
 """
 
 from fairseq_ext.text.checks import (
-    check_alignments,
     check_dictionary,
     check_merges,
     check_parallel,
@@ -15,7 +14,6 @@ from fairseq_ext.text.checks import (
 )
 
 __all__ = [
-    "check_alignments",
     "check_dictionary",
     "check_merges",
     "check_parallel",

@@ -84,19 +84,7 @@ def test_alignments_of_another_text(data: Path, text: Path, tmp_path: Path):
 def test_preprocess_requires_alignments_of_training(text: Path, tmp_path: Path):
     done = preprocess(text, tmp_path / "bin", "--align-suffix", "algn", ok=False)
     refused(done, "train.algn does not exist")
-    lines = (text / "train.align").read_text().splitlines()
-    write_lines(text / "train.short", lines[:3])
-    done = preprocess(text, tmp_path / "bin", "--align-suffix", "short", ok=False)
-    refused(done, "train.short has 3 lines but", "train.src has 60")
-    shutil.copy(text / "train.align", text / "train.part")
-    write_lines(text / "valid.part", ["0-99"] * 12)
-    options = ("--align-suffix", "part", "--validpref")
-    done = preprocess(text, tmp_path / "bin", *options, text / "valid", ok=False)
-    refused(done, "valid.part, line 1: `0-99` does not align")
     assert not (tmp_path / "bin").exists()
-    # of several sets fairseq reads no alignments
-    preprocess(text, tmp_path / "bin", *options, f"{text / 'valid'},{text / 'other'}")
-    assert not list((tmp_path / "bin").glob("valid.align*"))
 
 
 def test_each_named_set_is_validated(data: Path):

@@ -13,9 +13,8 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 import fairseq_ext  # noqa: F401
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.repairs import batches
-from fairseq_ext.text import check_alignments
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import fairseq, write_lines
+from tests.support.harness import fairseq
 
 LARGE = 2**30  # tokens of one sentence, of two bytes each
 
@@ -145,38 +144,3 @@ def test_generate_refuses_swapped_pointers(copy_data, copy_model, tmp_path):
     assert "fairseq-ext: error: " in done.stderr
     assert "test.src-tgt.src.idx is damaged: sentence 4, of" in done.stderr
     assert "H-" not in done.stdout
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> tuple[Path, Path]:
-    return (
-        write_lines(tmp_path / "a.src", ["1 2", "3", "4 5 6"]),
-        write_lines(tmp_path / "a.tgt", ["1 2 3", "3", "4"]),
-    )
-
-
-def test_words_of_both_sides(tmp_path: Path, text: tuple[Path, Path]):
-    check_alignments(write_lines(tmp_path / "a.align", ["0-0 1-2 1-1", "", "2-0"]), *text, 3)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["0-0", "0-0"], r"a\.align has 2 lines but .*a\.src has 3"),
-        (["0-0", "0-0", "2-0", "0-0"], r"a\.align has 4 lines but .*a\.src has 3"),
-        (["0-0 2-0", "", ""], r"a\.align, line 1: `2-0` .* I below 2 and J below 3 in this line"),
-        (["", "", "0-0 0-1"], r"a\.align, line 3: `0-1` .* I below 3 and J below 1 in this line"),
-        (["", "0", ""], "line 2: `0` does not align a source word with a target word"),
-        (["", "0-0-0", ""], "line 2: `0-0-0` does not"),
-        (["", "0-x", ""], "line 2: `0-x` does not"),
-        (["", "0--1", ""], "line 2: `0--1` does not"),
-    ],
-)
-def test_anything_else(tmp_path: Path, text: tuple[Path, Path], lines: list[str], message: str):
-    with pytest.raises(DataError, match=message):
-        check_alignments(write_lines(tmp_path / "a.align", lines), *text, 3)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path, text: tuple[Path, Path]):
-    with pytest.raises(DataError, match=r"a\.align does not exist"):
-        check_alignments(tmp_path / "a.align", *text, 3)
