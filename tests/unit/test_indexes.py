@@ -1,4 +1,4 @@
-"""Indexes and alignments of binarized data: right above 2 GiB, and refused when they do not fit."""
+"""Indexes of binarized data: right above 2 GiB, and refused when they do not fit."""
 
 import os
 import shutil
