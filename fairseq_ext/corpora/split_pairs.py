@@ -172,7 +172,7 @@ def run(options: PairOptions) -> str:
     texts = _checked_texts(options)
     _check_folder(options, texts)
     if options.parts is not None and files.twice([options.parts, options.out]):
-        raise ConfigError("`--parts` and `--output` are the same; each has a manifest of its own.")
+        raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
     if not options.overwrite:
         _keep_others(options, record)

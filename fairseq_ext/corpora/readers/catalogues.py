@@ -82,7 +82,7 @@ def _segments(messages: Iterator[Message], path: Path) -> Iterator[Segment]:
         singular, plural = message.texts["msgid"], message.texts.get("msgid_plural")
         longest, forms = max(map(len, message.texts.values())), message.forms
         if longest > LONGEST:
-            raise DataError(f"{place}: a text of {longest:,} characters; no message is as long.")
+            raise DataError(f"{place}: {longest:,} characters, too many for a message; repair it.")
         if not singular:
             header = PLURALS.search(forms.get(0, ""))
             plurals = plurals if header is None else int(header[1])
@@ -130,7 +130,9 @@ def _po_messages(text: str, path: Path) -> Iterator[Message]:
         message.line = message.line or number
         keyword = match[1]
         if keyword in message.texts:
-            raise DataError(f"`{path}`, line {number}: a second `{keyword}` in an entry.")
+            raise DataError(
+                f"`{path}`, line {number}: a second `{keyword}` in an entry; repair it."
+            )
         message.texts[keyword] = _unquoted(match[2], path, number)
     if keyword:
         yield _complete(message, path)
@@ -146,7 +148,7 @@ def _complete(message: Message, path: Path) -> Message:
 def _unquoted(text: str, path: Path, number: int) -> str:
     body = text[1:-1]
     if len(text) < 2 or not text.endswith('"') or re.search(r'(?<!\\)(?:\\\\)*"', body):
-        raise DataError(f"`{path}`, line {number}: a text whose quotation marks do not close.")
+        raise DataError(f"`{path}`, line {number}: quotation marks do not close; repair it.")
     return ESCAPE.sub(_unescaped, body)
 
 
@@ -177,9 +179,7 @@ def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
             try:
                 sides.append(content[start : start + length].decode(charset))
             except (UnicodeDecodeError, LookupError):
-                raise DataError(
-                    f"`{path}` has a text that is not {charset}, which it names."
-                ) from None
+                raise DataError(f"`{path}` has a text that is not {charset}; convert it.") from None
         context, _, identity = sides[0].rpartition("\x04")
         singular, *plural = identity.split("\0")
         texts = {"msgid": singular, "msgctxt": context}

@@ -61,7 +61,7 @@ def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 def _lines(path: Path) -> Iterator[str]:
     for number, text in reading.lines(path):
         if len(text) > LONGEST:
-            raise DataError(f"`{path}`, line {number}: longer than {LONGEST:,} characters.")
+            raise DataError(f"`{path}`, line {number}: over {LONGEST:,} characters; split it.")
         yield text
 
 
@@ -136,7 +136,7 @@ def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]
 
 def _paragraphs(page: Path) -> dict[str, str | None]:
     if page.stat().st_size > LARGEST_PAGE:
-        raise DataError(f"`{page}` is larger than {LARGEST_PAGE:,} bytes; no page of help is.")
+        raise DataError(f"`{page}` has over {LARGEST_PAGE:,} bytes; leave this page out.")
     parser = Paragraphs()
     try:
         parser.feed(page.read_text(encoding="utf-8-sig"))

@@ -93,7 +93,7 @@ def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         for number, source in sides[0].items():
             yield Segment(source, sides[1][number], name)
     if not count:
-        raise DataError(f"`{paths[0]}` has no document with a source in {src} and one in {tgt}.")
+        raise DataError(f"`{paths[0]}` has no document in both {src} and {tgt}; check them.")
 
 
 def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]:
