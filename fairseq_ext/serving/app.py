@@ -354,4 +354,6 @@ async def _refused(_: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND:
         detail += f"; there are {', '.join(PATHS)}"
+    elif method := (error.headers or {}).get("Allow"):
+        detail += f"; use {method}"
     return JSONResponse({"error": detail}, error.status_code, error.headers)

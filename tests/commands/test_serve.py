@@ -95,6 +95,7 @@ def test_the_other_addresses(server: Server):
         assert reply.status == status
         assert list(reply.body) == ["error"]
     assert "there are /, /docs" in server.ask("/redoc").body["error"]
+    assert server.ask("/translate").body["error"] == "Method Not Allowed; use POST"
     for path, text in (("/", "<textarea"), ("/docs", f":{server.port}/translate")):
         page = server.ask(path)
         assert page.status == 200
