@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -37,49 +37,6 @@ SOURCELESS = {"bertscore", "bleu", "bleurt", "chrf", "ter"}
 
 
 # ---- utilities -----------------------------------------------------------------------------------
-
-
-class Utility(Protocol):
-    """A utility u, which may read the source text; ``signature`` is its name in reports."""
-
-    reads_source: bool
-
-    @property
-    def signature(self) -> str: ...
-
-    def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Compute u(candidate i, candidate j), ``[H, H]``; larger is better."""
-
-
-def is_neural(name: str) -> bool:
-    """Return whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
-    return name.partition(":")[0] == neural.KIND
-
-
-def build_utility(
-    name: str,
-    options: Mapping[str, str] | None = None,
-    tokenizer: str = USUAL,
-    **process: Any,
-) -> Utility:
-    """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
-
-    Args:
-        options: fields of the mbrs metric's configuration, as text.
-        tokenizer: sacrebleu's tokenizer, for BLEU.
-        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
-    """
-    if name.startswith(OUTSIDE):
-        return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
-    if options:
-        raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
-    if is_neural(name):
-        return NeuralUtility(name, **process)
-    if name not in ("chrf", "bleu"):
-        raise ConfigError(
-            f"`--utility` must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `{name}` instead."
-        )
-    return SacrebleuUtility(name, tokenizer)
 
 
 class SacrebleuUtility:
@@ -170,6 +127,42 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+
+
+Utility = SacrebleuUtility | NeuralUtility | MbrsUtility
+"""A utility u. It may read the source text, and its signature is the name to report; ``matrix``
+computes u(candidate i, candidate j) ``[H, H]``, of which larger is better."""
+
+
+def is_neural(name: str) -> bool:
+    """Return whether a utility is a metric of :mod:`fairseq_ext.evaluation.neural`."""
+    return name.partition(":")[0] == neural.KIND
+
+
+def build_utility(
+    name: str,
+    options: Mapping[str, str] | None = None,
+    tokenizer: str = USUAL,
+    **process: Any,
+) -> Utility:
+    """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
+
+    Args:
+        options: fields of the mbrs metric's configuration, as text.
+        tokenizer: sacrebleu's tokenizer, for BLEU.
+        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    """
+    if name.startswith(OUTSIDE):
+        return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
+    if options:
+        raise ConfigError(f"`--mbrs-option` goes with `--utility mbrs:METRIC`, not with `{name}`.")
+    if is_neural(name):
+        return NeuralUtility(name, **process)
+    if name not in ("chrf", "bleu"):
+        raise ConfigError(
+            f"`--utility` must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `{name}` instead."
+        )
+    return SacrebleuUtility(name, tokenizer)
 
 
 # ---- decisions -----------------------------------------------------------------------------------
