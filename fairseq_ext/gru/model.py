@@ -27,7 +27,7 @@ from fairseq_ext.gru.decoding import AttentiveGRU, Source, State
 from fairseq_ext.gru.recurrence import BidirectionalGRU, xavier_uniform_per_gate_
 from fairseq_ext.training.loss import OutputLayer
 
-IncrementalState = dict[str, dict[str, Tensor | None]]
+IncrementalState = dict[str, tuple[State, Tensor]]
 
 
 @dataclass
@@ -194,16 +194,13 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             embedded = self._embed(prev_output_tokens[:, -1])  # [R, E]
             saved = self.get_incremental_state(incremental_state, "state")
             if saved is None:
-                source = self._source(encoder_out)
                 state = self.recurrence.initial(encoder_out["hidden"][0])
-            else:  # the encoder's output has all tensors of the source except the keys
-                annotations = encoder_out["encoder_out"][0].transpose(0, 1)
-                source = Source(annotations, saved["keys"], encoder_out["encoder_padding_mask"][0])
-                state = State(saved["hidden"], saved.get("fed"))
+                saved = state, self._source(encoder_out).keys
+            state, keys = saved  # the encoder's output still has all of the source but the keys
+            annotations = encoder_out["encoder_out"][0].transpose(0, 1)
+            source = Source(annotations, keys, encoder_out["encoder_padding_mask"][0])
             features, weights, state = self.recurrence.step(embedded, state, source)
-            fed = {} if state.fed is None else {"fed": state.fed}
-            saved = {"hidden": state.hidden, **fed, "keys": source.keys}
-            self.set_incremental_state(incremental_state, "state", saved)
+            self.set_incremental_state(incremental_state, "state", (state, keys))
             features, weights = features.unsqueeze(0), weights.unsqueeze(0)
         attention = weights.transpose(0, 1).contiguous() if self.need_attn else None
         return self.dropout(features.transpose(0, 1)), {"attn": [attention]}
@@ -224,14 +221,13 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             return
-        hidden = saved["hidden"]
-        sentences = select_sentences(new_order, hidden.size(0) // saved["keys"].size(0))
-        reordered = {
-            name: value.index_select(0, new_order)
-            if name in State._fields
-            else keep_sentences(value, 0, sentences)
-            for name, value in saved.items()
-        }
+        (hidden, fed), keys = saved
+        sentences = select_sentences(new_order, hidden.size(0) // keys.size(0))
+        state = State(
+            hidden.index_select(0, new_order),
+            None if fed is None else fed.index_select(0, new_order),
+        )
+        reordered = state, keep_sentences(keys, 0, sentences)
         self.set_incremental_state(incremental_state, "state", reordered)
 
     def max_positions(self) -> int:
