@@ -263,7 +263,7 @@ def _forbidden(path: Path, reason: str) -> CheckpointError:
 
 # 3. The calls of the pickle
 
-GLOBALS_OF_TORCH = unpickler._get_allowed_globals
+GLOBALS_OF_TORCH = unpickler._get_allowed_globals  # torch's public functions can only add to it
 _READING = ForkSafeLock()  # torch's list is replaced for one file at a time
 _REBUILD = [
     getattr(torch._utils, f"_rebuild_{kind}")

@@ -199,15 +199,13 @@ class TranslationExtTask(TranslationTask):
             top_k=getattr(args, "sampling_topk", -1),
             top_p=getattr(args, "sampling_topp", -1.0),
         )
+        extra = dict(extra_gen_cls_kwargs or {})
         if self.affixes.target and not getattr(args, "score_reference", False):
             left_out = {*self.affixes.target, self.target_dictionary.eos()}
-            extra_gen_cls_kwargs = {
-                **(extra_gen_cls_kwargs or {}),
-                "symbols_to_strip_from_output": left_out,
-            }
+            extra["symbols_to_strip_from_output"] = left_out
             if self.affixes.target_suffix is not None:
-                extra_gen_cls_kwargs["eos"] = self.affixes.target_suffix
-        options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra_gen_cls_kwargs}
+                extra["eos"] = self.affixes.target_suffix
+        options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra}
         generator = super().build_generator(models, args, **options)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
             generator.search = generators.EpsilonSampling(self.target_dictionary, epsilon)
