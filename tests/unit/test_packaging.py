@@ -81,7 +81,6 @@ def test_an_installation_by_hand_satisfies_the_recipes() -> None:
     [
         (("plot", "curves", "--log", "a=b", "-o", "c.png"), "matplotlib"),
         (("scaling-fit", "table.json"), "scipy"),
-        (("mbr", "out", "--num-candidates", "2", "-o", "best"), "scipy"),
     ],
 )
 def test_a_library_that_is_missing_is_one_line_with_its_extra(tmp_path, command, module) -> None:
