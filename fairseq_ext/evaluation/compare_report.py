@@ -451,7 +451,7 @@ def plot(result: Result, output: str | Path) -> list[Path]:
         axes[0].set_ylabel("BLEU (0 to 100) with 95% interval")
         if cost_panels:
             handles = [
-                Line2D([], [], ls="", ms=7, label=row.name, **styles[row.name].point)
+                Line2D([], [], ls="", ms=7, label=plots.entry(row.name), **styles[row.name].point)
                 for row in filter(_in_picture, result.systems)
             ]
             lines = plots.show_names(figure.legend(handles=handles, loc="outside lower center"))

@@ -196,10 +196,10 @@ def plot_lengths(
         for name, look in plots.looks(scores.whole).items():
             overall = f"all: {shown.whole[name]:{'.2f' if relative_to is None else '+.2f'}}"
             if name == relative_to:
-                label = f"{name} (zero line, all: {scores.whole[name]:.2f})"
+                label = plots.entry(f"{name} (zero line, all: {scores.whole[name]:.2f})")
                 axes.axhline(0, lw=1.8, label=label, **look.line)
                 continue
-            label = f"{name} ({overall})"
+            label = plots.entry(f"{name} ({overall})")
             values = [bucket.bleu.get(name, float("nan")) for bucket in shown.buckets]
             axes.plot(values, ms=5, lw=1.8, label=label, **look.line | look.point)
         if relative_to is None:

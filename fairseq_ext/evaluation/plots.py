@@ -69,6 +69,7 @@ LONGEST = 34  # most letters in a line of a title or a legend
 START, END = "<s>", "</s>"
 _WIDEST, _TALLEST = 1600, 30_000  # pixels of a PNG; matplotlib's limit is 65,535
 _LINE = 12.0  # width in inches of a row of heat maps
+_MARK = "\u200b"  # invisible prefix of a label
 _ROW_SUM_TOLERANCE = 0.02  # because of six printed decimals, and half precision
 
 
@@ -141,11 +142,16 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: styles[name] for name in names}
 
 
+def entry(label: str) -> str:
+    """Return a label for :func:`show_names`; matplotlib would hide one that begins with ``_``."""
+    return f"{_MARK}{label}"
+
+
 def show_names(legend: Legend) -> float:
     """Show a legend's labels, long ones in several lines; return the number of lines."""
     lines = 0.0
     for text in legend.get_texts():
-        label = textwrap.fill(text.get_text(), LONGEST)
+        label = textwrap.fill(text.get_text().removeprefix(_MARK), LONGEST)
         text.set(text=label, linespacing=1.1)
         lines += 1 + 0.76 * label.count("\n")  # lines within a label are closer
     return lines
@@ -210,14 +216,14 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train and (len(runs) <= len(PALETTE) or not valid):
-            label = f"{prefix}training"
+            label = entry(f"{prefix}training")
             if len(runs) > CROWD and valid:
                 label, pale = (None if pale else "pale: training"), True
             axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **pale_look.line)
         if valid:
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
-            label = f"{prefix}validation (best {valid[update]:.4g} at {update:,})"
+            label = entry(f"{prefix}validation (best {valid[update]:.4g} at {update:,})")
             marker = look.marker if len(valid) <= 30 else None
             axes.plot(*_xy(valid), marker=marker, ms=4, lw=1.8, label=label, **look.line)
     title, unit = PANELS[metric]

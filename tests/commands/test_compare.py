@@ -284,8 +284,9 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
     ]
 
 
-def test_long_names_are_in_the_picture(outputs_of_three, monkeypatch, tmp_path):
-    figures, name = [], "a long name " * 6
+@pytest.mark.parametrize("name", ["_x", "a long name " * 6])
+def test_any_name_is_in_the_picture(name, outputs_of_three, monkeypatch, tmp_path):
+    figures = []
     monkeypatch.setattr(plots, "save_picture", lambda figure, *_: figures.append(figure))
     systems = [
         compare.System(label, (outputs_of_three / "good",))
