@@ -66,9 +66,9 @@ def test_installed_folder_through_the_real_command(copy_data: Path, tmp_path: Pa
     options = ("--arch", "gru_tiny", "--batch-size", 1, "--save-dir", tmp_path / "save")
     options += ("--optimizer", "adam")
     done = run("fairseq-train", tmp_path / "none", "--user-dir", package, *options, ok=False)
-    assert "none does not exist" in done.stderr
+    assert f"{tmp_path / 'none'}: No such file" in done.stderr
     done = fairseq("train", tmp_path / "none", *options, ok=False)
-    assert "none does not exist" in done.stderr
+    assert f"{tmp_path / 'none'}: No such file" in done.stderr
 
 
 SPAWN = """

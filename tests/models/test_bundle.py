@@ -184,6 +184,7 @@ def test_a_bundle_without_a_program_is_left_to_fairseq(run: Path, copy: Path):
 
 
 def test_files_of_formats_that_are_gone_name_the_cure(copy: Path):
+    (copy / "bundle.json").unlink()
     with pytest.raises(CheckpointError, match="bundle made of it by `fairseq-ext bundle`"):
         fairseq_ext.load(copy / "model.safetensors")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_ext.engine.library import Machine, Team, Worker
 from fairseq_ext.engine.search_options import Rules, Sampling
-from fairseq_ext.generation.generators import EpsilonSampling, truncate, with_gnmt_scores
+from fairseq_ext.generation.generators import EpsilonSampling, penalty, truncate
 from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import DataError
 from tests.support import models
@@ -223,7 +223,10 @@ def test_like_fairseqs_generator(name: str, how: str):
     rules, theirs = rules_of(generator), by_fairseq(generator, [model], sentences)
     if how == "gnmt":
         rules = dataclasses.replace(rules, lenpen=0.6, length_offset=5.0)
-        theirs = with_gnmt_scores(theirs, 0.6)
+        for row in theirs:
+            scores = [found.scores.sum() / penalty(len(found.scores), 0.6) for found in row]
+            row[:] = [found._replace(score=score) for found, score in zip(row, scores, strict=True)]
+            row.sort(key=lambda hypothesis: -hypothesis.score)
     ours = worker_of(model, task).translate(sentences, rules)
     assert_same(ours, theirs)
     if "match" in how:

@@ -264,7 +264,7 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.po", b'msgstr "b"\n', "an entry without `msgid`"),
         ("a.po", WRONG_PLURALS.encode(), "plural forms"),
         ("a.po", WRONG_PLURALS.replace("=2;", f"={10**12};").encode(), "plural forms"),
-        ("a.po", b'msgid "a"\nmsgstr "%s"\n' % (b"x" * 200_000), "a text of 200,000 characters"),
+        ("a.po", b'msgid "a"\nmsgstr "%s"\n' % (b"x" * 200_000), "line 1: 200,000 characters"),
         ("a.mo", b"no catalogue at all, but long enough", "damaged or no .mo file"),
         ("a.mo", struct.pack("<5I", catalogues.MAGIC, 0, 9, 28, 100), "damaged or no .mo file"),
         ("a.docx", b"", "has no file ending in .po"),
