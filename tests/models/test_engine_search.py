@@ -224,8 +224,10 @@ def test_like_fairseqs_generator(name: str, how: str):
     if how == "gnmt":
         rules = dataclasses.replace(rules, lenpen=0.6, length_offset=5.0)
         for row in theirs:
-            scores = [found.scores.sum() / penalty(len(found.scores), 0.6) for found in row]
-            row[:] = [found._replace(score=score) for found, score in zip(row, scores, strict=True)]
+            for number, hypothesis in enumerate(row):
+                scores = hypothesis.scores
+                score = scores.sum() / penalty(len(scores), 0.6)
+                row[number] = hypothesis._replace(score=score)
             row.sort(key=lambda hypothesis: -hypothesis.score)
     ours = worker_of(model, task).translate(sentences, rules)
     assert_same(ours, theirs)
