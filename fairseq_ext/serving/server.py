@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import tempfile
+import warnings
 from functools import partial
 from types import FrameType
 
@@ -61,6 +62,8 @@ def serve(loaded: ASGIApp | None, settings: Settings, listener: socket.socket) -
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=settings.grace,
     )
+    # A signal that comes before uvicorn's loop begins ends the program without a message.
+    warnings.filterwarnings("ignore", "coroutine 'Server.serve' was never", RuntimeWarning)
     with listener:
         if settings.workers == 1:
             _Server(config(loaded)).run([listener])
