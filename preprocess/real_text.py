@@ -9,8 +9,8 @@ Texts are read if they are there, plain or ``.gz``, also from subfolders:
   ``help/de`` and ``help/en-US``. Whole pages are held out to test.
 - WMT's news test sets: ``news-test2008`` and ``newstest2009`` to ``2013`` to train, the first half
   of 2013 to validate, 2014 to 2018 to test; ``newstest2019`` and ``2020`` as further tests.
-- Multi30k's captions as written: ``train``, and ``test_2016_flickr`` to test; the tests of 2017 and
-  2018 as further ones.
+- Multi30k's captions as written: ``train``, ``val`` to validate, and ``test_2016_flickr`` to test;
+  the tests of 2017 and 2018 as further ones.
 - Tatoeba, from manythings.org/anki: ``deu-eng.zip``.
 - TICO-19: ``tico-19.en`` and ``.de``, a further test.
 
@@ -49,11 +49,9 @@ LANGUAGES = ("en", "de")
 HELD_OUT_PAGES = 20  # one in so many pages of help is held out
 YEARS = {2008: "news-test2008", **{year: f"newstest{year}" for year in range(2009, 2021)}}
 TRAINED, VALID, TESTED, UNSEEN = range(2008, 2013), 2013, range(2014, 2019), (2019, 2020)
-CAPTIONS = "test_2016_flickr"
-FURTHER_TESTS = (
-    *(YEARS[year] for year in UNSEEN),
-    *("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr", "tico-19"),
-)
+CAPTIONS, VALID_CAPTIONS = "test_2016_flickr", "val"
+FURTHER_CAPTIONS = ("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
+FURTHER_TESTS = (*(YEARS[year] for year in UNSEEN), *FURTHER_CAPTIONS, "tico-19")
 HELP_LICENCE = "MPL-2.0, LibreOffice"
 TATOEBA_LICENCE = "CC BY 2.0 FR; attribution: www.manythings.org/anki and tatoeba.org"
 TICO_LICENCE = "CC0"
@@ -70,6 +68,7 @@ KNOWN = {
     "newstest2017": "c6e347d6dbbddc086756616bfbc4ed8481c26b10949f23df60feec77b59d5c5e",
     "newstest2018": "123b99d5bf4b27665869878e1c6729963ffcc00bc09f3048467b4516c6ac4247",
     "train": "eef6bb57c6d6840345e8d00fb8f5a3f588f4bf9a264477980147f91674664504",
+    "val": "30a4191bca64c6c24276d17ed4aa876a32ea978931bfafdb29aede249a4a1821",
     "test_2016_flickr": "ae2635b692330a9bfe95513807f380f8ab9a96f3d3fc8307615e24350ef46d47",
 }
 """Checksums of texts: SHA-256 of all lines, English before German."""
@@ -149,7 +148,7 @@ def help_parts(folder: Path) -> Iterator[Part]:
 def parts(folder: Path) -> dict[str, Part]:
     """Read all texts that are there, by name."""
     texts = [aligned(folder, name, "news", WMT_LICENCE) for name in YEARS.values()]
-    for name in ("train", CAPTIONS, "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"):
+    for name in ("train", VALID_CAPTIONS, CAPTIONS, *FURTHER_CAPTIONS):
         texts.append(aligned(folder, name, "captions", MULTI30K_LICENCE))
     texts.append(aligned(folder, "tico-19", "medicine", TICO_LICENCE))
     texts += help_parts(folder)
@@ -171,6 +170,8 @@ def splits(available: dict[str, Part]) -> dict[str, list[Part]]:
     for name, part in available.items():
         if name in tested:
             result["test"].append(part)
+        elif name == VALID_CAPTIONS:
+            result["valid"].append(part)
         elif name == CAPTIONS:
             result["test_captions"] = [part]
         elif name in FURTHER_TESTS:

@@ -64,6 +64,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         # one caption of the training text is in a test
         write_lines(folder / f"train.raw.{language}", [f"a {language} dog", f"a {language} cat"])
         write_lines(folder / f"test_2016_flickr.raw.{language}", [f"a {language} dog"])
+        write_lines(folder / f"val.raw.{language}", [f"a {language} bird"])
         for page in range(60):
             text = "".join(f'<p id="par_{n}">{language} {page} {n}</p>' for n in range(3))
             text += f'<p id="par_9">{language} b c d e f g {page}</p>'
@@ -79,6 +80,7 @@ def test_the_corpus_holds_out_pages_and_what_the_tests_have(texts: Path, tmp_pat
     assert numbers["newstest2012"] == ("train", 40)
     assert numbers["newstest2013-train"] == ("train", 10)
     assert numbers["newstest2013-valid"] == ("valid", 10)
+    assert numbers["val"] == ("valid", 1)
     assert numbers["newstest2014"] == ("test", 9)
     assert numbers["train"] == ("train", 1)
     removed = {part["name"]: part["left out: in another split"] for part in record}
