@@ -21,6 +21,7 @@ Usage: bash recipes/compare.sh DATA_DIR SRC TGT [OPTION]... ARCH...
                  sentencepiece-bpe, tokenizers; none: words   (bpe)
   --max-tokens N tokens in a batch                            (2000)
   --lr X         peak learning rate                           (0.002)
+  --seeds N      trainings of each model, one row of the table (1)
   --from NAME    start from the last checkpoint of model NAME in --out, as the next stage of a
                  schedule
   --tokenize     tokenize as Moses does, and detokenize before sacrebleu
@@ -35,13 +36,13 @@ commands.
 HELP
 }
 
-updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" subwords=bpe table=1 words=() dictionary=()
+updates=2000 bpe=8000 max_tokens=2000 lr=0.002 tokenize="" out="" from="" seeds=1 subwords=bpe table=1 words=() dictionary=()
 
 # read_options ARGUMENT...: sets the globals above, `data`, `src`, `tgt` and `models`.
 read_options() {
     while (($#)); do
         case "$1" in
-        --updates | --bpe | --subwords | --max-tokens | --lr | --from | --out)
+        --updates | --bpe | --subwords | --max-tokens | --lr | --seeds | --from | --out)
             set_option "$@"
             shift
             ;;
@@ -64,6 +65,7 @@ read_options() {
         dictionary=(--joined-dictionary)
     fi
     positive --max-tokens "$max_tokens"
+    positive --seeds "$seeds"
     out="${out:-$REPO/runs/compare-$(basename "$data")-$src-$tgt}"
     out="$(absolute "$out")"
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -112,7 +114,7 @@ begin_from() {
     [[ -z "$from" ]] || run cp "models/$from/checkpoint_last.pt" "$1/checkpoint_last.pt"
 }
 
-# compare_one MODEL: `name=arch flags…`, `arch flags…` or `arch`, in a folder and a process of
+# compare_one MODEL SEED: `name=arch flags…`, `arch flags…` or `arch`, in a folder and a process of
 # its own, so that two calls do not meet.
 compare_one() (
     local name flags
@@ -120,6 +122,7 @@ compare_one() (
     name="${flags[0]%%=*}"
     flags[0]="${flags[0]#*=}"
     [[ "$name" =~ ^[A-Za-z0-9._-]+$ ]] || die "\`$name\` cannot name a model; use letters, digits, ._-"
+    (($2 == 1)) || name+="@$2" flags+=(--seed "$2")
     open_run "$out/models/$name" "updates=$updates
 max_tokens=$max_tokens
 lr=$lr${from:+
@@ -138,7 +141,8 @@ compare_finished() {
     cd "$out"
     for folder in models/*; do
         [[ -e "$folder/.stages/evaluate" && "$folder" != *.old-* ]] || continue # see open_run
-        systems+=(--system "${folder#models/}=$folder/generated.txt,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+        [[ "$folder" != *@* ]] || continue # a further seed
+        systems+=(--system "${folder#models/}=$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
     done
     run fairseq-ext compare "${systems[@]}" --ref "$data/test.$tgt" \
         "${undo[@]}" --tokenized-ref "text/test.$tgt" -o compare
@@ -157,7 +161,7 @@ SETTINGS
 }
 
 main() {
-    local model
+    local model seed
     read_options "$@"
     use_environment sacremoses "${SUBWORDS[$subwords]}"
     open_run "$out" "$(settings)"
@@ -165,7 +169,7 @@ main() {
     stage binarize binarize_all
     close_run
     for model in "${models[@]}"; do
-        compare_one "$model"
+        for ((seed = 1; seed <= seeds; seed++)); do compare_one "$model" "$seed"; done
     done
     if dry || joining; then exit; fi
     ((table)) || exit 0

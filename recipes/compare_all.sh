@@ -34,6 +34,7 @@ Usage: bash recipes/compare_all.sh [OPTION]... [NAME]...
                  sentencepiece-bpe, tokenizers; none: words          (bpe)
   --max-tokens N tokens in a batch                                   (2000)
   --lr X         peak learning rate                                  (0.002)
+  --seeds N      trainings of each model, one row of the table       (1)
   --baseline NAME the system that the others are tested against      (transformer)
   --metric M     neural metric for the table: comet:MODEL, see `fairseq-ext compare --help`
   --out DIR      shared data, and a folder for each model            (runs/compare-all)
@@ -46,7 +47,7 @@ HELP
 }
 
 corpus=multi30k mirror="" data="" src=en tgt=de tokenize="" updates=6000 bpe=4000 max_tokens=2000 lr=0.002
-baseline="" metric="" out="" subwords=bpe names=()
+baseline="" metric="" out="" seeds=1 subwords=bpe names=()
 
 # read_options ARGUMENT...: sets the globals above.
 read_options() {
@@ -55,7 +56,7 @@ read_options() {
         [[ "$1" != --src && "$1" != --tgt ]] || languages="$1"
         case "$1" in
         --mirror | --data | --src | --tgt | --updates | --bpe | --subwords | --max-tokens | --lr | \
-            --baseline | --metric | --out)
+            --seeds | --baseline | --metric | --out)
             set_option "$@"
             shift
             ;;
@@ -71,6 +72,7 @@ read_options() {
     positive --bpe "$bpe"
     check_subwords "$subwords"
     positive --max-tokens "$max_tokens"
+    positive --seeds "$seeds"
     [[ -z "$metric" || "$metric" == comet:?* ]] ||
         die "\`--metric\` must be comet:MODEL, but is \`$metric\`."
     choose_models
@@ -126,7 +128,7 @@ train_all() {
     local other=()
     [[ "$subwords" == bpe ]] || other=(--subwords "$subwords")
     run bash "$REPO/recipes/compare.sh" "$text" "$src" "$tgt" --updates "$updates" --bpe "$bpe" \
-        --max-tokens "$max_tokens" --lr "$lr" --out "$out" --no-table ${tokenize:+"$tokenize"} \
+        --max-tokens "$max_tokens" --lr "$lr" --seeds "$seeds" --out "$out" --no-table ${tokenize:+"$tokenize"} \
         ${other[@]+"${other[@]}"} "${models[@]}"
 }
 
@@ -134,7 +136,7 @@ compare_models() {
     local model folder systems=() logs=() neural=()
     for model in "${models[@]}"; do
         folder="$out/models/${model%%=*}"
-        systems+=(--system "${model%%=*}=$folder/generated.txt,checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
+        systems+=(--system "${model%%=*}=$(outputs "$folder"),checkpoint=$folder/checkpoint_last.pt,log=$folder/train.log")
         logs+=(--log "${model%%=*}=$folder/train.log")
     done
     run fairseq-ext plot curves "${logs[@]}" -o "$out/curves.png"

@@ -382,12 +382,13 @@ training_progress() {
 }
 
 # generate CHECKPOINT FILE FLAG...: translates the test set of bin/, or of the folder DATA_BIN; FILE
-# is fairseq-generate's output. One generator for all systems, so that their speeds compare.
+# is fairseq-generate's output. One generator for all systems, so that their speeds compare; ENGINE
+# names another.
 generate() {
     local checkpoint="$1" file="$2" status=0
     shift 2
     set -- fairseq-generate "${DATA_BIN:-bin}" --user-dir "$USER_DIR" --path "$checkpoint" \
-        --engine fairseq "$@"
+        --engine "${ENGINE:-fairseq}" "$@"
     show "$@" '>' "$file"
     dry && return
     "$@" >"$file.tmp" 2>"$file.log" || status=$?

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Check a user's own text, before a recipe installs, trains or moves anything. Source this after
-# lib.sh.
+# Check a user's own text, before a recipe installs, trains or moves anything, and list the outputs
+# of several seeds. Source this after lib.sh.
 
 # own_text OPTION FOLDER SRC TGT: prints the folder's path from the root; dies unless it holds train,
 # valid and test text in both languages. A dry run prints the path of a folder that need not exist.
@@ -22,4 +22,13 @@ own_text() {
         done
     done
     printf '%s\n' "$folder"
+}
+
+# outputs FOLDER: a model's translations, of the first seed and of those in FOLDER@2, FOLDER@3 …
+outputs() {
+    local seed list="$1/generated.txt"
+    for ((seed = 2; seed <= seeds; seed++)); do
+        { ! dry && [[ ! -e "$1@$seed/.stages/evaluate" ]]; } || list+=",$1@$seed/generated.txt"
+    done
+    printf '%s\n' "$list"
 }
