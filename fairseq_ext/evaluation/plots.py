@@ -232,8 +232,10 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
         axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))  # below 0 if every score is 0
     if metric == "ppl":
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
+        low, high = axes.get_ylim()
+        few = high < 5 * low  # of 1, 2 and 5 times a power of ten, perhaps one is in this range
+        axes.yaxis.set_major_locator(MaxNLocator(6) if few else LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter("{x:,.0f}")
