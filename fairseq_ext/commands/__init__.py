@@ -39,8 +39,8 @@ EXAMPLES = {
     "corpus": "fairseq-ext corpus pairs --help",
     "corpus multi30k": "fairseq-ext corpus multi30k -o multi30k",  # one of the published corpora
     "corpus tatoeba": "fairseq-ext corpus tatoeba --src es --tgt en -o text",
-    "corpus pairs": "fairseq-ext corpus pairs sentences.csv --header --columns german,english "
-    "--src de --tgt en -o text",
+    "corpus pairs": "fairseq-ext corpus pairs --source my.de --target my.en --src de --tgt en "
+    "-o text",
     "corpus translations": "fairseq-ext corpus translations po/ --src en --tgt de -o pairs.tsv",
     "corpus contamination": "fairseq-ext corpus contamination test.en --training train.en",
     "corpus noise": "fairseq-ext corpus noise test.de --kind typos --seed 1 -o test.typos.de",
@@ -61,8 +61,7 @@ EXAMPLES = {
     "score": "fairseq-ext score --hyp hypotheses.en --ref test.en",
     "compare": "fairseq-ext compare --system gru=a.txt --system muse=b.txt --ref test.en",
     "plot": "fairseq-ext plot curves --help",
-    "plot curves": "fairseq-ext plot curves --log gru=gru/train.log --log muse=muse/train.log "
-    "-o curves.png",
+    "plot curves": "fairseq-ext plot curves --log runs/gru --log muse=muse/train.log -o curves.png",
     "plot alignment": "fairseq-ext plot alignment generated.txt --index 0 1 -o alignment.png",
     "plot lengths": "fairseq-ext plot lengths --system gru=a.txt --system muse=b.txt "
     "--ref test.en -o lengths.png",

@@ -40,11 +40,26 @@ def _add_curves(pictures: options.Subparsers) -> None:
         "--log",
         action="append",
         required=True,
-        metavar="NAME=FILE",
-        help="name of a run, and its --log-file or captured output; repeat to compare runs",
+        type=_named_log,
+        metavar="[NAME=]RUN",
+        help="folder of a run with train.log, or the run's --log-file or captured output; NAME "
+        "(default: the folder's) is shown in the picture; repeat to compare runs",
     )
     options.add_picture_output(parser)
     parser.set_defaults(run=_plot_curves)
+
+
+def _named_log(text: str) -> str:
+    """Return ``NAME=FILE`` for a run's folder or log, with or without ``NAME=``."""
+    path = Path(text.partition("=")[2] or text)
+    name = (path.parent if path.name == "train.log" else path).absolute().name
+    file = path
+    if path.is_dir():
+        logs = (path / "train.log", path / "checkpoints" / "train.log")
+        file = next(filter(Path.is_file, logs), path)
+        if file == path:
+            raise argparse.ArgumentTypeError(f"`{path}` has no `train.log`; name the log itself.")
+    return f"{text.partition('=')[0] if '=' in text else name}={file}"
 
 
 def _plot_curves(args: argparse.Namespace) -> None:

@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
             ]
             if unknown:
                 message = f"unrecognized arguments: {' '.join(unknown)}"
-        line = advise(message, options, self.prog)
+        line = advise(message, options, self.prog, self.example)
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
@@ -67,14 +67,16 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     return options
 
 
-def advise(message: str, options: Iterable[str], command: str) -> str:
+def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
     """Add to argparse's message the option or value that was probably meant.
 
     Args:
         message: the argument of ``ArgumentParser.error``.
         options: all options of the parser, such as ``--max-tokens``.
         command: the command whose ``--help`` to name, such as ``fairseq-ext translate``.
+        example: a call of the command, to show where an argument is missing or has no option.
     """
+    usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message
     ):
@@ -92,12 +94,14 @@ def advise(message: str, options: Iterable[str], command: str) -> str:
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         candidates = set(options).difference(words)  # fairseq may refuse one that it lists
         advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
+        if not words and example:
+            return f"{message}. {usage}"
         return message + (advice or f". `{command} --help` lists the options.")
     if choices := re.fullmatch("one of the arguments (.*) is required", message):
         names = choices[1].replace(" ", "` or `")
-        return f"`{names}` is missing. `{command} --help` explains them."
+        return f"`{names}` is missing. {usage}"
     if message.startswith("the following arguments are required: "):
-        return f"{message}. `{command} --help` explains them."
+        return f"{message}. {usage}"
     return message
 
 

@@ -571,6 +571,7 @@ OVERWRITING = {
     "score": "score --hyp text.es --ref text.en --json text.en",
     "curves": "plot curves --log run=law.json -o law.json",
     "curves' numbers": "plot curves --log run=law.json -o law.png",
+    "curves, without a name": "plot curves --log law.json -o law.png",
     "curves' log, without ending": "plot curves --log run=law.json -o law",
     "curves' log, of another ending": "plot curves --log run=law.json -o law.svg",
     "curves' log, of a table's ending": "plot curves --log run=law.json -o law.csv",
