@@ -9,6 +9,8 @@ from fairseq_ext.utils.errors import printable
 
 FEW = 20
 """Most choices that a message lists in full."""
+REGISTRIES = ("--arch", "--task", "--criterion")
+"""fairseq's options for names that plugins add."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,7 +87,10 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
         listed = f"one of the {len(names)} names that `--help` lists"
         if len(names) <= FEW:
             listed = f"one of {', '.join(names)}"
-        return f"`{name}` must be {listed}, but is `{value}`{nearest(value, names)}"
+        advice = nearest(value, names)
+        if name in REGISTRIES:
+            advice += " The folder in `--user-dir` must register a name of your own."
+        return f"`{name}` must be {listed}, but is `{value}`{advice}"
     if wrong := re.fullmatch(r"argument (\S+): invalid (\S+) value: (.*)", message):
         kinds = {"int": "a whole number", "float": "a number", "<lambda>": "numbers, as in 1,2"}
         kind = kinds.get(wrong[2], "of another form")
