@@ -11,8 +11,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/official.sh"
 # shellcheck source-path=SCRIPTDIR source=systems.sh
 source "$(dirname "${BASH_SOURCE[0]}")/systems.sh"
+# shellcheck source-path=SCRIPTDIR source=own_text.sh
+source "$(dirname "${BASH_SOURCE[0]}")/own_text.sh"
 
-# Multi30k, as in multi30k.sh; --corpus takes another one of the catalogue.
+# Multi30k, as in multi30k.sh; --corpus takes another one of the catalogue, or a folder.
 corpus=multi30k src=en tgt=de
 arch=transformer dropout=0.3
 dictionary=(--joined-dictionary)
@@ -21,12 +23,13 @@ average=10 beam=5
 read -ra tiny_flags <<<"$tiny"
 flags=(--clip-norm 1.0)
 
-part_lines=10000 longest=250 ratio=3 rest=()
+part_lines=10000 longest=250 ratio=3 own="" rest=()
 
 # synthetic_usage: help on the options that both recipes have.
 synthetic_usage() {
     cat <<HELP
-  --corpus C       name of a corpus of \`fairseq-ext corpus\`        ($corpus)
+  --corpus C       name of a corpus of \`fairseq-ext corpus\`, or folder of your own text: train,
+                   valid and test, each with the endings .SRC and .TGT  ($corpus)
   --src L, --tgt L languages of the corpus, in either direction    ($src, $tgt)
   --part-lines N   lines to translate at a time; finished parts survive a stop  ($part_lines)
   --longest N      leave out pairs with more tokens on a side      ($longest)
@@ -38,7 +41,7 @@ and the options of the training, the same for all systems of the run:
   --data DIR       folder of the corpus, made once for all runs    (runs/data/$corpus)
   --mirror M       folder or address to take the corpus's files from
   --any-counts     accept another edition of the corpus
-  --bpe N          joint byte-pair merges                          (the corpus's)
+  --bpe N          joint byte-pair merges                  (the corpus's; 8000 of your own text)
   --max-tokens N   target tokens in a batch                        ($max_tokens)
   --update-freq N  batches in an update                            ($update_freq)
   --updates N      updates of each training                        ($updates)
@@ -78,7 +81,12 @@ begin() {
     [[ "$ratio" =~ ^[1-9][0-9]*(\.[0-9]+)?$ ]] || die "\`--ratio\` must be at least 1, but is \`$ratio\`."
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     check_own
+    if [[ "$corpus" == */* || -d "$corpus" ]]; then
+        own="$(own_text --corpus "$corpus" "$src" "$tgt")"
+        corpus="$(basename "$own")" bpe=8000
+    fi
     read_options "${rest[@]}"
+    [[ -z "$own" || " ${rest[*]} " == *" --data "* ]] || data="$out/data"
     ((4 * average <= updates)) ||
         die "\`--average\` must be at most a quarter of the $updates updates, but is $average."
     inverse_sqrt
@@ -94,9 +102,22 @@ begin() {
     use_environment sacremoses subword_nmt
     open_run "$out" "$(settings)
 $(printf 'corpus=%s %s %s\npart_lines=%s\nlimits=%s %s\n' \
-        "$corpus" "$src" "$tgt" "$part_lines" "$longest" "$ratio")
+        "${own:-$corpus}" "$src" "$tgt" "$part_lines" "$longest" "$ratio")
 $(own_settings)"
     stage corpus prepare_corpus
+}
+
+prepare_corpus() {
+    if [[ -z "$own" ]]; then
+        prepare_official
+        return
+    fi
+    run mkdir -p "$data"
+    run fairseq-ext prepare --data "$own" --src "$src" --tgt "$tgt" --tokenize -o "$data/text"
+    [[ "$bpe" == 0 ]] || run fairseq-ext subwords "$data/text" --src "$src" --tgt "$tgt" \
+        --size "$bpe" -o "$data/bpe"
+    run ln -sfn "$own" "$data/reference"
+    link_corpus
 }
 
 # inside FOLDER COMMAND...: the command in a folder of the run.

@@ -142,8 +142,9 @@ def test_the_shell_completes_commands_options_and_values(line: str, completions:
     ("words", "message"),
     [
         (("plot", "curves", "--lgo", "a"), "did you mean `--log`?"),
-        (("translate", "Hola."), "`--path` or `--model` is missing. `fairseq-ext translate --help"),
-        (("plot", "curves", "-o", "a"), "arguments are required: --log. `fairseq-ext plot curves"),
+        (("translate", "Hola."), "`--path` or `--model` is missing. Example: `fairseq-ext "),
+        (("plot", "curves", "-o", "a"), "are required: --log. Example: `fairseq-ext plot"),
+        (("corpus", "pairs", "a", "b", "--src", "a", "--tgt", "b", "-o", "c"), "b. Example: `"),
         (("plot", "curves", "--log", "a=b", "-o", "c", "--sytem", "d"), "`fairseq-ext plot curves"),
         (("plot", "lengths", "--system", "a=b", "-o", "c", "--reff", "d"), "mean `--ref`?"),
         (("score", "--ref", "a", "--hypp", "b"), "did you mean `--hyp`?"),

@@ -51,7 +51,7 @@ TRAIN = {
     "no-optimizer": (("--optimizer", NONE), "`--optimizer` is missing; give for example"),
     "no-batch": (("--max-tokens", NONE), "`--max-tokens` or `--batch-size` is missing"),
     "negative-rate": (("--lr", -1), "`--lr` must be at least 0, but is -1."),
-    "arch": (("--arch", "gru_atention"), "is `gru_atention`; did you mean `gru_attention`?"),
+    "arch": (("--arch", "gru_atention"), "`gru_attention`? The folder in `--user-dir` must"),
     "task": (("--task", "translaton"), "is `translaton`; did you mean `translation`"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
     "sharded-composite": (

@@ -112,6 +112,22 @@ def test_compare_all_takes_some_architectures_and_other_text(tmp_path: Path) -> 
     assert f"--metric comet:org/model --source {tmp_path}/test.es" in text
 
 
+def test_every_seed_is_a_training_and_every_model_a_row(tmp_path: Path) -> None:
+    models = ("--seeds", 2, "--out", tmp_path / "out")
+    shown = commands(bash(COMPARE_ALL, *models, "gru", DRY_RUN="1", SMOKE="0").stderr)
+    outputs = [f"{tmp_path}/out/models/{name}/generated.txt" for name in ("gru", "gru@2")]
+    (system,) = [word for word in shown[-1] if ",checkpoint=" in word]
+    assert system.startswith(f"gru={','.join(outputs)},checkpoint=")
+    models = ("my", "es", "en", *models, "muse_tiny")
+    shown = commands(bash(RECIPES / "compare.sh", *models, DRY_RUN="1", SMOKE="0").stderr)
+    trainings = [words for words in shown if words[0] == "fairseq-train"]
+    folders = [words[words.index("--save-dir") + 1] for words in trainings]
+    assert folders == ["models/muse_tiny", "models/muse_tiny@2"]
+    assert trainings[1] == [
+        word.replace("muse_tiny", "muse_tiny@2") if "/" in word else word for word in trainings[0]
+    ] + ["--seed", "2"]
+
+
 def test_words_have_one_dictionary_where_models_share_their_embeddings(tmp_path: Path) -> None:
     words = ("my", "es", "en", "--bpe", 0, "--out", tmp_path / "out")
     for flags, joined in (("", False), (" --share-all-embeddings", True)):

@@ -77,6 +77,15 @@ def test_other_text_is_checked_before_a_training(tmp_path: Path) -> None:
     assert shown.index(written) < shown.index(named(shown, "fairseq-train")[0])
 
 
+def test_your_own_pairs_are_the_corpus(tmp_path: Path) -> None:
+    shown = dry_run(BACK, tmp_path / "out", "--corpus", tmp_path, "--src", "es", "--tgt", "en")
+    (prepared,) = named(shown, "fairseq-ext", "prepare")
+    assert value(prepared, "--data") == str(tmp_path)
+    (subwords,) = named(shown, "fairseq-ext", "subwords")
+    assert value(subwords, "--size") == "8000"
+    assert value(named(shown, "fairseq-train")[1], "--source-lang") == "es"
+
+
 @pytest.mark.parametrize(
     ("epochs", "done"), [(0, "cp"), (1, "cp"), (3, "--last-epochs 3"), (12, "--last-epochs 10")]
 )
