@@ -478,7 +478,8 @@ def translate_parts(request: Request) -> None:
             folder.work(shard_parts, write)
     versions.require_unchanged()
     missing, total = len(folder.missing()), len(folder.parts)
-    print(f"{folder.path}: {total - missing:,} of {total:,} parts are there", file=sys.stderr)
+    cure = "" if missing or request.output or request.json else "; `-o FILE` joins them"
+    print(f"{folder.path}: {total - missing:,} of {total:,} parts are done{cure}", file=sys.stderr)
     if not missing:
         if request.json is not None:
             folder.join(request.json, details=True)

@@ -84,9 +84,10 @@ class SharedFolder:
         for name in [*now, *before]:
             values = before.get(name), now.get(name)
             if values[0] != values[1]:
+                former, new = ("unset" if value is None else f"`{value}`" for value in values)
                 raise DataError(
                     f"{manifest.parent} has {self.things} of another job, in which `{name}` was "
-                    f"`{values[0]}` and not `{values[1]}`. Choose another folder for "
+                    f"{former} and not {new}. Choose another folder for "
                     f"`{self.option}`, or remove this one."
                 )
 
