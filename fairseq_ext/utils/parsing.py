@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
             ]
             if unknown:
                 message = f"unrecognized arguments: {' '.join(unknown)}"
-        line = advise(message, options, self.prog, self.example)
+        line = advise(message, options, self.prog, getattr(self, "example", ""))
         self.exit(2, f"{self.prog.partition(' ')[0]}: error: {printable(line)}\n")
 
     def list_by_group(self, subparsers: Any, groups: Mapping[str, str]) -> None:
