@@ -9,6 +9,13 @@ from fairseq_ext.utils.errors import printable
 
 FEW = 20
 """Most choices that a message lists in full."""
+FORMER = {
+    "--lazy-load": "--dataset-impl lazy",
+    "--raw-text": "--dataset-impl raw",
+    "--output-format": "--dataset-impl",
+    "--min-lr": "--stop-min-lr",
+}
+"""fairseq's options of 2019 and 2020, and what some of its parsers call them today."""
 REGISTRIES = ("--arch", "--task", "--criterion")
 """fairseq's options for names that plugins add."""
 
@@ -98,10 +105,17 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
     if message.startswith("unrecognized arguments: "):
         words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
         candidates = set(options).difference(words)  # fairseq may refuse one that it lists
-        advice = "".join(nearest(word, candidates) for word in words).rstrip(".")
+        near = [match for word in words for match in near_names(word, candidates)]
+        if near:
+            return f"{message}; did you mean {joined(near)}?"
+        if {"False", "True"} & set(message.split()):
+            return (
+                f"{message}. The option before is a switch, which takes no value "
+                "(`--left-pad-source` switches left padding off)."
+            )
         if not words and example:
             return f"{message}. {usage}"
-        return message + (advice or f". `{command} --help` lists the options.")
+        return f"{message}. `{command} --help` lists the options."
     if choices := re.fullmatch("one of the arguments (.*) is required", message):
         names = choices[1].replace(" ", "` or `")
         return f"`{names}` is missing. {usage}"
@@ -112,7 +126,18 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``; did you mean …?``, or a full stop if no name is near."""
+    near = near_names(name, names)
+    return f"; did you mean {joined(near)}?" if near else "."
+
+
+def near_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return what an option is called today, or else at most two similar names."""
     import difflib
 
-    near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
-    return f"; did you mean {' or '.join(f'`{match}`' for match in near)}?" if near else "."
+    if name in FORMER:
+        return [FORMER[name]]
+    return difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
+
+
+def joined(names: Iterable[str]) -> str:
+    return " or ".join(f"`{name}`" for name in names)
