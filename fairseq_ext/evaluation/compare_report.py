@@ -488,7 +488,7 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
     path, metrics = forest_path(output), list(result.signatures)
     styles = plots.looks(row.name for row in result.systems)
     with matplotlib.rc_context(plots.STYLE):
-        height = 1.4 + 0.34 * len(compared)
+        height = 1.6 + 0.34 * len(compared)
         figure = Figure(figsize=(2.4 + 3.2 * len(metrics), height), layout="constrained")
         panels = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
         for axes, metric in zip(panels, metrics, strict=True):
@@ -498,7 +498,8 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
             title = f"{metric} (less is better)" if metric == LESS_IS_BETTER else metric
             axes.set_title(title)
             axes.grid(True, axis="x")
-        figure.supxlabel(f"difference to {result.baseline}, 95% interval", fontsize="medium")
+        label = f"difference to {result.baseline}, 95% interval\nfilled: p < {LEVEL} (Holm)"
+        figure.supxlabel(label, fontsize="medium")
         panels[0].set_yticks(range(len(compared)), [row.name for row in compared])
         panels[0].set_ylim(len(compared) - 0.5, -0.5)
         plots.write_figure(figure, path)

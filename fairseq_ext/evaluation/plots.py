@@ -219,7 +219,9 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
             label = entry(f"{prefix}training")
             if len(runs) > CROWD and valid:
                 label, pale = (None if pale else "pale: training"), True
-            axes.plot(*_xy(train), alpha=0.55, lw=1.2, label=label, **pale_look.line)
+            marker = pale_look.marker if len(train) == 1 else None  # a line needs two points
+            pale_line = {"alpha": 0.55, "lw": 1.2, "marker": marker, **pale_look.line}
+            axes.plot(*_xy(train), label=label, **pale_line)
         if valid:
             choose = max if metric == "bleu" else min
             update = choose(valid, key=valid.__getitem__)
