@@ -54,7 +54,7 @@ TRAIN = {
     "arch": (("--arch", "gru_atention"), "`gru_attention`? The folder in `--user-dir` must"),
     "task": (("--task", "translaton"), "is `translaton`; did you mean `translation`"),
     "option": (("--max-tokns", 400), "unrecognized arguments: --max-tokns 400; did you mean"),
-    "former-options": (("--raw-text", "--max-tokns", 4), "mean `--dataset-impl raw` or `--max-t"),
+    "former-option": (("--output-format", "raw"), "raw; did you mean `--dataset-impl`?"),
     "value-of-a-switch": (("--left-pad-source", "False"), "The option before is a switch"),
     "sharded-composite": (
         ("--zero-sharding", "os", "--optimizer", "composite"),
