@@ -27,6 +27,7 @@ Usage: bash recipes/bmt/ablations.sh DATA_DIR SRC TGT [OPTION]...
   --subwords K    kind of subwords (--bpe sets their number): bpe,
                   sentencepiece-unigram, sentencepiece-bpe, tokenizers        (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
+  --tokenize      tokenize as Moses does, and detokenize before sacrebleu
   --out DIR       shared data, and a folder for each model
                                               (runs/ablations-DATA_DIR-SRC-TGT)
   --help          this text
@@ -52,6 +53,7 @@ read_options() {
             set_option "$@"
             shift
             ;;
+        --tokenize) tokenize=--tokenize ;;
         --help | -h) usage && exit ;;
         -*) die "\`$1\` is not an option; --help lists them." ;;
         *) words+=("$1") ;;

@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR source=../own_text.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../own_text.sh"
 
-tiny=() made=0 modules=(sacremoses) subwords=bpe
+tiny=() made=0 modules=(sacremoses) subwords=bpe tokenize=""
 
 # use_smoke_settings: tiny, but through every step.
 use_smoke_settings() {
@@ -48,7 +48,8 @@ compare() {
     [[ "$1" == -- ]] || from=("$1" "$2")
     shift $((${#from[@]} + 1))
     bash "$REPO/recipes/compare.sh" "${words[@]}" --out "$out" --updates "$total" --lr "$lr" \
-        --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" --no-table ${from[@]+"${from[@]}"} \
+        --bpe "$bpe" --subwords "$subwords" --max-tokens "$max_tokens" --no-table \
+        ${tokenize:+"$tokenize"} ${from[@]+"${from[@]}"} \
         "$name=$arch --share-all-embeddings --lr-scheduler staged_cosine --stage-updates $lengths \
 --warmup-updates $warmup $*${tiny[*]+ ${tiny[*]}}"
 }

@@ -22,6 +22,7 @@ Usage: bash recipes/bmt/table1.sh DATA_DIR SRC TGT [OPTION]... [PRESET...]
   --subwords K    kind of subwords (--bpe sets their number): bpe,
                   sentencepiece-unigram, sentencepiece-bpe, tokenizers        (bpe)
   --max-tokens N  tokens in a batch                                           (2000)
+  --tokenize      tokenize as Moses does, and detokenize before sacrebleu
   --out DIR       shared data, and a folder for each model   (runs/table1-DATA_DIR-SRC-TGT)
   --help          this text
 
@@ -43,6 +44,7 @@ read_options() {
             set_option "$@"
             shift
             ;;
+        --tokenize) tokenize=--tokenize ;;
         --help | -h) usage && exit ;;
         -*) die "\`$1\` is not an option; --help lists them." ;;
         *) words+=("$1") ;;
