@@ -1,11 +1,23 @@
-"""The engine in commands: the same output, and the log says where fairseq translates."""
+"""The engine in commands: checkpoints, bundles without torch, and shortlists."""
 
+import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from fairseq_ext.checkpoints import storage
+from fairseq_ext.commands.shortlist import _prefix
+from fairseq_ext.decoding.loading import data_of
+from fairseq_ext.engine import shortlist
 from fairseq_ext.evaluation import outputs
-from tests.support.harness import fairseq, run
+from fairseq_ext.model import program_file, write
+from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.utils.errors import CheckpointError, DataError
+from tests.support.bundles import saved, sign_again
+from tests.support.fuzz_engine import fuzz
+from tests.support.harness import command, error_line, fairseq, hypotheses, refused, run
 
 HOW = ("--beam", 4, "--nbest", 3, "--max-len-b", 15, "--cpu", "--batch-size", 20)
 
@@ -112,3 +124,294 @@ def test_the_engine_is_the_default(copy_data: Path, copy_model: Path, tmp_path: 
     log = missing.stdout + missing.stderr
     assert log.count("translates instead of the engine: `FAIRSEQ_EXT_ENGINE`") == 1
     assert lines[2] == [line for line in missing.stdout.splitlines() if line[:2] in ("H-", "P-")]
+
+
+# Bundles with a program in every command: no torch, no data folder, no options
+LINES = "1 2 3\n\n4 5\n9 9 9 9\n0 8\n"
+WATCHED = """
+import sys
+from fairseq_ext import cli
+try:
+    cli.main()
+finally:
+    print([name for name in ("torch", "fairseq") if name in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copying model as a bundle, with a ``text.json`` that was beside it."""
+    folder = tmp_path_factory.mktemp("packed")
+    (folder / "codes").write_text("#version: 0.2\n1 2</w>\n")
+    text = Pipeline("src", "tgt", lowercase=True, subwords="subword-nmt", files=(folder / "codes",))
+    text.save(folder)
+    checkpoint = folder / "checkpoint.pt"
+    checkpoint.write_bytes(copy_model.read_bytes())
+    command("bundle", checkpoint, "--data", copy_data, "-o", folder / "bundle")
+    (folder / "codes").unlink()
+    (folder / "text.json").unlink()
+    return folder / "bundle"
+
+
+def without_torch(*words: object, stdin: str = LINES) -> str:
+    """What the command prints, in a process that must import neither torch nor fairseq."""
+    done = run(sys.executable, "-c", WATCHED, *words, stdin=stdin, OMP_NUM_THREADS="2")
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--beam", 4, "--nbest", 3, "--max-len-b", 12),
+        ("--lenpen", 0.3, "--max-len-a", 1.5, "--max-len-b", 2, "--max-tokens", 12),
+        ("--gnmt-lenpen", 0.6, "--max-len-b", 6, "--buffer-size", 1),
+    ],
+)
+def test_it_translates_as_its_checkpoint(copy_data, copy_model, packed, tmp_path, options):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    text = without_torch("translate", "--path", packed, *options, "--json", ours)
+    done = run(
+        *("fairseq-ext", "translate", copy_data, "--path", copy_model, "--engine", "native"),
+        *(*options, "--json", theirs),
+        stdin=LINES,
+    )
+    assert text == done.stdout
+    assert ours.read_text() == theirs.read_text()
+
+
+def test_text_is_its_own_unless_told_otherwise(packed: Path, tmp_path: Path):
+    details = tmp_path / "details"
+    without_torch("translate", "--path", packed, "--json", details, stdin="13 3\n")
+    (details_line,) = details.read_text().splitlines()
+    without_torch("translate", "--path", packed, "--json", details, "--remove-bpe", stdin="13 3\n")
+    (other,) = details.read_text().splitlines()
+    assert details_line != other  # as pieces 1@@ and 3, and as one unknown word
+
+
+def test_defaults_of_the_search(copy_data: Path, copy_model: Path, tmp_path: Path):
+    path, details = tmp_path / "bundle", tmp_path / "details"
+    options = ("--numbers", "int8", "--max-len-b", 3, "--beam", 2)
+    command("bundle", copy_model, "--data", copy_data, *options, "-o", path)
+    command("describe", path, "--json", details)
+    assert json.loads(details.read_text())["search"] == {"beam": 2, "max_len_b": 3}
+    by_itself = without_torch("translate", "--path", path)
+    assert by_itself == without_torch("translate", "--path", path, *options[2:])
+    assert by_itself != without_torch("translate", "--path", path, "--max-len-b", 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--src", "tgt", "--tgt", "src"), "`--src` and `--tgt` must be src and tgt"),
+        (("--beam", 9), "`--beam` is 9, but must be at most 7"),
+        (("--mbr", 2, "--beam", 2), "`--beam` does not go with `--mbr`"),
+    ],
+)
+def test_options_that_do_not_go_with_it(packed: Path, options: tuple, message: str):
+    assert message in error_line("translate", "--model", packed, "1", *options)
+
+
+def test_it_votes_with_a_checkpoint(copy_data: Path, copy_model: Path, packed: Path):
+    """In fairseq then: both are the same model."""
+    ensemble = run("fairseq-ext", "translate", copy_data, "--path", packed, copy_model, stdin=LINES)
+    alone = run("fairseq-ext", "translate", copy_data, "--path", packed, stdin=LINES)
+    assert ensemble.stdout == alone.stdout
+
+
+def test_a_checkpoint_finds_the_data_of_its_training(copy_data, copy_model, tmp_path):
+    with_data, without_data = (
+        run("fairseq-ext", "translate", *data, "--path", copy_model, stdin=LINES).stdout
+        for data in ((copy_data,), ())
+    )
+    assert with_data == without_data != ""
+    checkpoint = storage.load(copy_model)
+    checkpoint["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    storage.save(checkpoint, tmp_path / "model.pt")
+    message = "DATA must be the folder of fairseq-preprocess, but is missing"
+    assert message in error_line("translate", "--path", tmp_path / "model.pt")
+
+
+def test_a_run_of_a_recipe_finds_its_data_from_anywhere(
+    copy_data: Path, copy_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was trained on ``bin``, in the folder two above the checkpoint's."""
+    folder = tmp_path / "run" / "models" / "copying"
+    folder.mkdir(parents=True)
+    shutil.copytree(copy_data, tmp_path / "run" / "bin")
+    checkpoint = storage.load(copy_model)
+    checkpoint["cfg"]["task"]["data"] = "bin"
+    storage.save(checkpoint, folder / "checkpoint_best.pt")
+    monkeypatch.chdir(tmp_path)
+    assert data_of(Path("run/models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
+    monkeypatch.chdir(folder.parents[1])
+    assert data_of(Path("models/copying/checkpoint_best.pt")) == tmp_path / "run" / "bin"
+
+
+CONSTRAINED = ["w1 w2 w3\tw9\tw4 w5", "w7", "", "w3 w3 w2 w8\tw11"]
+SEARCH = ("--beam", 4, "--max-len-b", 12, "--cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("constraints") / "run", "transformer")
+
+
+@pytest.mark.parametrize("order", ["ordered", "unordered"])
+def test_translations_have_the_constraints(folder, order, tmp_path, caplog):
+    """As fairseq-interactive translates, also from a bundle without torch."""
+    text = "\n".join(CONSTRAINED) + "\n"
+    flags = ("--constraints", order, *SEARCH)
+    path = ("--path", folder / "checkpoint_best.pt")
+    filled = "".join(f"{line}\n" for line in CONSTRAINED if line)
+    languages = ("--source-lang", "de", "--target-lang", "en", "--buffer-size", 9)
+    done = fairseq(
+        *("interactive", folder, *path, *flags, *languages, "--engine", "fairseq"), stdin=filled
+    )
+    expected = hypotheses(done.stdout)
+    (tmp_path / "in").write_text(text)
+    command("translate", folder, *path, *flags, "--input", tmp_path / "in", "-o", tmp_path / "out")
+    assert "instead of the engine" not in caplog.text
+    write.write(folder / "checkpoint_best.pt", folder, tmp_path / "bundle")
+    bundled = without_torch("translate", "--path", tmp_path / "bundle", *flags, stdin=text)
+    for written in ((tmp_path / "out").read_text(), bundled):
+        translations = written.splitlines()
+        assert [line for line in translations if line] == expected
+        assert translations[2] == ""
+    for line, translation in zip(CONSTRAINED, translations, strict=True):
+        for constraint in line.split("\t")[1:]:
+            assert f" {constraint} " in f" {translation} "
+    first = f" {translations[0]} "
+    if order == "ordered":
+        assert first.index(" w9 ") < first.index(" w4 w5 ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sampling",), "`--constraints` does not go with `--sampling`"),
+        (("--keep", "x"), "`--keep` does not go with `--constraints`; give one of them."),
+        ((), "constraint `unknown` has tokens that the model does not write."),
+    ],
+)
+def test_what_is_refused(folder: Path, options: tuple, message: str, tmp_path: Path):
+    (tmp_path / "in").write_text("w1\tunknown\n")
+    words = ("translate", "--path", folder, "--input", tmp_path / "in", "--cpu")
+    assert message in error_line(*words, "--constraints", "ordered", *options)
+
+
+# ``fairseq-ext shortlist``, and the commands that translate with what it writes
+BEAM = ("--beam", 2, "--max-len-b", 12, "--cpu")
+DIGITS = set("0123456789")
+
+
+@pytest.fixture(scope="module")
+def lists(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shortlist") / "lists"
+    command("shortlist", copy_data, "-o", path, "--per-token", 1, "--frequent", 6)
+    return path
+
+
+def allowed(lists: Path, line: str) -> set[str]:
+    """What a line may be translated into, from the file."""
+    _, frequent, *rows = lists.read_text().splitlines()
+    lists_of_words = dict(row.split("\t") for row in rows)
+    return {*frequent.split(" "), *(lists_of_words[word] for word in line.split())}
+
+
+def test_a_copying_corpus_lists_copies(lists: Path) -> None:
+    title, frequent, *rows = lists.read_text().splitlines()
+    assert title == "fairseq-ext shortlist 1\t10"
+    assert len(set(frequent.split(" ")) & DIGITS) == 6
+    assert set(rows) == {f"{digit}\t{digit}" for digit in DIGITS}
+
+
+def test_every_command_translates_with_it_alike(copy_data, copy_model, lists, tmp_path):
+    lines = ["1 2 3", "4 5", "9 9 9 9", "0 8"]
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    options = ("--shortlist", lists)
+    model, outputs = tmp_path / "listed", {}
+    bundle = ("bundle", copy_model, "--data", copy_data, "-o")
+    command(*bundle, model, *options)
+    command(*bundle, tmp_path / "plain")
+    command("describe", model, "--json", tmp_path / "sizes.json")
+    sizes = json.loads((tmp_path / "sizes.json").read_text())
+    assert sizes["bytes"]["shortlist"] == lists.stat().st_size
+    for name, words in {
+        "own": ("--path", model),
+        "given": ("--path", tmp_path / "plain", *options),
+        "checkpoint": (copy_data, "--path", copy_model, *options),
+        "all": ("--path", tmp_path / "plain"),
+    }.items():
+        out = tmp_path / name
+        command("translate", *words, *BEAM, "--input", tmp_path / "in", "-o", out)
+        outputs[name] = out.read_text().splitlines()
+    done = fairseq(
+        *("interactive", copy_data, "--path", copy_model, *BEAM, *options, "--source-lang", "src"),
+        *("--target-lang", "tgt", "--input", tmp_path / "in"),
+    )
+    outputs["interactive"] = hypotheses(done.stdout)
+    assert outputs["own"] == outputs["given"] == outputs["checkpoint"] == outputs["interactive"]
+    for line, translation in zip(lines, outputs["own"], strict=True):
+        assert set(translation.split()) <= allowed(lists, line)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--engine", "fairseq"), "`--shortlist` is for the engine, but `--engine` is `fairseq`"),
+        (("--score-reference",), "`--shortlist` does not go with `--score-reference`"),
+        (("--diversity-rate", 0.5), "`--shortlist` is for the engine alone, but the engine has no"),
+        (("--beam", 3), "the shortlist has 6 frequent tokens, but this search needs 8"),
+    ],
+)
+def test_generate_refuses_it_where_it_has_no_effect(copy_data, copy_model, lists, options, message):
+    done = fairseq(
+        *("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *options),
+        ok=False,
+    )
+    refused(done, message)
+
+
+@pytest.mark.parametrize("langs", [("en", "de"), ("pt-BR", "en"), ("en-GB", "en"), ("en", "en-GB")])
+def test_the_pair_of_some_data_is_found(langs: tuple[str, str], tmp_path: Path) -> None:
+    pair = "-".join(langs)
+    for language in langs:
+        (tmp_path / f"train.{pair}.{language}.idx").touch()
+    assert _prefix(tmp_path, None, None) == (tmp_path / f"train.{pair}", langs)
+    assert _prefix(tmp_path, *langs)[1] == langs
+    with pytest.raises(DataError, match="training data of no pair"):
+        _prefix(tmp_path, "fr", None)
+
+
+def test_other_data_are_refused(copy_data: Path, lists: Path, tmp_path: Path) -> None:
+    line = error_line("shortlist", tmp_path, "-o", tmp_path / "lists")
+    assert "has training data of no pair of languages" in line
+    line = error_line("shortlist", copy_data, "--frequent", 0, "-o", lists)
+    assert "`--frequent` must be at least 1, but is 0 instead." in line
+
+
+def test_files_with_numbers_of_other_tokens_are_refused(copy_data, copy_model, lists, tmp_path):
+    """The machine checks nothing: lists in a file are proven to be in range."""
+    path = tmp_path / "bundle"
+    command("bundle", copy_model, "--data", copy_data, "--shortlist", lists, "-o", path)
+    model, content = program_file.read(path), lists.read_text()
+    for wrong in (
+        content.replace("1\t1\n", "1\t11\n"),
+        content.replace("1\t1\n", ""),
+        content + "1\t1\n",
+        content.replace(" shortlist 1", " shortlist 2"),
+    ):
+        (path / "shortlist.txt").write_text(wrong)
+        sign_again(path)
+        with pytest.raises(CheckpointError, match=r"shortlist\.txt"):
+            program_file.read(path)
+    shortlist.write(path / "shortlist.txt", list(model.target[4:6]), {"1": ["1"]})
+    sign_again(path)
+    done = run("fairseq-ext", "translate", "--path", path, stdin="1\n", ok=False)
+    refused(done, "the shortlist has 2 frequent tokens, but this search needs 12")
+    (path / "shortlist.txt").write_text(content)
+    sign_again(path)
+    outcomes = fuzz(path, 60, tmp_path)
+    assert set(outcomes) <= {"refused", "run"}
+    assert outcomes["run"] > 0

@@ -1,13 +1,17 @@
-"""`fairseq-generate --num-shards`: together the shards are the whole set, line for line."""
+"""Shards of a set for `fairseq-generate`, and shards of data by ``fairseq-ext binarize``."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fairseq_ext.data_folder.indexed import check
 from fairseq_ext.plugin.repairs.generation import require_shard
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import fairseq, run
+from tests.support.harness import digits_corpus, error_line, fairseq, run
+from tests.support.killed import die_in_command
+from tests.support.trainings import ARCHITECTURES, TRAINING
 
 pytestmark = pytest.mark.system
 SENTENCE = re.compile(r"[STHDP]-\d+\t")
@@ -102,3 +106,99 @@ def test_commands_refuse_shards(command: tuple[object, ...], tmp_path: Path) -> 
     assert not out.exists()
     done = fairseq("interactive", *command[1:], "--num-shards", 2, ok=False, stdin="1 2\n")
     assert "`--num-shards` is for fairseq-generate; leave it out" in done.stderr
+
+
+# ``fairseq-ext binarize``: shards with one dictionary, and a training that opens one an epoch
+LANGS = ("--src", "src", "--tgt", "tgt")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return digits_corpus(tmp_path_factory.mktemp("text"), train=100, valid=10, test=10)
+
+
+@pytest.fixture(scope="module")
+def shards(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of three shards, begun by a killed worker, and the argument of fairseq-train."""
+    out = tmp_path_factory.mktemp("data") / "bin"
+    words = ("binarize", str(text), *LANGS, "--shards", "3", "-o", str(out))
+    die_in_command(6, out.parent, *words)
+    (out / "000").mkdir(exist_ok=True)
+    (out / "000" / "dict.src.txt").write_text("of a killed worker")
+    return out, run("fairseq-ext", *words).stdout.strip()
+
+
+def pairs(folder: Path, split: str = "train") -> list[tuple[list[int], list[int]]]:
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    sides = []
+    for side in ("src", "tgt"):
+        prefix = folder / f"{split}.src-tgt.{side}"
+        check(prefix, None, contents=True)
+        sides.append([sentence.tolist() for sentence in MMapIndexedDataset(str(prefix))])
+    return [*zip(*sides, strict=True)]
+
+
+def test_together_they_are_the_whole(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
+    out, argument = shards
+    folders = [out / f"{number:03d}" for number in range(3)]
+    assert argument == ":".join(map(str, folders))
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"000", "001", "002"}
+    unsharded = tmp_path / "whole"
+    words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
+    fairseq("preprocess", *words, "--validpref", text / "valid", "--destdir", unsharded)
+    for side in ("src", "tgt"):
+        expected = (unsharded / f"dict.{side}.txt").read_bytes()
+        assert all((folder / f"dict.{side}.txt").read_bytes() == expected for folder in folders)
+    expected = pairs(unsharded)
+    assert [pairs(folder) for folder in folders] == [expected[number::3] for number in range(3)]
+    assert pairs(folders[0], "valid") == pairs(unsharded, "valid")
+    assert not [*folders[1].glob("valid*")]
+
+
+def test_each_epoch_opens_the_next_shard(shards, text, tmp_path):
+    """Epochs of 34, 33, 33 and again 34 pairs, also where a training goes on."""
+    _, argument = shards
+    words = (argument, *ARCHITECTURES["gru_tiny"], *TRAINING, "--batch-size", 1)
+    words = (*words, "--save-dir", tmp_path, "--update-freq", 1)
+    output = fairseq("train", *words, "--max-epoch", 2).stdout
+    output += fairseq("train", *words, "--max-epoch", 4).stdout
+    ends = [int(number) for number in re.findall(r"\| train \| .*num_updates (\d+)", output)]
+    assert ends == [34, 67, 100, 134]
+    model = tmp_path / "checkpoint_last.pt"
+    lines = fairseq("generate", argument, "--path", model, "--cpu", "--beam", 1).stdout
+    assert len(re.findall(r"^H-", lines, re.MULTILINE)) == 10
+    done = run("fairseq-ext", "translate", "--path", model, "--input", text / "test.src")
+    assert done.stdout.count("\n") == 10
+
+
+def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
+    out, _ = shards
+    twice = ("--shards", 2, "-o", tmp_path / "d")
+    for options, message in (
+        (("--shards", 4, "-o", out), "`shards` was `3` and not `4`. Choose another"),
+        (("--shards", 101, "-o", tmp_path / "a"), "fewer training pairs than 101 shards."),
+        (("--shards", 401, "-o", tmp_path / "b"), "`--shards` must be from 1 to 400, but is 401."),
+        ((*twice, "--flags=--srcdict x"), "`--srcdict` is set by this command; leave it out."),
+        (
+            ("--shards", 2, "-o", tmp_path / "g", "--flags=--thresholdsrc no"),
+            "fairseq-preprocess: `--thresholdsrc` must be a whole number, but is 'no'.",
+        ),
+    ):
+        assert message in error_line("binarize", text, *LANGS, *options)
+    command = ("binarize", text, *LANGS, *twice)
+    folders = f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
+    assert run("fairseq-ext", *command).stdout == folders
+    line = error_line(*command, "--flags=--joined-dictionary")
+    assert "`flags 1` was `None` and not `--joined-dictionary`." in line
+    other = Path(shutil.copytree(text, tmp_path / "text"))
+    command = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
+    (other / "train.tgt").write_text("1\n")
+    line = error_line(*command)
+    assert "train.src has 100 lines but " in line
+    assert "train.tgt has 1. Line n of one must be" in line
+    shutil.copy(text / "train.tgt", other)
+    with (other / "train.tgt").open("a") as file:
+        file.write("1")  # a 101st line, that no line feed ends
+    assert "train.tgt has 101." in error_line(*command)
+    assert {path.name for path in tmp_path.iterdir()} == {"d", "g", "text"}

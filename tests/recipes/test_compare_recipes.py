@@ -1,16 +1,32 @@
-"""The recipes that compare architectures, and the corpus they train on."""
+"""The recipes that compare architectures, and the corpora they train on."""
 
 import gzip
 import json
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import multi30k_all
 import pytest
+import real_text
 
-from tests.support.harness import run, write_lines
+from fairseq_ext.utils.errors import DataError
+from tests.support.harness import run, wait_for, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
-from tests.support.recipes import RECIPES, bash, commands
+from tests.support.recipes import (
+    ENVIRONMENT,
+    RECIPES,
+    bash,
+    commands,
+    dry_run,
+    settings,
+    trainings,
+    value,
+)
 
 COMPARE_ALL, MULTI30K = RECIPES / "compare_all.sh", RECIPES / "multi30k.sh"
 PLAIN = {
@@ -198,3 +214,371 @@ def test_multi30k_from_nothing_to_the_report(tmp_path: Path) -> None:
     done = bash(MULTI30K, "--arch", "gru_tiny", "--out", out)
     assert "about 41 BLEU on tokens" in done.stdout
     assert json.loads((out / "results.json").read_text(encoding="utf-8"))["updates"] == 24
+
+
+# The recipe that trains all systems for the same number of updates, and its corpus
+RECIPE = RECIPES / "real_en_de.sh"
+
+
+def test_every_training_has_the_same_updates_and_ends_flat(tmp_path: Path) -> None:
+    word_lists = dry_run(
+        RECIPE, tmp_path, "--corpus", "multi30k", "--updates", 3000, "gru@2", "bmt-1"
+    )
+    models = trainings(word_lists)
+    assert list(models) == [
+        *("models/gru/rate-0.004", "models/gru@2/rate-0.004"),
+        *("models/bmt/rate-0.004", "models/bmt-1/rate-0.001"),
+    ]
+    for words in models.values():
+        cfg = settings(words)
+        assert cfg.lr_scheduler.warmup_updates + cfg.lr_scheduler.lr_period_updates == 3000
+        assert cfg.checkpoint.patience == -1
+        assert cfg.checkpoint.no_epoch_checkpoints
+    assert value(models["models/gru@2/rate-0.004"], "--max-update") == "3000"
+
+
+def test_each_system_tries_rates_on_the_real_corpus(tmp_path: Path) -> None:
+    folders = list(trainings(dry_run(RECIPE, tmp_path, "transformer", "transformer@2", "gru")))
+    assert sorted(set(folders)) == [
+        *(f"models/gru/rate-{rate}" for rate in ("0.001", "0.002", "0.004")),
+        *(f"models/transformer/rate-{rate}" for rate in ("0.0005", "0.001", "0.002")),
+        "models/transformer@2/rate-0.0005",  # in a dry run, the first
+    ]
+
+
+def test_the_groups_are_seeds(tmp_path: Path) -> None:
+    models = trainings(dry_run(RECIPE, tmp_path))
+    seeds: dict[str, set[str]] = {}
+    for folder in models:
+        system, _, seed = folder.split("/")[1].partition("@")
+        seeds.setdefault(system, set()).add(seed or "1")
+    assert {system: len(numbers) for system, numbers in seeds.items()} == {
+        system: 5 if system in ("transformer", "muse") else 3 for system in seeds
+    }
+    assert {"lightconv", "dynamicconv", "transformer-12-1", "linformer-8", "binary"} < set(seeds)
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(real_text, "KNOWN", {})
+    folder = tmp_path / "texts"
+    for language in ("en", "de"):
+        for name, size in (("newstest2012", 40), ("newstest2013", 20), ("newstest2014", 9)):
+            lines = [f"{name} {language} news sentence number {n}" for n in range(size)]
+            write_lines(folder / f"{name}.{language}", lines)
+        # one caption of the training text is in a test
+        write_lines(folder / f"train.raw.{language}", [f"a {language} dog", f"a {language} cat"])
+        write_lines(folder / f"test_2016_flickr.raw.{language}", [f"a {language} dog"])
+        write_lines(folder / f"val.raw.{language}", [f"a {language} bird"])
+        for page in range(60):
+            text = "".join(f'<p id="par_{n}">{language} {page} {n}</p>' for n in range(3))
+            text += f'<p id="par_9">{language} b c d e f g {page}</p>'
+            path = folder / "help" / {"en": "en-US", "de": "de"}[language] / "text" / f"{page}.html"
+            write_lines(path, [text])
+    return folder
+
+
+def test_the_corpus_holds_out_pages_and_what_the_tests_have(texts: Path, tmp_path: Path) -> None:
+    real_text.prepare(texts, tmp_path / "out", 60)
+    record = json.loads((tmp_path / "out" / "sources.json").read_text(encoding="utf-8"))
+    numbers = {part["name"]: (part["split"], part["pairs"]) for part in record}
+    assert numbers["newstest2012"] == ("train", 40)
+    assert numbers["newstest2013-train"] == ("train", 10)
+    assert numbers["newstest2013-valid"] == ("valid", 10)
+    assert numbers["val"] == ("valid", 1)
+    assert numbers["newstest2014"] == ("test", 9)
+    assert numbers["train"] == ("train", 1)
+    removed = {part["name"]: part["left out: in another split"] for part in record}
+    assert numbers["help"][1] + numbers["test_help"][1] + removed["test_help"] == 240
+    assert numbers["test_help"][1] == 3 * removed["test_help"]  # one of four is a near-duplicate
+    assert numbers["test_help"][1] % 3 == 0 < numbers["test_help"][1]
+    for split in ("test", "test_help", "test_captions"):
+        for folder in ("text", "bpe", "reference"):
+            assert (tmp_path / "out" / folder / f"{split}.de").exists()
+    real_text.prepare(texts, tmp_path / "out", 60)  # once more: all is there
+    (texts / "newstest2012.en").unlink()
+    (texts / "newstest2012.de").unlink()
+    with pytest.raises(DataError, match="has a corpus of other texts"):
+        real_text.prepare(texts, tmp_path / "out", 60)
+    assert all(part["licence"] and part["sha256"] and part["domain"] for part in record)
+
+
+def test_texts_that_are_missing_or_changed_are_named(texts: Path, tmp_path: Path) -> None:
+    (texts / "newstest2014.de").unlink()
+    with pytest.raises(DataError, match=r"`newstest2014` in .* both sides must be there"):
+        real_text.prepare(texts, tmp_path / "out", 60)
+    (texts / "newstest2014.en").unlink()
+    with pytest.raises(DataError, match="nothing for `test`"):
+        real_text.prepare(texts, tmp_path / "out", 60)
+    command = [sys.executable, real_text.__file__, "--from", texts, "--out", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is not the text that this recipe knows" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+# The recipe of the studies: which part of an architecture makes the difference
+STUDIES = RECIPES / "studies.sh"
+SYSTEMS = {
+    "bmt": [
+        *("transformer", "pre-norm", "pre-norm-rate-0.004", "pre-norm-rate-0.008", "bmt-plain"),
+        *("bmt", "bmt-rate-0.001", "bmt-rate-0.004", "bmt-rate-0.008"),
+        "bmt-dropout",
+        *("bmt-1-0.2", "bmt-1-0.1", "bmt-1-0"),
+    ],
+    "linformer-slots": [
+        "transformer",
+        *(f"slots-{k}{start}" for start in ("", "-normal") for k in (32, 16, 8, 4)),
+        *("slots-8-mean-pool", "slots-8-convolution"),
+    ],
+    "muse-rows": [
+        *("muse", "simple", "ordinary-3", "ordinary-5", "ordinary-7", "separate"),
+        *("kernel-3", "kernel-7", "kernel-15", "kernel-31", "growing"),
+    ],
+}
+
+
+def study_trainings(*words: object) -> dict[str, list[str]]:
+    """Return the words of fairseq-train by system."""
+    models = trainings(commands(bash(STUDIES, *words, DRY_RUN="1").stderr))
+    return {folder.removeprefix("models/"): words for folder, words in models.items()}
+
+
+@pytest.mark.parametrize("study", SYSTEMS)
+def test_every_system_is_one_that_fairseq_takes_and_ends_with_rate_zero(study: str) -> None:
+    models = study_trainings(study, "my", "es", "en", "--updates", 500, "--", "--dropout", "0.3")
+    assert list(models) == SYSTEMS[study]
+    for words in models.values():
+        cfg = settings(words)
+        schedule = cfg.lr_scheduler
+        assert schedule._name == "cosine"
+        assert schedule.warmup_updates + schedule.lr_period_updates == 500
+        assert cfg.optimization.max_update == 500
+        assert cfg.model.dropout == 0.3  # what comes after -- wins
+        assert cfg.model.share_all_embeddings
+
+
+def test_flags_that_would_fall_apart_are_refused(tmp_path: Path) -> None:
+    words = ("muse-rows", "my", "es", "en", "muse", "--", "--adam-betas")
+    done = bash(STUDIES, *words, "(0.9, 0.999)", ok=False, DRY_RUN="1")
+    assert "`(0.9, 0.999)` contains white space; write such values without" in done.stderr
+    assert "(0.9,0.999)" in study_trainings(*words, "(0.9,0.999)")["muse"]
+
+
+def test_float_bmt_without_dropout_differs_in_the_dropout_alone() -> None:
+    systems = study_trainings("bmt", "my", "es", "en")
+    models = {name: settings(words) for name, words in systems.items()}
+    with_dropout, without = (dict(models[name].model) for name in ("bmt-dropout", "bmt"))
+    differing = {key for key in with_dropout if with_dropout[key] != without[key]}
+    assert {key for key in differing if "dropout" not in key} == set()
+    assert (without["attention_dropout"], without["activation_dropout"]) == (0, 0)
+
+
+def test_slots_with_another_start_differ_in_the_start_alone() -> None:
+    systems = study_trainings("linformer-slots", "my", "es", "en", "slots-4", "slots-4-normal")
+    models = [dict(settings(words).model) for words in systems.values()]
+    differing = {key for key in models[0] if models[0][key] != models[1][key]}
+    assert differing == {"linformer_init"}
+    assert [model["linformer_init"] for model in models] == ["identity", "normal"]
+
+
+def test_a_distilled_system_has_no_label_smoothing() -> None:
+    models = study_trainings("bmt", "my", "es", "en", "bmt-1-0")
+    assert list(models) == ["bmt-1-0"]
+    words = models["bmt-1-0"]
+    assert value(words, "--criterion") == "distillation"
+    assert "--label-smoothing" not in words
+    assert value(words, "--dropout") == "0"
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
+    text, out = tmp_path / "text", tmp_path / "out"
+    run("fairseq-ext", "corpus", "tatoeba", "--sample", "300,30,30", "--out", text)
+    options = (text, "es", "en", "--out", out, "--updates", 12, "--bpe", 200)
+    sizes = ("--", "--encoder-layers", 1, "--decoder-layers", 1, "--max-tokens", 2000)
+    bash(STUDIES, "bmt", *options, "bmt", *sizes)
+    bash(STUDIES, "bmt", *options, "bmt-1-0", *sizes)
+    systems = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
+    assert [(system["name"], system["updates"]) for system in systems] == [
+        ("bmt", 12),
+        ("bmt-1-0", 12),
+    ]
+    for picture in ("curves", "lengths", "compare"):
+        assert (out / f"{picture}.png").stat().st_size > 0
+
+
+# The recipe that trains every system on Multi30k to its end
+ALL_SYSTEMS = RECIPES / "multi30k_all.sh"
+GROUP_1 = ["transformer", "muse", "bmt", "muse-simple", "linformer-32", "linformer-8", "gru"]
+
+
+def test_every_system_tries_three_rates_and_the_best_goes_on(tmp_path: Path) -> None:
+    word_lists = dry_run(ALL_SYSTEMS, tmp_path, "--group", 1, "--jobs", 2)
+    trained = [words for words in word_lists if words[0] == "fairseq-train"]
+    assert len(trained) == 4 * 8
+    for number, name in enumerate([*GROUP_1, "bmt-1"]):
+        *tries, last = trained[4 * number : 4 * number + 4]
+        assert [value(words, "--lr") for words in tries] == ["0.001", "0.002", "0.004"]
+        for words in tries:
+            assert value(words, "--save-dir") == f"models/{name}/rate-{value(words, '--lr')}"
+            assert value(words, "--max-update") == "2000"
+        assert value(last, "--max-update") == "30000"
+        changed = [first for first, second in zip(tries[0], last, strict=True) if first != second]
+        assert changed == ["2000"]  # the best one goes on where it is
+    assert sum(words[1:2] == ["average"] for words in word_lists) == 8
+    assert sum(words[0] == "fairseq-generate" for words in word_lists) == 3 * 8
+
+
+def test_settings_are_the_literatures(tmp_path: Path) -> None:
+    names = (*GROUP_1, "bmt-1", "binary", "bmt-6", "binary-linformer", "ternary")
+    word_lists = dry_run(ALL_SYSTEMS, tmp_path, *names, "--rates", "0.002")
+    for folder, words in trainings(word_lists).items():
+        cfg = settings(words)
+        assert cfg.model.share_all_embeddings
+        assert (cfg.optimization.clip_norm, cfg.checkpoint.patience) == (1.0, 10)
+        assert (cfg.checkpoint.keep_last_epochs, cfg.dataset.max_tokens) == (10, 1000)
+        assert cfg.optimization.update_freq == [1]
+        assert cfg.lr_scheduler.warmup_updates == 1000
+        binary = re.match("models/(bmt-|binary|ternary)", folder) is not None
+        assert cfg.model.dropout == (0.1 if binary else 0.3)
+        assert (cfg.checkpoint.finetune_from_model is not None) == binary
+        distilled = re.match("models/bmt-[16]/", folder) is not None
+        assert (cfg.criterion._name == "distillation") == distilled
+        if folder.startswith("models/linformer"):
+            assert cfg.model.linformer_k == folder.split("/")[1].rpartition("-")[2]
+        if folder.startswith("models/bmt"):
+            preset = folder.split("/")[1]
+            assert cfg.model.bmt_preset == ("float" if preset == "bmt" else preset)
+
+
+def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
+    word_lists = dry_run(
+        ALL_SYSTEMS, tmp_path, "bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000
+    )
+    models = trainings(word_lists)
+    names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
+    assert names == ["bmt", "bmt-1", "bmt-6", "bmt@2", "bmt-1@2", "bmt-6@2"]
+    assert [folder for folder in models if "@" in folder] == [
+        f"models/{name}@2/rate-0.002" for name in ("bmt", "bmt-1", "bmt-6")
+    ]
+    second = models["models/bmt-6@2/rate-0.002"]
+    assert value(second, "--seed") == "2"
+    assert value(second, "--teacher") == "models/bmt@2/average.pt"
+    assert value(second, "--finetune-from-model") == "models/bmt-1@2/average.pt"
+    comparison = next(words for words in word_lists if words[:2] == ["fairseq-ext", "compare"])
+    bmt = "bmt=models/bmt/test/generated.txt,models/bmt@2/test/generated.txt,checkpoint="
+    assert comparison[3].startswith(bmt)
+
+
+def test_a_gpu_takes_the_literatures_batches_in_bf16(tmp_path: Path) -> None:
+    models = trainings(dry_run(ALL_SYSTEMS, tmp_path, "--device", "gpu", "muse"))
+    assert list(models) == [f"models/muse/rate-{rate}" for rate in ("0.0025", "0.005", "0.01")]
+    words = models["models/muse/rate-0.0025"]
+    cfg = settings(words)
+    assert (cfg.dataset.max_tokens, cfg.optimization.update_freq) == (4096, [2])
+    assert (cfg.lr_scheduler.warmup_updates, cfg.optimization.max_update) == (2000, 8000)
+    assert cfg.common.bf16
+
+
+TERNARY = ("ternary", "ternary-muse")
+
+
+def test_all_systems_in_their_order(tmp_path: Path) -> None:
+    models = trainings(dry_run(ALL_SYSTEMS, tmp_path))
+    names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
+    assert names[:8] == [*GROUP_1, "bmt-1"]
+    seeds = ["transformer@2", "muse@2", "transformer@3", "muse@3"]
+    assert names[8:15] == ["bmt-6", "bmt-1-plain", "binary", *seeds]
+    assert {"gru@3", "bmt-6@2", "binary-muse", "binary-linformer"} < set(names[15:])
+    assert names[-6:] == [f"{name}{seed}" for name in TERNARY for seed in ("", "@2", "@3")]
+    assert len(names) == 8 + 7 + 9 * 2 + 2 + 6
+
+
+def write_log(path: Path, losses: dict[int, float], *, early: bool = False) -> None:
+    lines = ["num. shared model params: 1,000 (num. trained: 1,000)"]
+    for epoch, (update, loss) in enumerate(losses.items(), start=1):
+        figures = f"loss {loss} | ppl {2**loss} | num_updates {update}"
+        lines.append(f"epoch {epoch:03d} | loss 9 | wpb 50 | num_updates {update} | train_wall 6")
+        lines.append(f"epoch {epoch:03d} | valid on 'valid' subset | {figures}")
+    lines += ["early stop since valid performance hasn't improved for last 10 runs"] * early
+    write_lines(path, lines)
+
+
+def test_rates_are_judged_by_the_same_update(tmp_path: Path) -> None:
+    """A training that has gone on is judged by that update, whatever it has reached since."""
+    write_log(tmp_path / "rate-0.1" / "train.log", {509: 6.0, 2000: 4.5, 2036: 3.0, 4000: 1.0})
+    write_log(tmp_path / "rate-0.2" / "train.log", {509: 5.0, 2000: 4.25})
+    choice = multi30k_all.choose(tmp_path, ["0.1", "0.2"], 2000)
+    assert choice == {"rate": "0.2", "updates": 2000, "losses": {"0.1": 4.5, "0.2": 4.25}}
+    with pytest.raises(DataError, match=r"rate-0\.2.* has no validation up to update 500"):
+        multi30k_all.choose(tmp_path, ["0.2"], 500)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_row_says_why_the_training_ended(tmp_path: Path, early: bool) -> None:
+    folder = tmp_path / "muse@3"
+    write_log(folder / "train.log", {10: 6.0, 20: 4.0, 30: 5.0}, early=early)
+    write_lines(folder / "settings.txt", ["seed=3"])
+    write_lines(folder / "machine.json", ['{"gpu": null, "processor": "P", "threads": 1}'])
+    write_lines(tmp_path / "muse" / "rates.json", ['{"rate": "0.2"}'])
+    row = multi30k_all.training_row("muse@3", tmp_path, 10)
+    assert (row["system"], row["seed"], row["rate"]) == ("muse", 3, "0.2")
+    assert (row["updates"], row["tokens"], row["seconds"]) == (30, 1500, 18)
+    assert (row["best_update"], row["validations_after_best"]) == (20, 1)
+    end = "no gain in 10 validations" if early else "all updates"
+    assert row["ended"] == end
+    assert row["valid_perplexity"] == 16
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_stopped_by_ctrl_c_it_goes_on_to_the_table(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ("bash", str(ALL_SYSTEMS), "--jobs", "2", "--out", str(out))
+    running = subprocess.Popen(
+        command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for((out / "models/bmt/rate-0.002/train.log").exists, running)
+    os.kill(running.pid, signal.SIGINT)  # only the recipe: it has to stop its children itself
+    output = running.communicate(timeout=120)[1]
+    assert running.returncode == 130
+    assert "the same command again" in output
+    assert not trained_by(out)
+
+    done = bash(*command[1:])
+    assert "bmt-1" in done.stdout
+    rows = json.loads((out / "systems.json").read_text(encoding="utf-8"))
+    assert set(rows["rates"]) == {"bmt", "bmt-1"}
+    for row in rows["systems"]:
+        assert row["updates"] == 16
+        assert row["ended"] == "all updates"
+        assert set(row["tests"]) == {"test", "test_2017_flickr"}
+        assert row["machine"]["processor"]
+        assert f"rate={rows['rates'][row['system']]['rate']}" in row["settings"]
+    assert [(row["system"], row["seed"]) for row in rows["systems"]] == [
+        *(("bmt", 1), ("bmt-1", 1), ("bmt", 2))
+    ]
+    systems = json.loads((out / "compare-test.json").read_text(encoding="utf-8"))["systems"]
+    assert [system["scores"]["BLEU"]["runs"] for system in systems] == [2, 1]
+    for picture in ("curves", "lengths", "compare-test"):
+        assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    log = (out / "models/bmt-1/train.log").read_text(encoding="utf-8")
+    assert "'teacher': 'models/bmt/average.pt'" in log
+    second_run = bash(*command[1:])
+    assert "fairseq-train" not in second_run.stderr
+    assert "fairseq-generate" not in second_run.stderr
+
+
+def trained_by(out: Path) -> list[Path]:
+    """Return the processes whose working directory is a folder."""
+    processes = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").resolve() == out:
+                processes.append(process)
+        except OSError:  # it has ended
+            continue
+    return processes

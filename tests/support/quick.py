@@ -10,7 +10,7 @@ FILES = (
     "tests/unit/test_house.py",
     # text, corpora and data folders
     "tests/unit/test_pipeline.py",
-    "tests/unit/test_corpus_parts.py",
+    "tests/unit/test_corpus_list.py",
     # architectures: layers against the papers' equations, and one line of each in the laws
     *sorted(str(path) for path in Path("tests/models").glob("test_*_layers.py")),
     "tests/models/test_laws.py",
@@ -22,7 +22,7 @@ FILES = (
     "tests/models/test_hub.py",
     "tests/unit/test_engine_products.py",
     "tests/unit/test_products.py",
-    "tests/unit/test_indexes.py",
+    "tests/unit/test_data_folder.py",
     # translating and scoring
     "tests/unit/test_length_penalty.py",
     "tests/unit/test_mbr.py",

@@ -1,22 +1,33 @@
-"""What a file may hold and name: plain data of bounded size, nothing to resolve or to import."""
+"""Files hold plain data of bounded size and name nothing to resolve or import; none runs code."""
 
+import ast
 import codecs
+import importlib
+import importlib.util
+import math
 import pickle
+import re
+import sys
 import zipfile
 from argparse import Namespace
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from fairseq_ext.checkpoints import registry_checks, safe_load, storage
 from fairseq_ext.plugin.security import loading
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.literals import MOST_ELEMENTS, LiteralError, literal
 from tests.hostile.pickles import Calls
+from tests.support.harness import run
 
 
 def repeated(times: int) -> list:
@@ -291,3 +302,361 @@ def test_no_argument_and_no_variable_lets_a_file_run_code(tmp_path, monkeypatch,
         with pytest.raises(pickle.UnpicklingError):
             torch.load(tmp_path / "code.pt", **options)
     assert "code has run" not in capsys.readouterr().out
+
+
+# No string is ever evaluated: `literal` against Python itself, and where fairseq finds it
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.integers() | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+# Texts in Python's grammar, most of which stand for something and some for an error.
+TEXTS = st.recursive(
+    PLAIN.map(repr).filter(
+        lambda text: not re.search(r"nan|inf|\d{4}", text)
+    )  # products stay small
+    | st.sampled_from(["(512, 3)", "[(512, 10, 5)]", "True", "-0.0", "'a'", "1e3", "0x1f", "1_0"])
+    | st.integers(-99, 99).map(str),
+    lambda inner: (
+        st.tuples(inner, st.sampled_from(["+", " + ", "*", " * "]), inner).map("".join)
+        | st.tuples(inner, st.sampled_from("+*"), st.sampled_from("01234")).map(" ".join)
+        | inner.map("({})".format)
+        | inner.map("[{}]".format)
+        | inner.map("-{}".format)
+    ),
+    max_leaves=6,
+)
+RUNS = (
+    *("__import__('os')", "open", "().__class__", "[x for x in ()]", "lambda: 1", "f'{1}'"),
+    *("b''", "{1}", "{**{}}", "[*()]", "(1)(2)", "[1][0]", "1 if 1 else 2", "not 1", "a := 1"),
+    *("1;2", "...", "1j", "2 ** 9", "9 // 2", "1 - 1", "~1", "1 < 2", "print`1`", "", "#", "$"),
+    *("'a' * 1.5", "{} + {}", "[] + ()", "-'a'", "{[]: 1}", "'\\x", "\x00", "\ud800", "1\n+2"),
+)
+HUGE = {
+    "a product": "[0] * 1000000000000",
+    "products of products": "[[[0] * 1000] * 1000] * 1000",
+    "a string": "'ab' * 99999999",
+    "brackets": "(" * 90_000,
+    "signs": "-" * 90_000 + "1",
+    "sums": "1+" * 45_000 + "1",
+    "digits": "1" * 90_000,
+    "a power": "0x" + "f" * 90_000,
+    "characters": " " * 200_000,
+}
+
+
+def size(value: object) -> int:
+    """1, and the size of each element: what `MOST_ELEMENTS` limits."""
+    match value:
+        case str():
+            return 1 + len(value)
+        case list() | tuple():
+            return 1 + sum(map(size, value))
+        case dict():
+            return size(list(value)) + size(list(value.values()))
+    return 1
+
+
+def evaluated(text: str) -> object:
+    """What Python gives, as a text that tells 1 from True and -0.0 from 0.0.
+
+    None for an error, and for what is larger than anything of ours may be.
+    """
+    try:
+        value = eval(text, {"__builtins__": {}})
+    except Exception:
+        return None
+    return None if size(value) > MOST_ELEMENTS else repr(value)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(TEXTS)
+@example("[(512,10,5)] + [(512,3,2)] * 4 + [(512,2,2)] * 2")
+@example("{'left': [True, None], 'right': -1e-3}")
+@example("[(1, 2)] * 33333")
+@example("33334 * [(1, 2)]")
+@example("'a' * 99999 + 'b'")
+def test_what_python_evaluates(text: str):
+    """The same value as from `eval`, and a refusal just where that ends in an error."""
+    expected = evaluated(text)
+    if expected is None:
+        with pytest.raises(LiteralError):
+            literal(text)
+    else:
+        assert repr(literal(text)) == expected
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(PLAIN)
+@example({"nan": None})
+@example([float("nan"), "inf"])
+def test_what_ast_literal_eval_reads(value: object):
+    text = repr(value)
+    try:
+        expected = ast.literal_eval(text)
+    except ValueError:  # a number that is not finite: its text is a name
+        with pytest.raises(LiteralError):
+            literal(text)
+    else:
+        assert repr(literal(text)) == repr(expected) == text
+
+
+@pytest.mark.parametrize("text", RUNS)
+def test_nothing_else(text: str):
+    with pytest.raises(LiteralError, match="must be a literal") as refused:
+        literal(text)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_huge_ones_are_refused(kind: str):
+    with pytest.raises(LiteralError) as refused:
+        literal(HUGE[kind])
+    assert len(str(refused.value)) < 400
+
+
+def test_no_string():
+    """`eval_bool` of fairseq takes this error for "use the default"."""
+    with pytest.raises(TypeError):
+        literal(5)  # type: ignore[arg-type]
+
+
+def test_fairseq_reads_options_as_before():
+    from fairseq import utils
+
+    assert utils.eval_str_list("(0.9, 0.98)") == [0.9, 0.98]
+    assert utils.eval_str_list("3", type=int) == [3]
+    assert utils.eval_str_dict("{'left': 1}") == {"left": 1}
+    assert utils.eval_bool("True") is True
+    assert utils.eval_bool(5, default=True) is True
+    with pytest.raises(LiteralError, match=r"has `__import__\('os'\)` in it"):
+        utils.eval_bool("__import__('os')")
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Every module of fairseq and of its commands, as `fairseq/utils.py`, and its file."""
+    for package in loading.PACKAGES:
+        (folder,) = importlib.util.find_spec(package).submodule_search_locations
+        for path in sorted(Path(folder).rglob("*.py")):
+            yield path.relative_to(Path(folder).parent).as_posix(), path
+
+
+def test_every_module_of_fairseq_has_it():
+    count = 0
+    for path, _ in sources():
+        name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        if name in sys.modules:
+            assert sys.modules[name].__dict__["eval"] is literal, name
+            count += 1
+    assert count > 300
+
+
+def test_a_module_imported_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is there before the module's first line, and the loader's other methods still work."""
+    import fairseq
+
+    (tmp_path / "later.py").write_text("FIRST = eval\ndef read(text):\n    return eval(text)\n")
+    monkeypatch.setattr(fairseq, "__path__", [*fairseq.__path__, str(tmp_path)])
+    module = importlib.import_module("fairseq.later")
+    try:
+        assert module.FIRST is literal
+        assert module.read("[1] * 2") == [1, 1]
+        assert "FIRST" in module.__loader__.get_source("fairseq.later")
+    finally:
+        del sys.modules["fairseq.later"]
+
+
+def test_python_itself_is_untouched():
+    import builtins
+    import collections
+
+    assert builtins.eval is not literal
+    assert "eval" not in math.__dict__
+    assert collections.namedtuple("Pair", "a b")(1, 2).b == 2
+
+
+@pytest.mark.system
+def test_under_python_m(tmp_path: Path):
+    """`python -m fairseq_cli.train` has its own copy of the command, in `__main__`."""
+    plugin = tmp_path / "plugin_main"
+    plugin.mkdir()
+    (plugin / "__init__.py").write_text(
+        "import fairseq_ext, sys\nfairseq_ext.register()\n"
+        "sys.exit(sys.modules['__main__'].eval.__module__)\n"
+    )
+    words = ("-m", "fairseq_cli.eval_lm", tmp_path, "--user-dir", plugin)
+    done = run(sys.executable, *words, ok=False)
+    assert done.stderr.splitlines()[-1] == "fairseq_ext.utils.literals"
+
+
+# No place of the installed fairseq runs what a file says: its syntax trees, walked. Each place
+# that could is covered by a mechanism or listed below with the reason why it is harmless; a new
+# fairseq with another one fails here.
+
+# Names and last parts of names whose call can run code or a program, or import by a name.
+BUILTINS = {"eval", "exec", "compile", "execfile", "__import__"}
+RUNNING = {
+    *("import_module", "run_path"),
+    *("run_module", "exec_module", "spec_from_file_location", "system", "popen", "Popen", "call"),
+    *("check_call", "check_output", "getoutput", "startfile", "instantiate", "locate", "get_class"),
+    *("get_method", "load_module", "import_user_module", "extractall", "unpack_archive"),
+    *("unsafe_load", "full_load", "load_all", "read_pickle", "Unpickler", "hub_load"),
+    *("loads", "runstring"),
+}
+# Methods `load` of these modules; `Dictionary.load` and its like read text.
+LOADERS = {"torch", "pickle", "cPickle", "dill", "joblib", "yaml", "np", "numpy", "torch.hub"}
+
+# What remains: file and call, how many, and why it is harmless. `eval` is not here: every module
+# has a reader of literals under that name (see above).
+REVIEWED: dict[tuple[str, str], tuple[int, str]] = {
+    ("fairseq/checkpoint_utils.py", "torch.load"): (2, "weights_only, after our own safe loading"),
+    ("fairseq/data/codedataset.py", "np.load"): (5, "allow_pickle is off by default"),
+    ("fairseq/data/codedataset.py", "torch.load"): (3, "weights_only by default"),
+    ("fairseq/data/audio/audio_utils.py", "np.load"): (2, "allow_pickle is off by default"),
+    ("fairseq/data/audio/data_cfg.py", "yaml.load"): (1, "FullLoader makes no objects"),
+    ("fairseq/data/audio/feature_transforms/global_cmvn.py", "np.load"): (1, "no pickles"),
+    ("fairseq/data/fasta_dataset.py", "np.load"): (1, "allow_pickle is off by default"),
+    ("fairseq/data/fasta_dataset.py", "subprocess.check_output"): (
+        2,
+        "a shell, with a path that our row `no code that data names` has checked",
+    ),
+    ("fairseq/data/plasma_utils.py", "subprocess.Popen"): (2, "a fixed program, no shell"),
+    ("fairseq/distributed/utils.py", "subprocess.check_output"): (1, "Slurm's, of the environment"),
+    ("fairseq/distributed/utils.py", "pickle.loads"): (1, "from the other processes of one job"),
+    ("fairseq/distributed/utils.py", "torch.load"): (1, "replaced: what one job's ranks exchange"),
+    ("fairseq/file_utils.py", "archive.extractall"): (1, "inside its folder by our row"),
+    ("fairseq/hub_utils.py", "utils.import_user_module"): (1, "of the caller's own arguments"),
+    ("fairseq/options.py", "utils.import_user_module"): (2, "of the command line"),
+    ("fairseq/utils.py", "importlib.import_module"): (1, "`--user-dir` of the command line"),
+    ("fairseq/models/speech_to_text/hub_interface.py", "torch.hub.load"): (1, "refused by our row"),
+    ("fairseq/models/speech_to_text/xm_transformer.py", "torch.load"): (1, "weights_only"),
+    ("fairseq/models/text_to_speech/vocoder.py", "torch.load"): (3, "weights_only by default"),
+    ("fairseq/modules/quantization/pq/em.py", "torch.load"): (3, "weights_only by default"),
+    ("fairseq/optim/cpu_adam.py", "CPUAdamBuilder().load"): (1, "an installed extension"),
+    ("fairseq/optim/fused_adam.py", "importlib.import_module"): (2, "a fixed name"),
+    ("fairseq/speech_generator.py", "np.load"): (1, "allow_pickle is off by default"),
+    ("fairseq/tasks/audio_pretraining.py", "subprocess.call"): (
+        1,
+        "`--post-save-script` of the command line: only the task of a training saves",
+    ),
+    ("fairseq/tasks/text_to_speech.py", "np.load"): (1, "allow_pickle is off by default"),
+    ("fairseq/logging/meters.py", "globals()[…]"): (1, "meters alone, by our row"),
+    ("fairseq/modules/quantization/scalar/ops.py", "globals()[…]"): (1, "of `emulate_int8_…`"),
+    ("fairseq_cli/eval_lm.py", "utils.import_user_module"): (1, "of the command line"),
+    ("fairseq_cli/generate.py", "utils.import_user_module"): (1, "of the command line"),
+    ("fairseq_cli/hydra_validate.py", "utils.import_user_module"): (1, "of the command line"),
+    ("fairseq_cli/interactive.py", "utils.import_user_module"): (1, "of the command line"),
+    ("fairseq_cli/preprocess.py", "utils.import_user_module"): (1, "of the command line"),
+    ("fairseq_cli/train.py", "utils.import_user_module"): (1, "of the command line"),
+    ("fairseq_cli/validate.py", "utils.import_user_module"): (1, "of the command line"),
+}
+# Packages that import all modules of their own folder, by `os.listdir` or `glob`.
+OWN_FOLDERS = {
+    "fairseq/criterions/__init__.py",
+    "fairseq/data/audio/__init__.py",
+    "fairseq/data/encoders/__init__.py",
+    "fairseq/model_parallel/criterions/__init__.py",
+    "fairseq/model_parallel/models/__init__.py",
+    "fairseq/models/__init__.py",
+    "fairseq/models/ema/__init__.py",
+    "fairseq/models/huggingface/__init__.py",
+    "fairseq/optim/__init__.py",
+    "fairseq/optim/lr_scheduler/__init__.py",
+    "fairseq/scoring/__init__.py",
+    "fairseq/tasks/__init__.py",
+}
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    """The trees of fairseq's and its commands' modules, by path.
+
+    Its `examples` are programs of their own, which nothing in fairseq imports by itself; evaluated
+    strings are covered in them, too, where they are imported as part of fairseq.
+    """
+    for name, path in sources():
+        if not name.startswith("fairseq/examples/"):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def dangerous(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Calls in a module that can run code, by the text of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            owner, _, name = called.rpartition(".")
+            loads = name == "load" and (owner in LOADERS or not isinstance(node.func, ast.Name))
+            text = owner.rpartition(".")[2].lower().endswith("dictionary") or owner == "json"
+            if called in BUILTINS or (not text and (loads or name in RUNNING)):
+                yield called, node
+        read = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+        if read and ast.unparse(node.value) == "globals()":
+            yield "globals()[…]", node
+        if isinstance(node, ast.Name) and node.id in ("builtins", "__builtins__"):
+            yield node.id, node
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[tuple[str, str], list[ast.AST]]:
+    places: dict[tuple[str, str], list[ast.AST]] = {}
+    for path, tree in trees():
+        for called, node in dangerous(tree):
+            places.setdefault((path, called), []).append(node)
+    return places
+
+
+def test_every_place_is_covered_or_reviewed(result: dict[tuple[str, str], list[ast.AST]]):
+    for (path, called), nodes in result.items():
+        if called == "eval":
+            continue
+        if called == "importlib.import_module" and path in OWN_FOLDERS:
+            continue
+        expected, _ = REVIEWED.get((path, called), (0, ""))
+        lines = [getattr(node, "lineno", 0) for node in nodes]
+        assert len(nodes) == expected, f"{path}, lines {lines}: {called} is not reviewed"
+
+
+def test_nothing_is_reviewed_that_is_not_there(result: dict[tuple[str, str], list[ast.AST]]):
+    assert set(REVIEWED) <= set(result)
+
+
+def test_evaluations_are_those_that_a_reader_of_literals_can_replace(result):
+    """`eval` by its bare name and of one argument, in dozens of places."""
+    count = Counter()
+    for (path, called), nodes in result.items():
+        if called == "eval":
+            for node in nodes:
+                assert len(node.args) == 1, path
+                assert not node.keywords
+            count[path] += len(nodes)
+    assert count["fairseq/utils.py"] == 3
+    assert sum(count.values()) >= 30
+
+
+def test_no_module_has_another_eval(result: dict[tuple[str, str], list[ast.AST]]):
+    """No module of fairseq defines, imports or deletes the name that ours stands under."""
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id == "eval":
+                assert isinstance(node.ctx, ast.Load), path
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                assert not any("eval" in (a.name, a.asname) for a in node.names), path
+        for node in tree.body:
+            assert getattr(node, "name", "") != "eval", path
+
+
+def test_safe_loaders_are_what_the_review_says(result: dict[tuple[str, str], list[ast.AST]]):
+    """numpy reads no pickles, torch no classes, and YAML makes no objects."""
+    for (path, called), nodes in result.items():
+        for node in nodes:
+            options = {}
+            if isinstance(node, ast.Call):
+                options = {option.arg: ast.unparse(option.value) for option in node.keywords}
+            if called in ("np.load", "torch.load"):
+                assert "allow_pickle" not in options, path
+                assert options.get("weights_only", "True") == "True", path
+            if called == "yaml.load":
+                assert options["Loader"] in ("yaml.FullLoader", "yaml.SafeLoader")
