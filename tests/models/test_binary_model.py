@@ -2,7 +2,6 @@
 
 import logging
 import math
-from dataclasses import fields
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,11 +9,8 @@ import pytest
 import torch
 from fairseq.models import BaseFairseqModel
 from fairseq.modules import MultiheadAttention, layer_norm
-from fairseq.tasks.translation import TranslationTask
-from omegaconf import open_dict
 from torch import Tensor, nn
 
-from fairseq_ext.base.configuration import BinaryOptions
 from fairseq_ext.binary import distillation, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.linear import BinaryLinear
@@ -30,8 +26,6 @@ from tests.support.models import (
     MUSE,
     SMALL,
     build,
-    configuration,
-    dictionary,
     padded,
     previous,
     random_sentences,
@@ -397,22 +391,6 @@ def test_beam_search_may_share_the_source_after_training_with_another_size() -> 
         if hasattr(module, "set_beam_size"):
             module.set_beam_size(3)
     assert logits(model).equal(before)
-
-
-@pytest.mark.parametrize("architecture", COMPOSED)
-def test_checkpoints_older_than_an_option_are_built(architecture: str) -> None:
-    cfg = configuration(COMPOSED[architecture])
-    words = dictionary()
-    task = TranslationTask(cfg.task, words, words)
-    torch.manual_seed(0)
-    expected = task.build_model(cfg.model).state_dict()
-    with open_dict(cfg.model):
-        for option in fields(BinaryOptions):
-            if option.name != "_name":
-                del cfg.model[option.name]
-    torch.manual_seed(0)
-    weights = task.build_model(cfg.model, from_checkpoint=True).state_dict()
-    assert all(weights[name].equal(expected[name]) for name in expected)
 
 
 # The criterion ``distillation`` is its definition, in chunks and with all logits at once

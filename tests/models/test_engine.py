@@ -234,17 +234,6 @@ def test_in_torch(names: str):
     assert_same(ours, expected, attention=True)
 
 
-@pytest.mark.parametrize("name", ["transformer", "gru", "bmt-1"])
-@pytest.mark.parametrize("count", [2, 3])
-def test_a_model_agrees_with_itself(name: str, count: int):
-    model, task = sharpened(name)
-    rules = Rules(beam=4, max_len_b=25, attention=True)
-    single, several = (
-        worker_of(voters, task).translate(SENTENCES, rules) for voters in (model, [model] * count)
-    )
-    assert_same(several, single, attention=True, atol=1e-5)
-
-
 def test_shortlists():
     """Each model's probabilities are shares among the listed tokens; of all of them the same."""
     voters, task = together(MIXED)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import math
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -166,16 +165,6 @@ def test_a_reference_may_be_longer_than_a_batch(run: Path, kind: str):
     model = fairseq_ext.load(path, run, max_tokens=8, **how)
     target = " ".join(["w1", "w3"] * 8)
     assert model.score(["w1"], [target]) == pytest.approx([by_fairseq(run, "w1", target)], abs=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_translations_score_is_its_log_probability_over_length(loaded, kind):
-    (translations,) = loaded[kind].translate(["w1 w2"], max_len_b=8)
-    (best,) = translations.candidates
-    (score,) = loaded[kind].score(["w1 w2"], [translations.text])
-    assert score == pytest.approx(
-        best.score * math.log(2) * (len(best.tokens.split()) + 1), abs=1e-4
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -251,21 +251,6 @@ class TestLoadCheckpoint:
             with pytest.raises(CheckpointError, match=r"good\.pt is damaged: the checksum"):
                 storage.load(checkpoint)
 
-    def test_a_flipped_bit_anywhere_is_found_or_harmless(self, checkpoint: Path):
-        good = checkpoint.read_bytes()
-        errors = 0
-        for position in range(0, len(good), 97):
-            bad = bytearray(good)
-            bad[position] ^= 1 << position % 8
-            checkpoint.write_bytes(bad)
-            try:
-                state = storage.load(checkpoint)
-            except CheckpointError:
-                errors += 1
-            else:
-                assert torch.equal(state["model"]["w"], torch.arange(5000.0)), position
-        assert errors > 100
-
     @pytest.mark.parametrize("size", [1, 64, 10_000, -22, -1])
     def test_truncated(self, checkpoint: Path, size: int):
         checkpoint.write_bytes(checkpoint.read_bytes()[:size])
