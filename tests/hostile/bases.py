@@ -4,7 +4,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
@@ -91,12 +90,3 @@ def bundled(path: Path, data: Path) -> None:
     storage.save(checkpoint("bmt", data), source)
     write.write(source, data, path, numbers="bits")
     source.unlink()
-
-
-def healthy(folder: Path, data: Path) -> dict[str, Path]:
-    """Every base as a file, by its name."""
-    checkpoints = {name: folder / f"{name}.pt" for name in FLAGS}
-    for name, path in checkpoints.items():
-        torch.save(checkpoint(name, data), path)
-    bundled(folder / "bundle.zip", data)
-    return {**checkpoints, "bundle": folder / "bundle.zip"}

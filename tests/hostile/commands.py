@@ -2,91 +2,50 @@
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.hostile.bases import train_words
 from tests.support.harness import USER_DIR
 
-Command = Callable[[Path, Path, Path], list[str]]
-"""From a file, the binarized data and an empty folder to the words of the command."""
+PLUGIN = "--user-dir PLUGIN"
+BATCHES = "--batch-size 50 --cpu --num-workers 0"
+SHORT = "--beam 1 --max-len-b 3 --cpu"
+TRAINING = f"DATA {' '.join(train_words('lstm'))} --save-dir SAVE --no-save"
+TRAINING += f" --num-workers 0 --disable-validation {PLUGIN}"
+COMMANDS = {
+    "fairseq-generate": f"DATA --path FILE {SHORT} --gen-subset valid --num-workers 0 {PLUGIN}",
+    "fairseq-interactive": f"DATA --path FILE --input TEXT {SHORT} {PLUGIN}",
+    "fairseq-validate": f"DATA --path FILE --task translation {BATCHES} {PLUGIN}",
+    "fairseq-eval-lm": f"MONOLINGUAL --path FILE {BATCHES} {PLUGIN}",
+    "fairseq-train --restore-file": f"FILE {TRAINING}",
+    "fairseq-train --finetune-from-model": f"FILE {TRAINING}",
+    "fairseq-train --teacher": f"FILE {TRAINING} --criterion distillation",
+    "fairseq-ext bundle": "FILE --data DATA --beam 2 -o FOLDER",
+    "fairseq-ext export": "FILE --output OUT",
+    "fairseq-ext describe": "FILE",
+    "fairseq-ext translate": "DATA --path FILE --input TEXT --cpu --beam 1",
+    "fairseq-ext average": "--inputs FILE FILE --output OUT",
+    "fairseq-ext mbr": "FILE --num-candidates 2 --output OUT",
+    "fairseq-ext hypotheses": "FILE --output OUT",
+    "demo: load": "FILE DATA",
+    "hub: from_pretrained": "FILE DATA",
+}
+"""The words behind each command's name, with capitals for the paths of :func:`words_of`."""
 
-PLUGIN = ["--user-dir", str(USER_DIR)]
 
-
-def _generate(path: Path, data: Path, out: Path) -> list[str]:
-    searched = ["--beam", "1", "--max-len-b", "3", "--gen-subset", "valid", "--num-workers", "0"]
-    return ["fairseq-generate", str(data), "--path", str(path), "--cpu", *searched, *PLUGIN]
-
-
-def _interactive(path: Path, data: Path, out: Path) -> list[str]:
-    text = out / "input"
-    text.write_text("1 2 3\n")
-    words = ["--input", str(text), "--beam", "1", "--max-len-b", "3", "--cpu"]
-    return ["fairseq-interactive", str(data), "--path", str(path), *words, *PLUGIN]
-
-
-def _validate(path: Path, data: Path, out: Path) -> list[str]:
-    words = ["--task", "translation", "--batch-size", "50", "--cpu", "--num-workers", "0"]
-    return ["fairseq-validate", str(data), "--path", str(path), *words, *PLUGIN]
-
-
-def _eval_lm(path: Path, data: Path, out: Path) -> list[str]:
+def words_of(command: str, path: Path, data: Path, out: Path) -> list[str]:
+    """Return a command on a file and binarized data; write its other inputs to an empty folder."""
+    (out / "input").write_text("1 2 3\n")
     monolingual = out / "lm"
     monolingual.mkdir()
     for ending in ("bin", "idx"):
         (monolingual / f"test.{ending}").symlink_to(data / f"test.src-tgt.src.{ending}")
     (monolingual / "dict.txt").symlink_to(data / "dict.src.txt")
-    words = ["--batch-size", "50", "--cpu", "--num-workers", "0"]
-    return ["fairseq-eval-lm", str(monolingual), "--path", str(path), *words, *PLUGIN]
-
-
-def _train(option: str, *arguments: str) -> Command:
-    def words(path: Path, data: Path, out: Path) -> list[str]:
-        settings = [*train_words("lstm"), "--num-workers", "0", "--no-save", "--disable-validation"]
-        named = [option, str(path), "--save-dir", str(out / "save"), *arguments]
-        return ["fairseq-train", str(data), *settings, *named, *PLUGIN]
-
-    return words
-
-
-def _ours(name: str, *options: str) -> Command:
-    """A subcommand of ours; ``FILE``, ``DATA`` and ``OUT`` stand for the paths."""
-
-    def words(path: Path, data: Path, out: Path) -> list[str]:
-        stands = {
-            "FILE": path,
-            "DATA": data,
-            "OUT": out / "out.pt",
-            "FOLDER": out / "bundle",
-            "TEXT": out / "input",
-        }
-        (out / "input").write_text("1 2 3\n")
-        return ["fairseq-ext", name, *(str(stands.get(word, word)) for word in options)]
-
-    return words
-
-
-COMMANDS: dict[str, Command] = {
-    "fairseq-generate": _generate,
-    "fairseq-interactive": _interactive,
-    "fairseq-validate": _validate,
-    "fairseq-eval-lm": _eval_lm,
-    "fairseq-train --restore-file": _train("--restore-file"),
-    "fairseq-train --finetune-from-model": _train("--finetune-from-model"),
-    "fairseq-train --teacher": _train("--teacher", "--criterion", "distillation"),
-    "fairseq-ext bundle": _ours("bundle", "FILE", "--data", "DATA", "--beam", "2", "-o", "FOLDER"),
-    "fairseq-ext export": _ours("export", "FILE", "--output", "OUT"),
-    "fairseq-ext describe": _ours("describe", "FILE"),
-    "fairseq-ext translate": _ours(
-        "translate", "DATA", "--path", "FILE", "--input", "TEXT", "--cpu", "--beam", "1"
-    ),
-    "fairseq-ext average": _ours("average", "--inputs", "FILE", "FILE", "--output", "OUT"),
-    "fairseq-ext mbr": _ours("mbr", "FILE", "--num-candidates", "2", "--output", "OUT"),
-    "fairseq-ext hypotheses": _ours("hypotheses", "FILE", "--output", "OUT"),
-    "demo: load": lambda path, data, out: ["demo", str(path), str(data)],
-    "hub: from_pretrained": lambda path, data, out: ["hub", str(path), str(data)],
-}
+    paths = {"FILE": path, "DATA": data, "MONOLINGUAL": monolingual, "PLUGIN": USER_DIR}
+    paths |= {"TEXT": out / "input", "OUT": out / "out.pt"}
+    paths |= {"FOLDER": out / "bundle", "SAVE": out / "save"}
+    words = [*command.split(), *COMMANDS[command].split()]
+    return [str(paths.get(word, word)) for word in words]
 
 
 BUNDLES_ALONE = {"fairseq-ext export", "fairseq-ext describe"}
@@ -113,10 +72,10 @@ def run(words: list[str]) -> None:
     """Run a command in this process, as its console script does; it ends with ``SystemExit``."""
     sys.argv = words
     name = words[0]
-    if name == "demo":
-        _load_for_demo(*words[1:])
-    elif name == "hub":
-        _load_from_hub(*words[1:])
+    if name == "demo:":
+        _load_for_demo(*words[2:])
+    elif name == "hub:":
+        _load_from_hub(*words[2:])
     elif name == "fairseq-ext":
         from fairseq_ext import cli
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
-from tests.hostile.commands import BUNDLES_ALONE, COMMANDS, MODULES, PAUSES, run
+from tests.hostile.commands import BUNDLES_ALONE, COMMANDS, MODULES, PAUSES, run, words_of
 
 CPU_SECONDS = 20
 WALL_SECONDS = 300  # on a busy machine
@@ -124,7 +124,7 @@ def runs(files: dict[str, Path], command: str, data: Path, canary: Path) -> Iter
         inputs = {name: path for name, path in files.items() if path.suffix == ending}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"model{ending}")
-            words = COMMANDS[command](path, data, Path(folder))
+            words = words_of(command, path, data, Path(folder))
             yield from _forked(words, inputs, path, command, canary)
 
 

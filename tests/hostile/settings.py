@@ -13,62 +13,35 @@ from typing import Any
 from tests.hostile import bases
 from tests.hostile.pickles import saved
 
-# Strings that stock fairseq evaluates, as they are found in its sources: the architecture whose
-# options are changed, where they are, and what is changed besides.
-CARRIERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "lstm decoder_attention": ("lstm", "model", {}),
-    "lstm adaptive_softmax_cutoff": ("lstm", "model", {"criterion": "adaptive_loss"}),
-    "transformer encoder_xformers_att_config": ("transformer", "model", {}),
-    "transformer decoder_xformers_att_config": ("transformer", "model", {}),
-    "transformer adaptive_softmax_cutoff": ("transformer", "model", {}),
-    "transformer encoder_layers_to_keep": (
-        "transformer",
-        "model",
-        {"adaptive_softmax_cutoff": "EVIL"},
-    ),
-    "muse adaptive_softmax_cutoff": ("muse", "model", {"_name": "muse_base", "arch": "muse_base"}),
-    "bmt adaptive_softmax_cutoff": ("bmt", "model", {"_name": "bmt_base", "arch": "bmt_base"}),
-    "linformer adaptive_softmax_cutoff": (
-        "linformer",
-        "model",
-        {"_name": "linformer_tiny", "arch": "linformer_tiny"},
-    ),
-    "fconv encoder_layers": ("fconv", "model", {}),
-    "fconv decoder_layers": ("fconv", "model", {}),
-    "fconv decoder_attention": ("fconv", "model", {}),
-    "lightconv encoder_kernel_size_list": (
-        "lightconv",
-        "model",
-        {"_name": "fconv", "arch": "fconv"},
-    ),
+# Options that stock fairseq evaluates, as they are found in its sources, each behind the base whose
+# options are changed; and what is changed besides.
+CARRIERS: dict[str, dict[str, Any]] = {
+    "lstm decoder_attention": {},
+    "lstm adaptive_softmax_cutoff": {"criterion": "adaptive_loss"},
+    "transformer encoder_xformers_att_config": {},
+    "transformer decoder_xformers_att_config": {},
+    "transformer adaptive_softmax_cutoff": {},
+    "transformer encoder_layers_to_keep": {"adaptive_softmax_cutoff": "EVIL"},
+    "muse adaptive_softmax_cutoff": {"_name": "muse_base", "arch": "muse_base"},
+    "bmt adaptive_softmax_cutoff": {"_name": "bmt_base", "arch": "bmt_base"},
+    "linformer adaptive_softmax_cutoff": {"_name": "linformer_tiny", "arch": "linformer_tiny"},
+    "fconv encoder_layers": {},
+    "fconv decoder_layers": {},
+    "fconv decoder_attention": {},
+    "lightconv encoder_kernel_size_list": {"_name": "fconv", "arch": "fconv"},
 }
-# The same for other architectures: all their options.
+# The same for other architectures, none of whose other options are there.
 OTHERS: dict[str, dict[str, Any]] = {
-    "fconv_self_att encoder_layers": {"_name": "fconv_self_att", "encoder_layers": "EVIL"},
-    "fconv_self_att pretrained": {"_name": "fconv_self_att", "pretrained": "EVIL"},
-    "fconv_lm decoder_layers": {"_name": "fconv_lm", "decoder_layers": "EVIL"},
-    "lightconv_lm character_filters": {
-        "_name": "lightconv_lm",
-        "character_embeddings": True,
-        "character_filters": "EVIL",
-    },
-    "transformer_lm character_filters": {
-        "_name": "transformer_lm",
-        "character_embeddings": True,
-        "character_filters": "EVIL",
-    },
-    "transformer_lm adaptive_input_cutoff": {
-        "_name": "transformer_lm",
-        "adaptive_input": True,
-        "adaptive_input_cutoff": "EVIL",
-    },
-    "wav2vec conv_feature_layers": {"_name": "wav2vec", "conv_feature_layers": "EVIL"},
-    "wav2vec2 conv_feature_layers": {"_name": "wav2vec2", "conv_feature_layers": "EVIL"},
-    "hubert conv_feature_layers": {"_name": "hubert", "conv_feature_layers": "EVIL"},
-    "s2t_wav_transformer conv_feature_layers": {
-        "_name": "s2t_wav_transformer",
-        "conv_feature_layers": "EVIL",
-    },
+    "fconv_self_att encoder_layers": {},
+    "fconv_self_att pretrained": {},
+    "fconv_lm decoder_layers": {},
+    "lightconv_lm character_filters": {"character_embeddings": True},
+    "transformer_lm character_filters": {"character_embeddings": True},
+    "transformer_lm adaptive_input_cutoff": {"adaptive_input": True},
+    "wav2vec conv_feature_layers": {},
+    "wav2vec2 conv_feature_layers": {},
+    "hubert conv_feature_layers": {},
+    "s2t_wav_transformer conv_feature_layers": {},
 }
 CRITERIONS: dict[str, dict[str, Any]] = {
     "criterion ctc wer_args": {"_name": "ctc", "wer_args": "EVIL"},
@@ -115,13 +88,15 @@ def with_text(value: Any, text: str) -> Any:
 
 def carriers(make: Callable[[str, str], dict[str, Any]], text: str) -> Iterator[tuple[str, bytes]]:
     """Every place where fairseq evaluates, in both forms of a configuration."""
-    for name, (base, part, settings) in CARRIERS.items():
-        change = with_text({name.partition(" ")[2]: "EVIL", **settings}, text)
+    for name, settings in CARRIERS.items():
+        base, option = name.split()
+        change = with_text({option: "EVIL", **settings}, text)
         for form in ("cfg", "args"):
-            yield f"{name} ({form})", saved(amended(make(base, form), part, change))
+            yield f"{name} ({form})", saved(amended(make(base, form), "model", change))
     lstm = make("lstm", "cfg")
-    for name, model in OTHERS.items():
-        named = {"arch": model["_name"], **with_text(model, text)}
+    for name, settings in OTHERS.items():
+        arch, option = name.split()
+        named = {"_name": arch, "arch": arch, option: text, **settings}
         yield f"{name} (cfg)", saved({**lstm, "cfg": {**lstm["cfg"], "model": named}})
         yield f"{name} (args)", saved(amended(make("lstm", "args"), "model", named))
     for name, criterion in CRITERIONS.items():
