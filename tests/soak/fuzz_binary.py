@@ -124,11 +124,6 @@ def _checkpoint() -> bytes:
     return out.getvalue()
 
 
-def flipped(draw: Random) -> bytes:
-    """A checkpoint with one bit flipped."""
-    return damages.flip_bit(bytearray(_checkpoint()), draw)
-
-
 def checkpoint(draw: Random) -> bytes:
     """A checkpoint with right checksums, in which one part is damaged or another object."""
     out = io.BytesIO()
@@ -195,26 +190,14 @@ def read_flipped(folder: Path) -> None:
     assert same_state(load_checkpoint(folder / "a.pt"), healthy)
 
 
-def read_index(folder: Path) -> None:
-    data_folder.check(folder / "a", 20)
-
-
-def read_tar(folder: Path) -> None:
-    safe_extract(folder / "a.tar", folder / "out", LIMIT)
-
-
-def read_zip(folder: Path) -> None:
-    safe_extract(folder / "a.zip", folder / "out", LIMIT)
+def unpack(folder: Path, name: str) -> None:
+    safe_extract(folder / name, folder / "out", LIMIT)
 
 
 def read_zipped_pairs(folder: Path) -> None:
     path = folder / "a.zip"
     list(table_rows(path))
     read_all_pairs(folder, path)
-
-
-def read_compressed_pairs(folder: Path) -> None:
-    read_all_pairs(folder, folder / "a.gz")
 
 
 def read_bundle(folder: Path) -> None:
@@ -226,19 +209,21 @@ def read_bundle(folder: Path) -> None:
 
 def readers() -> list[Reader]:
     """All of them."""
-    pairs = b"one\teins\ntwo\tzwei\n" * 30
-    gz = damaged(gzip.compress(pairs, mtime=0))
+    healthy, pairs = _checkpoint(), b"one\teins\ntwo\tzwei\n" * 30
+    flipped = files(a_pt=lambda draw: damages.flip_bit(bytearray(healthy), draw))
+    tar, zips = files(a_tar=compressed(archive)), files(a_zip=damaged(zipped, 1))
+    gz = files(a_gz=damaged(gzip.compress(pairs, mtime=0)))
     return [
-        Reader("checkpoints", files(a_pt=damaged(_checkpoint())), read_checkpoint),
+        Reader("checkpoints", files(a_pt=damaged(healthy)), read_checkpoint),
         Reader("checkpoints, right checksums", files(a_pt=checkpoint), read_checkpoint),
-        Reader("checkpoints, a bit flipped", files(a_pt=flipped), read_flipped),
+        Reader("checkpoints, a bit flipped", flipped, read_flipped),
         Reader("bundles", damaged_bundle, read_bundle),
         Reader("bundles, right checksums", bundle, read_bundle),
-        Reader("indexed data", indexed, read_index),
-        Reader("tar archives", files(a_tar=compressed(archive)), read_tar),
-        Reader("zip archives", files(a_zip=damaged(zipped, 1)), read_zip),
-        Reader("pairs in zip archives", files(a_zip=damaged(zipped, 1)), read_zipped_pairs),
-        Reader("compressed pairs", files(a_gz=gz), read_compressed_pairs),
+        Reader("indexed data", indexed, lambda folder: data_folder.check(folder / "a", 20)),
+        Reader("tar archives", tar, lambda folder: unpack(folder, "a.tar")),
+        Reader("zip archives", zips, lambda folder: unpack(folder, "a.zip")),
+        Reader("pairs in zip archives", zips, read_zipped_pairs),
+        Reader("compressed pairs", gz, lambda folder: read_all_pairs(folder, folder / "a.gz")),
     ]
 
 

@@ -1,15 +1,17 @@
 """Readers under arbitrary input: how it is made, what each may do, and how that is watched.
 
-Texts and bytes are nearly right: lines of a grammar, and damage to valid examples. Every generator
-takes its choices from a ``Random``.
+Texts and bytes are nearly right: valid examples with damage. Every generator takes its choices from
+a ``Random``.
 A reader may accept an input, or refuse it with one line that names the file. Any other exception, a
 write outside its folder, a started process and a connection are failures; so are ten seconds for
 one input, and memory above the limit of ``MEMORY``.
 """
 
+import functools
 import importlib
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,22 +19,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_ext.utils.errors import FairseqExtError
 from tests.soak.report import Report, parser
+from tests.support import damages
 
-Text = Callable[[Random], str]
 Data = Callable[[Random], bytes]
 Files = Callable[[Random], dict[str, bytes]]
 
 SECONDS = 10  # for one input
-SHOWN = 20  # failures described
+SHOWN = 20  # failures of a report
 MEMORY = 1 << 30  # bytes of address space that reading may take
 LONGEST = 2_000  # characters of a message
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
@@ -61,68 +63,43 @@ NASTY = (
     *("[" * 5000, '{"a":' * 5000, "a" * 3000, "#version: 0.3\n", "\\ud800", "\\", "@@ ", "../"),
 )
 
-
-def slots(*templates: str, values: Sequence[str] = NUMBERS) -> Text:
-    """One of the templates, each ``#`` in it a value: mostly ``1`` or ``0``, else of ``values``."""
-
-    def make(draw: Random) -> str:
-        first, *rest = draw.choice(templates).split("#")
-        for part in rest:
-            first += (draw.choice("10") if draw.random() < 0.7 else draw.choice(values)) + part
-        return first
-
-    return make
+NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-def words(separator: str, values: Sequence[str], limit: int = 3) -> Text:
-    """Up to ``most`` values."""
-    return lambda draw: separator.join(draw.choices(values, k=draw.randint(0, limit)))
-
-
-def lines(line: Text, limit: int = 8, head: str = "") -> Text:
-    """Some lines below ``head``."""
-    return lambda draw: head + "".join(f"{line(draw)}\n" for _ in range(draw.randint(0, limit)))
-
-
-def text(*sources: str | Text) -> Data:
-    """UTF-8 of a valid example or a grammar's text, half of them with up to four damages."""
+def text(*examples: str) -> Data:
+    """UTF-8 of a valid example, about half of them with up to four damages."""
 
     def make(draw: Random) -> bytes:
-        source = draw.choice(sources)
-        text = source if isinstance(source, str) else source(draw)
+        text = draw.choice(examples)
         for _ in range(max(0, draw.randint(-4, 4))):
+            spans = [match.span() for match in NUMBER.finditer(text)]
             start = draw.randint(0, len(text))
             end = start + draw.randint(0, 40)
             piece, nasty = text[start:end], draw.choice(NASTY)
-            middle = draw.choice((nasty, piece + nasty, piece * 2, ""))
-            text = text[:start] + middle + text[end:]
+            match draw.randint(0, 4):
+                case 0:
+                    lines = text.splitlines(keepends=True)
+                    text = "".join(draw.choices(lines, k=draw.randint(0, 8)) if lines else ())
+                case 1 | 2 if spans:
+                    start, end = draw.choice(spans)
+                    text = text[:start] + draw.choice(NUMBERS) + text[end:]
+                case _:
+                    middle = draw.choice((nasty, piece + nasty, piece * 2, ""))
+                    text = text[:start] + middle + text[end:]
         return text.encode("utf-8", "surrogatepass")
 
     return make
 
 
 def damaged(source: bytes | Data, limit: int = 3) -> Data:
-    """The bytes, half of them with up to ``most`` damages: bits, numbers, parts cut or repeated."""
+    """The bytes, about half of them with up to ``limit`` damages."""
 
     def make(draw: Random) -> bytes:
-        data = bytearray(source if isinstance(source, bytes) else source(draw))
+        data = source if isinstance(source, bytes) else source(draw)
         for _ in range(max(0, draw.randint(-limit, limit))):
-            start = draw.randint(0, len(data))
-            end = start + (size := draw.choice((1, 2, 4, 8, 512)))
-            match draw.randint(0, 5):
-                case 0 if start < len(data):
-                    data[start] ^= 1 << draw.randint(0, 7)
-                case 1:
-                    data[start:end] = bytes([draw.choice((0, 1, 0x7F, 0x80, 0xFF))]) * size
-                case 2:
-                    del data[start:]
-                case 3:
-                    del data[start:end]
-                case 4:
-                    data[start:start] = data[start:end]
-                case _:
-                    data += bytes([draw.randint(0, 255)]) * draw.choice((1, 100, 512, 1024))
-        return bytes(data)
+            if data:
+                data = draw.choice(damages.OF_ANY_FILE)(bytearray(data), draw)
+        return data
 
     return make
 
@@ -133,9 +110,8 @@ def files(**contents: Data) -> Files:
     return lambda draw: {name: make(draw) for name, make in named.items()}
 
 
-@dataclass(frozen=True)
-class Reader:
-    """One reader."""
+class Reader(NamedTuple):
+    """A reader of files in a folder, and what makes its inputs."""
 
     name: str
     inputs: Files
@@ -146,17 +122,9 @@ class Reader:
 class Outcome:
     """What became of the inputs."""
 
-    inputs: int = 0
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    failed: int = 0
-
-    def fail(self, reason: str, files: dict[str, bytes]) -> None:
-        self.failed += 1
-        if len(self.failures) < SHOWN:
-            shown = {name: f"{data[:300]!r} ({len(data)})" for name, data in files.items()}
-            self.failures.append(f"{reason:.500}: {shown}")
 
 
 class Watch:
@@ -194,18 +162,18 @@ class Watch:
             self.seen.append(f"{event} of {path}")
 
 
-_watch: Watch | None = None
+@functools.cache
+def watch() -> Watch:
+    return Watch()
 
 
 @contextmanager
 def _watched(folder: Path) -> Iterator[list[str]]:
-    global _watch
-    _watch = _watch or Watch()
-    _watch.seen, _watch.folder = [], str(folder)
+    watch().seen, watch().folder = [], str(folder)
     try:
-        yield _watch.seen
+        yield watch().seen
     finally:
-        _watch.folder = None
+        watch().folder = None
 
 
 class TooLong(BaseException):
@@ -227,20 +195,25 @@ def fuzz(reader: Reader, count: int, seed: int = 1) -> Outcome:
         draw = Random(seed)
         try:
             for _ in range(count):
-                _read_once(reader, reader.inputs(draw), folder, outcome)
+                files = reader.inputs(draw)
+                if failure := _read_once(reader, files, folder, outcome):
+                    shown = {name: f"{data[:300]!r} ({len(data)})" for name, data in files.items()}
+                    outcome.failures.append(f"{failure:.500}: {shown}")
         finally:
             signal.signal(signal.SIGALRM, previous)
         left = sorted(path.name for path in outside.iterdir() if path != folder)
         if left:
-            outcome.fail(f"left outside the folder: {left}", {})
+            outcome.failures.append(f"left outside the folder: {left}")
     return outcome
 
 
-def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: Outcome) -> None:
-    _empty(folder, files)
+def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: Outcome) -> str:
+    """Let a reader read the files; count it, or say what it must not do."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    outcome.inputs += 1
+    failure = ""
     try:
         with _watched(folder) as calls:
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
@@ -252,39 +225,14 @@ def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: O
     except FairseqExtError as error:
         message = str(error)
         if "\n" in message or "\r" in message or len(message) > LONGEST:
-            outcome.fail(f"not one line: {message!r}", files)
+            failure = f"not one line: {message!r}"
         elif not any(name.partition(".")[0] in message for name in files):
-            outcome.fail(f"without the file's name: {message}", files)
+            failure = f"without the file's name: {message}"
         else:
             outcome.refused[type(error).__name__] += 1
     except (Exception, TooLong, SystemExit) as error:
-        outcome.fail(f"{type(error).__name__}: {error}", files)
-    if calls:
-        outcome.fail(f"outside: {calls[0]}", files)
-
-
-def _empty(folder: Path, files: Collection[str]) -> None:
-    """A folder without what a reader has made in it; ``files`` will be overwritten."""
-    folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name not in files:
-            path.unlink()
-
-
-def _limit_memory(extra: int = MEMORY) -> None:
-    """Let this process take so many more bytes of address space and no more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + extra
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-
-
-def _resident() -> tuple[int, int]:
-    """MiB of resident memory of this process: now, and at most so far."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return pages * resource.getpagesize() >> 20, peak >> 10
+        failure = f"{type(error).__name__}: {error}"
+    return f"outside: {calls[0]}" if calls else failure
 
 
 def run(part: str, description: str, count: int) -> None:
@@ -309,18 +257,19 @@ def _measured(part: str, name: str, count: int, seed: int) -> dict[str, Any]:
     """One reader in this process, whose memory is limited; a row of the report."""
     (reader,) = [candidate for candidate in _readers(part) if candidate.name == name]
     fuzz(reader, 50, seed)  # whatever is imported late, and grows once
-    before, _ = _resident()
-    _limit_memory()
+    size, resident, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    page = resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size * page + MEMORY, resource.RLIM_INFINITY))
     began = time.monotonic()
     outcome = fuzz(reader, count, seed)
     return {
         "check": reader.name,
-        "count": outcome.inputs,
-        "failures": outcome.failures,
+        "count": count,
+        "failures": outcome.failures[:SHOWN],
         "accepted": outcome.accepted,
         "refused": dict(outcome.refused),
-        "other_exceptions": outcome.failed,
-        "memory_before_mib": before,
-        "memory_peak_mib": _resident()[1],
+        "other_exceptions": len(outcome.failures),
+        "memory_before_mib": resident * page >> 20,
+        "memory_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "seconds": round(time.monotonic() - began),
     }

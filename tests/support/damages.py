@@ -49,6 +49,12 @@ def cut_out(data: bytearray, draw: random.Random) -> bytes:
     return bytes(data)
 
 
+def repeat(data: bytearray, draw: random.Random) -> bytes:
+    start = draw.randrange(len(data))
+    data[start:start] = data[start : start + draw.choice((1, 8, 512))]
+    return bytes(data)
+
+
 def lie_about_the_header(data: bytearray, draw: random.Random) -> bytes:
     size = draw.choice([0, 1, draw.randrange(1 << 16), 10**8 + 1, 1 << 31, 1 << 63, (1 << 64) - 1])
     data[:8] = size.to_bytes(8, "little")
@@ -63,7 +69,5 @@ def change_a_digit(data: bytearray, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-DAMAGES: tuple[Damage, ...] = (
-    *(flip_bit, flip_header_bit, change_bytes, truncate),
-    *(extend, cut_out, lie_about_the_header, change_a_digit),
-)
+OF_ANY_FILE: tuple[Damage, ...] = (flip_bit, change_bytes, truncate, extend, cut_out, repeat)
+DAMAGES = (*OF_ANY_FILE, flip_header_bit, lie_about_the_header, change_a_digit)

@@ -21,7 +21,7 @@ del READERS["bundles, right checksums"]  # test_engine_files.py mutates those of
 @pytest.mark.parametrize("name", READERS)
 def test_documented_errors_only(name: str) -> None:
     outcome = fuzzing.fuzz(READERS[name], 400)
-    assert not outcome.failed, "\n".join(outcome.failures)
+    assert not outcome.failures, "\n".join(outcome.failures[:9])
     assert outcome.accepted + outcome.refused.total() == 400
     assert outcome.accepted >= 2
     assert outcome.refused.total() >= 40
