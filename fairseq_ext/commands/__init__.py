@@ -29,7 +29,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Headings of ``fairseq-ext --help``, and the subcommands below each."""
 MODULES = {
     **dict.fromkeys(("trim", "describe", "export", "push", "models"), "bundle"),
-    "prepare": "corpus",
+    **dict.fromkeys(("prepare", "subwords", "binarize"), "corpus"),
+    "mbr": "hypotheses",
     "user-dir": "doctor",
 }
 

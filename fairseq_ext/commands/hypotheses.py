@@ -1,10 +1,19 @@
-"""``fairseq-ext hypotheses``: extract the translations from fairseq-generate's output."""
+"""``hypotheses`` and ``mbr`` extract or choose translations from fairseq-generate's output."""
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.evaluation_options import UndoingOptions, add_undoing
-from fairseq_ext.utils.option_fields import from_args
+from fairseq_ext.commands.evaluation_options import (
+    ProcessOptions,
+    TokenizerOptions,
+    UndoingOptions,
+    add_undoing,
+)
+from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
 
 def add(commands: options.Subparsers) -> None:
@@ -33,3 +42,131 @@ def _hypotheses(args: argparse.Namespace) -> None:
     with files.atomic_write(args.output) as file:
         file.writelines(line + "\n" for line in lines)
     print(f"{len(lines)} translations in {args.output}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of a call of ``mbr``, one field each."""
+
+    tokenizer: TokenizerOptions
+    process: ProcessOptions
+    texts: UndoingOptions
+    output: Path
+    generated: Sequence[Path] = option(
+        MISSING,
+        "outputs of fairseq-generate --sampling --beam K --nbest K, each with another --seed; "
+        "their samples are pooled",
+        "generated",
+        type=Path,
+        nargs="+",
+        metavar="GENERATED",
+    )
+    num_candidates: int = option(
+        help="number of candidates of each sentence; without --candidates-of, the files must have "
+        "exactly N",
+        metavar="N",
+    )
+    candidates_of: int | None = option(
+        None,
+        "candidates of each sentence in the files, of which N are drawn at random (default: N)",
+        metavar="M",
+    )
+    seed: int = option(1, "seed of the draw for --candidates-of (1)", metavar="N")
+    utility: str = option(
+        "chrf",
+        "measure of agreement: chrf (default), bleu, comet:MODEL (see `score --metric`), or "
+        "mbrs:METRIC of the library mbrs, such as mbrs:bleurt",
+        metavar="U",
+    )
+    mbrs_option: Sequence[str] = option(
+        [],
+        "field of the mbrs metric's configuration, such as model=PATH; repeat for more",
+        action="append",
+        metavar="KEY=VALUE",
+    )
+    source: Path | None = option(
+        None,
+        "source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
+        "comet (default: the S lines of fairseq-generate)",
+        metavar="FILE",
+    )
+    json: Path | None = None
+
+    @property
+    def candidates(self) -> int:
+        """The number of candidates that each sentence has in all files together."""
+        return self.num_candidates if self.candidates_of is None else self.candidates_of
+
+    def check(self) -> None:
+        require_at_least(self, num_candidates=1, seed=0)
+        if self.candidates_of is not None:
+            require_at_least(self, candidates_of=self.num_candidates)
+
+
+def add_mbr(commands: options.Subparsers) -> None:
+    parser = commands.add_parser(
+        "mbr",
+        help="choose among sampled translations by minimum Bayes risk",
+        description="For each sentence, choose the sample that agrees best with all samples.",
+    )
+    for kind in (Request, TokenizerOptions, ProcessOptions):
+        add_options(parser, kind)
+    add_undoing(parser, pieces=True)
+    options.add_output(parser, "FILE", "file for the chosen translations, in corpus order")
+    options.add_json(parser, "choices and expected utilities")
+    parser.set_defaults(run=_mbr)
+
+
+def _mbr(args: argparse.Namespace) -> None:
+    request = from_args(Request, args)
+    request.check()
+    from tqdm import tqdm
+
+    from fairseq_ext.decoding import mbr
+    from fairseq_ext.evaluation import outputs
+    from fairseq_ext.utils import files
+
+    neural = mbr.is_neural(request.utility)
+    if not neural:
+        request.process.refuse("--utility comet:MODEL")
+    undoing = request.texts.undoing(request.generated, "none")
+    settings = request.process.settings() if neural else {}
+    if request.tokenizer.tokenize is not None and request.utility != "bleu":
+        raise ConfigError("`--tokenize` goes with `--utility bleu`.")
+    if request.utility == "bleu":
+        translations = outputs.best_hypotheses(outputs.read_generated(request.generated[0]))
+        texts = undoing.text(undoing.words(translations))
+        settings["tokenizer"] = request.tokenizer.choose([undoing], texts)
+    utility = mbr.build_utility(request.utility, _pairs(request.mbrs_option), **settings)
+    if request.source is not None and not utility.reads_source:
+        raise ConfigError(
+            f"`--source` does not go with `--utility {request.utility}`, which ignores it."
+        )
+    sentences = mbr.read_candidates(
+        request.generated,
+        request.candidates,
+        undoing,
+        source=request.source,
+        reads_source=utility.reads_source,
+    )
+    shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
+    decisions = list(mbr.decode(shown, utility, request.num_candidates, request.seed))
+    with files.atomic_write(request.output) as file:
+        file.writelines(decision.text + "\n" for decision in decisions)
+    drawn = {
+        "num_candidates": request.num_candidates,
+        "candidates_of": request.candidates,
+        "seed": request.seed,
+    }
+    options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn))
+    print(mbr.as_table(decisions, utility))
+
+
+def _pairs(items: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not (key and equals):
+            raise ConfigError(f"`--mbrs-option` must be KEY=VALUE, but is `{item}` instead.")
+        pairs[key] = value
+    return pairs
