@@ -18,11 +18,11 @@ if their sources or their targets are near-duplicates, or if a chain of such pai
 **Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
 or without two. Near-duplicates share a skeleton, so sorting 64-bit fingerprints of skeletons
 finds them all without comparing all pairs. Equal fingerprints are links between rows, and
-union-find (:class:`Groups`) turns links into groups. A group's number is its smallest row, so it
-depends neither on the order of the links nor on the process that found them.
+:func:`join_groups` turns links into groups. A group's number is its smallest row, so it depends
+neither on the order of the links nor on the process that found them.
 
 **Memory.** :func:`links` works on one range of fingerprints at a time, at most about
-:data:`RANGE_SKELETONS` of them, and :meth:`Groups.join` takes the links of all ranges in any order.
+:data:`RANGE_SKELETONS` of them, and :func:`join_groups` takes the links of all ranges in any order.
 
     pairs = [("Hola.", "Hello."), …]
     groups = group_pairs(pairs)                       # a group's number for each pair
@@ -175,28 +175,16 @@ def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.nd
     return np.unique(rows_joined[:, rows_joined[0] != rows_joined[1]], axis=1)
 
 
-class Groups:
-    """Union-find over rows; the root of a group is its smallest row."""
+def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
+    """Join the groups of the two rows in each column of ``pairs`` ``[2, n]``, in place.
 
-    def __init__(self, size: int) -> None:
-        self._parents = list(range(size))
-
-    def _root(self, row: int) -> int:
-        parents = self._parents
-        while parents[row] != row:
-            parents[row] = parents[parents[row]]
-            row = parents[row]
-        return row
-
-    def join(self, pairs: np.ndarray) -> None:
-        """Join the groups of the two rows in each column of ``pairs`` ``[2, n]``."""
-        for left, right in zip(*pairs.tolist(), strict=True):
-            low, high = sorted((self._root(left), self._root(right)))
-            self._parents[high] = low
-
-    def numbers(self) -> np.ndarray:
-        """Return each row's group, ``[N]``: the smallest row of the group."""
-        return np.array([self._root(row) for row in range(len(self._parents))], np.int64)
+    ``groups`` ``[N]`` has the smallest row of each row's group.
+    """
+    while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
+        low, high = np.sort(groups[pairs[:, unequal]], axis=0)
+        np.minimum.at(groups, high, low)
+        while (groups != (roots := groups[groups])).any():
+            groups[:] = roots
 
 
 def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None) -> np.ndarray:
@@ -206,12 +194,12 @@ def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None
     as many as memory requires, are searched one after the other. Their number does not change the
     result.
     """
-    groups = Groups(sum(len(part.ends) for part in sides[0]))
+    groups = np.arange(sum(len(part.ends) for part in sides[0]))
     for parts in sides:
         count = ranges or range_count(np.concatenate([part.lengths for part in parts]))
         for number in range(count):
-            groups.join(links(parts, number, count))
-    return groups.numbers()
+            join_groups(groups, links(parts, number, count))
+    return groups
 
 
 def group_pairs(pairs: Sequence[tuple[str, str]], ranges: int | None = None) -> np.ndarray:

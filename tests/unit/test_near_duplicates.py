@@ -15,10 +15,10 @@ from fairseq_ext.corpora.contamination import Match, find
 from fairseq_ext.corpora.near_duplicates import (
     ONE_WORD,
     TWO_WORDS,
-    Groups,
     draw_groups,
     group_pairs,
     hash_words,
+    join_groups,
     links,
     range_count,
 )
@@ -98,13 +98,13 @@ def corpus(size: int) -> list[tuple[str, str]]:
 
 def test_parts_and_the_order_of_ranges_do_not_change_the_groups() -> None:
     pairs = corpus(2000)
-    groups = Groups(len(pairs))
+    groups = np.arange(len(pairs))
     for side in (1, 0):
         column = [pair[side] for pair in pairs]
         parts = [hash_words(column[start : start + 300]) for start in range(0, len(column), 300)]
         for number in (2, 0, 3, 1):
-            groups.join(links(parts, number, 4))
-    assert np.array_equal(groups.numbers(), group_pairs(pairs))
+            join_groups(groups, links(parts, number, 4))
+    assert np.array_equal(groups, group_pairs(pairs))
 
 
 def test_few_skeletons_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
