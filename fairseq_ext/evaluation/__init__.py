@@ -2,6 +2,7 @@
 
 Each module has the plain functions behind a subcommand of ``fairseq-ext``: :mod:`outputs` parses
 the output of ``fairseq-generate``, :mod:`score` scores it, :mod:`compare` puts systems side by
-side (:mod:`bootstrap`, :mod:`compare_report`, :mod:`training_log`, :mod:`tables`), :mod:`plots` and
-:mod:`lengths` draw it. Nothing is imported here, so that a command loads only the code it uses.
+side (with :mod:`significance`, :mod:`compare_report`, :mod:`training_log` and :mod:`tables`), and
+:mod:`plots` and :mod:`lengths` draw it. Nothing is imported here, so that a command loads only the
+code it uses.
 """

@@ -13,14 +13,6 @@ from typing import Any
 
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
-from fairseq_ext.evaluation.bootstrap import (
-    FEWEST,
-    SAMPLES,
-    Estimate,
-    bootstrap,
-    bootstrap_of_means,
-    chosen_seed,
-)
 from fairseq_ext.evaluation.breakdown import (
     Breakdown,
     Overlap,
@@ -37,7 +29,15 @@ from fairseq_ext.evaluation.score import (
     read_sources,
     tokenized_bleu,
 )
-from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS
+from fairseq_ext.evaluation.significance import (
+    FEWEST,
+    SAMPLES,
+    SENTENCES,
+    TRAININGS,
+    Estimate,
+    bootstrap,
+    chosen_seed,
+)
 from fairseq_ext.evaluation.tables import read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
@@ -250,7 +250,7 @@ def compare(
         )
     if samples < FEWEST:
         raise ConfigError(f"`--samples` must be at least {FEWEST}, but is {samples} instead.")
-    chosen_seed()  # checked early, before any long work
+    seed = chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
     undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
     if differing is not None and (differing not in names or differing == baseline):
@@ -274,13 +274,10 @@ def compare(
                 name: [metric.segments(plain_sources, run, references) for run in runs]
                 for name, runs in texts.items()
             }
-    measured = bootstrap(texts, references, baseline, samples, tokenizer, extra_metrics)
-    for label, scores in segments.items():
-        signature = metrics[label].signature
-        part = bootstrap_of_means(label, scores, signature, baseline, samples)
-        measured.signatures.update(part.signatures)
-        for name in names:
-            measured.estimates[name].update(part.estimates[name])
+    measured = bootstrap(texts, references, baseline, samples, tokenizer, extra_metrics, segments)
+    signatures = measured.signatures | {
+        label: f"{metrics[label].signature}|bs:{samples}|seed:{seed}" for label in segments
+    }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
         """Return a sentence and its translations; ``scores`` has a remark on each system."""
@@ -309,7 +306,7 @@ def compare(
         ],
         baseline,
         len(references),
-        measured.signatures,
+        signatures,
         Path(reference).name,
         [sample(line, dict.fromkeys(names, "")) for line in spread],
         segments,

@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from fairseq_ext.evaluation import plots, tables
-from fairseq_ext.evaluation.bootstrap import Estimate
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.score import shown
-from fairseq_ext.evaluation.significance import FEWEST_SENTENCES, LEVEL, SENTENCES, TRAININGS
+from fairseq_ext.evaluation.significance import (
+    FEWEST_SENTENCES,
+    LEVEL,
+    SENTENCES,
+    TRAININGS,
+    Estimate,
+)
 from fairseq_ext.utils import files
 
 if TYPE_CHECKING:

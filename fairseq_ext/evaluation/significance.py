@@ -18,17 +18,33 @@ at least as high as its level for any ratio of the two variances:
 
 The p of a difference is the p for which this interval ends at zero. With one run of each system,
 :math:`s^2` is unknown. Then p comes from the paired bootstrap, and is only about another test set.
+
+Samples are drawn from the test set with replacement, the same ones for all systems and runs
+(Koehn 2004). With one run of each system, ``sacrebleu --paired-bs`` gives the same scores, samples
+and intervals.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
+from tqdm import tqdm
+
+from fairseq_ext.evaluation.score import build_metrics
+from fairseq_ext.text.bleu_tokenizers import USUAL
+from fairseq_ext.utils.errors import ConfigError
+
+SAMPLES = 1000  # sacrebleu's default
+SEED = "12345"  # sacrebleu's default, if SACREBLEU_SEED is not set
+FEWEST = 100  # with fewer samples, each outer 2.5% would be two at most
 
 LEVEL = 0.05
 POWER = 0.8  # probability with which a detectable difference is found
@@ -58,6 +74,27 @@ class Difference:
     # with these runs; None if the variance of seeds is unknown, or no number is enough.
     runs_needed: int | None = None
     sentences_needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score of a system, with its interval and its difference from the baseline."""
+
+    value: float  # score on the test set in the metric's own unit, averaged over the runs
+    # Bounds of the 95% interval over other test sets and, with several runs, other trainings.
+    low: float
+    high: float
+    # p of the difference from the baseline, and p corrected for the number of systems; None for
+    # the baseline, or if the test set is too small.
+    p: float | None = None
+    p_holm: float | None = None
+    runs: int = 1  # number of trainings in the mean `value`
+    deviation: float | None = None  # standard deviation over the runs; None for a single run
+    difference: Difference | None = None  # from the baseline; None for the baseline itself
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
@@ -218,3 +255,108 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 def student_quantile(freedom: int) -> float:
     """Return the upper end of Student's 95% interval."""
     return float(stdtrit(freedom, 1 - LEVEL / 2))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The estimates by system and metric (``BLEU``, ``chrF``), and the metrics' signatures."""
+
+    estimates: dict[str, dict[str, Estimate]]
+    signatures: dict[str, str]
+
+
+def bootstrap(
+    systems: Mapping[str, Sequence[Sequence[str]]],
+    references: Sequence[str],
+    baseline: str,
+    samples: int = SAMPLES,
+    tokenizer: str = USUAL,
+    extra_metrics: Sequence[str] = (),
+    segments: Mapping[str, Mapping[str, Sequence[Sequence[float]]]] | None = None,
+) -> Comparison:
+    """Compare systems with a baseline by BLEU, chrF2 and further metrics.
+
+    ``systems`` has the detokenized translations of each run, by system. ``segments`` has, by metric
+    and system, the scores of each run's segments, whose mean is the score of the text.
+    ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
+    """
+    drawn = draw_sentences(len(references), samples)
+    scored: dict[str, dict[str, Runs]] = {}
+    signatures = {}
+    for label, metric in build_metrics(references, tokenizer, extra_metrics).items():
+        scored[label] = {
+            name: _runs([score_samples(metric, run, drawn) for run in systems[name]])
+            for name in tqdm(systems, desc=label, unit=" systems", disable=None)
+        }
+        signature = metric.get_signature()
+        signature.update("bs", samples)
+        signature.update("seed", chosen_seed())
+        signatures[label] = str(signature)
+    for label, scores in (segments or {}).items():
+        scored[label] = {
+            name: _runs(
+                [(statistics.fmean(run), np.array(run)[drawn].mean(axis=1)) for run in runs]
+            )
+            for name, runs in scores.items()
+        }
+    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in systems}
+    for label, runs_by_system in scored.items():
+        for name, estimate in _estimates(runs_by_system, baseline, len(references)).items():
+            estimates[name][label] = estimate
+    return Comparison(estimates, signatures)
+
+
+def _runs(scores: Sequence[tuple[float, np.ndarray]]) -> Runs:
+    return Runs(
+        np.array([value for value, _ in scores]),
+        np.stack([sampled for _, sampled in scores], axis=1),
+    )
+
+
+def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dict[str, Estimate]:
+    """Estimate the score of each system, and its difference from the baseline."""
+    from sacrebleu.significance import estimate_ci
+
+    estimates = {}
+    for name, system in scored.items():
+        value, count = statistics.fmean(system.values), len(system.values)
+        if count == 1:
+            # sacrebleu's interval, which is symmetric about the samples' mean.
+            mean, half = map(float, estimate_ci(system.sampled[:, 0]))
+            low, high = mean - half, mean + half
+        else:
+            half = Variances.of(system).half_width()
+            low, high = value - half, value + half
+        difference, p = None, None
+        if name != baseline:
+            difference, p = compare_runs(system, scored[baseline], sentences)
+        deviation = statistics.stdev(system.values) if count > 1 else None
+        estimates[name] = Estimate(value, low, high, p, None, count, deviation, difference)
+    corrected = holm({name: estimate.p for name, estimate in estimates.items()})
+    return {name: replace(estimate, p_holm=corrected[name]) for name, estimate in estimates.items()}
+
+
+def draw_sentences(sentences: int, samples: int) -> np.ndarray:
+    """Draw the same sentence numbers as sacrebleu, ``[samples, sentences]``, in every call."""
+    seed = chosen_seed()
+    draw = np.random.default_rng(None if seed == "none" else int(seed))
+    return draw.choice(sentences, size=(samples, sentences), replace=True)
+
+
+def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
+    """Compute a metric on a translation, and on each of its samples, ``[samples]``."""
+    sentence_statistics = metric._extract_corpus_statistics(lines, None)
+    # Computed as in sacrebleu, to agree in the last digits.
+    counts = np.array(sentence_statistics, dtype=np.float32)
+    sampled = [metric._compute_score_from_stats(counts[rows].sum(0)).score for rows in draws]
+    return float(metric._aggregate_and_compute(sentence_statistics).score), np.array(sampled)
+
+
+def chosen_seed() -> str:
+    """Return the seed of the samples, as in sacrebleu's signatures: a number, or ``none``."""
+    seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
+    if seed != "none" and not (seed.isascii() and seed.isdigit()):
+        raise ConfigError(
+            f"`SACREBLEU_SEED` must be a whole number from 0 on, or none, but is `{seed}` instead."
+        )
+    return seed

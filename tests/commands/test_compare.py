@@ -31,8 +31,7 @@ from fairseq_ext.evaluation import (
     tables,
     training_log,
 )
-from fairseq_ext.evaluation.bootstrap import bootstrap, bootstrap_of_means
-from fairseq_ext.evaluation.significance import Variances, bootstrap_p
+from fairseq_ext.evaluation.significance import Variances, bootstrap, bootstrap_p
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -648,7 +647,9 @@ def test_luck_of_the_seed_is_no_difference():
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_intervals_are_students_where_sentences_say_nothing(count: int):
     runs = [[float(number)] * 40 for number in range(count)]
-    result = bootstrap_of_means("x", {"a": runs, "b": [[0.0] * 40]}, "x", "b", samples=100)
+    systems = {"a": [["x"] * 40] * count, "b": [["x"] * 40]}
+    segments = {"x": {"a": runs, "b": [[0.0] * 40]}}
+    result = bootstrap(systems, ["x"] * 40, "b", samples=100, segments=segments)
     estimate, spread = result.estimates["a"]["x"], statistics.stdev(range(count)) / count**0.5
     assert estimate.half_width == pytest.approx(stats.t.ppf(0.975, count - 1) * spread)
 
