@@ -6,13 +6,13 @@ bucket is scored as a corpus of its own.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_generated
-from fairseq_ext.evaluation.score import build_bleu, count_units, plain_lines, tokenized_bleu
+from fairseq_ext.evaluation.score import build_bleu, count_units, multi_bleu, plain_lines
 from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -92,24 +92,33 @@ def score_by_length(
         words = undo[name].words(best_hypotheses(sentences))
         hypotheses[name] = words if tokenizer is None else undo[name].text(words)
         require_text(hypotheses[name], systems[name])
+    metric = multi_bleu() if tokenizer is None else build_bleu(tokenizer)
+
+    def score(rows: Sequence[int]) -> dict[str, float]:
+        """Score the sentences with these numbers as a corpus."""
+        row_references = [[references[row] for row in rows]]
+        return {
+            name: metric.corpus_score([lines[row] for row in rows], row_references).score
+            for name, lines in hypotheses.items()
+        }
+
+    members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
+    for row, length in enumerate(lengths):
+        members[bisect_left(bounds, length)].append(row)
+    firsts = [min(1, *lengths), *(bound + 1 for bound in bounds)]
+    buckets = tuple(
+        Bucket(first, last, len(rows), score(rows) if rows else {})
+        for first, last, rows in zip(firsts, [*bounds, None], members, strict=True)
+    )
     name = "BLEU on tokens" if tokenizer is None else "BLEU"
-    bleu = None if tokenizer is None else build_bleu(tokenizer)
-
-    def metric(lines: Sequence[str], line_references: Sequence[str]) -> float:
-        if bleu is None:
-            return tokenized_bleu(lines, line_references).value
-        return bleu.corpus_score(list(lines), [list(line_references)]).score
-
-    buckets = bucket_scores(hypotheses, references, lengths, bounds, metric)
-    overall = {name: metric(lines, references) for name, lines in hypotheses.items()}
-    return LengthScores(name, tuple(buckets), overall, unit)
+    return LengthScores(name, buckets, score(range(len(references))), unit)
 
 
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
 ) -> tuple[list[int], str]:
     """Count the words or characters of each source; all outputs must have the same sources."""
-    lengths_by_system: dict[str, list[int]] = {}
+    first, lengths = "", list[int]()
     for name, sentences in outputs.items():
         if any(sentence.source is None for sentence in sentences):
             raise DataError(
@@ -118,42 +127,15 @@ def source_lengths(
             )
         sources = undoing[name].words(sentence.source for sentence in sentences)
         unit = "characters" if is_spaceless(sources) else "words"
-        lengths_by_system[name] = count_units(sources)
-    (first, lengths), *rest = lengths_by_system.items()
-    for name, other in rest:
-        pairs = enumerate(zip(lengths, other, strict=True))
-        for index, (ours, theirs) in pairs:
+        counts = count_units(sources)
+        first, lengths = first or name, lengths or counts
+        for row, (ours, theirs) in enumerate(zip(lengths, counts, strict=True)):
             if ours != theirs:
                 raise DataError(
-                    f"`{first}` and `{name}` translated different sources: sentence {index} has "
+                    f"`{first}` and `{name}` translated different sources: sentence {row} has "
                     f"{ours} {unit} in one and {theirs} in the other."
                 )
     return lengths, unit
-
-
-def bucket_scores(
-    hypotheses: Mapping[str, Sequence[str]],
-    references: Sequence[str],
-    lengths: Sequence[int],
-    bounds: Sequence[int],
-    metric: Callable[[Sequence[str], Sequence[str]], float],
-) -> list[Bucket]:
-    """Score each bucket by itself; hypotheses, references and lengths are in the same order."""
-    members: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
-    for index, length in enumerate(lengths):
-        members[bisect_left(bounds, length)].append(index)
-    buckets = []
-    for number, indices in enumerate(members):
-        first = bounds[number - 1] + 1 if number else min(1, *lengths)
-        bucket_references = [references[index] for index in indices]
-        bleu = {
-            name: metric([lines[index] for index in indices], bucket_references)
-            for name, lines in hypotheses.items()
-            if indices
-        }
-        last = bounds[number] if number < len(bounds) else None
-        buckets.append(Bucket(first, last, len(indices), bleu))
-    return buckets
 
 
 def relative(scores: LengthScores, baseline: str) -> LengthScores:
@@ -162,10 +144,8 @@ def relative(scores: LengthScores, baseline: str) -> LengthScores:
     def subtract_baseline(bleu: dict[str, float]) -> dict[str, float]:
         return {name: value - bleu[baseline] for name, value in bleu.items()}
 
-    buckets = tuple(
-        replace(bucket, bleu=subtract_baseline(bucket.bleu)) for bucket in scores.buckets
-    )
-    return replace(scores, buckets=buckets, whole=subtract_baseline(scores.whole))
+    buckets = (replace(bucket, bleu=subtract_baseline(bucket.bleu)) for bucket in scores.buckets)
+    return replace(scores, buckets=tuple(buckets), whole=subtract_baseline(scores.whole))
 
 
 def plot_lengths(

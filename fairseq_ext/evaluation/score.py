@@ -137,9 +137,14 @@ def build_metrics(
     return metrics
 
 
+def multi_bleu() -> Any:
+    """Build BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``."""
+    return build_bleu("none", smooth_method="none", force=True)
+
+
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Compute BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``."""
-    metric = build_bleu("none", smooth_method="none", force=True)
+    """Score tokens by :func:`multi_bleu`."""
+    metric = multi_bleu()
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(TOKENIZED_BLEU, result.score, str(metric.get_signature()), str(result))
 
