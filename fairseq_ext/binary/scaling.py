@@ -37,8 +37,8 @@ from scipy import stats
 from scipy.optimize import OptimizeResult, least_squares
 from tqdm import tqdm
 
-from fairseq_ext.evaluation.outputs import read_text
 from fairseq_ext.evaluation.tables import aligned
+from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.json_files import read_json
 

@@ -21,7 +21,7 @@ from fairseq_ext.evaluation.breakdown import (
     most_different,
 )
 from fairseq_ext.evaluation.neural import NeuralMetric
-from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated, read_text
+from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import (
     check_counts,
     generated_sources,
@@ -42,6 +42,7 @@ from fairseq_ext.evaluation.tables import read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
+from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 

@@ -11,20 +11,18 @@ decimals, separated by commas. Its last row and column are the end of sentence, 
 leave out. A hard alignment is a list of ``source-target`` positions without the end of sentence.
 """
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
 
 _LINE = re.compile(r"([STHPA])-([0-9]{1,15})\t(.*)", re.DOTALL)
 _FLOAT = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|inf|nan)"
 _SCORED = re.compile(rf"({_FLOAT})\t(.*)", re.DOTALL)
-_LARGEST = 2**30  # most bytes of a decompressed file
 _SHOWN = 5  # missing sentence numbers named in a message
 
 
@@ -54,37 +52,8 @@ class Sentence:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read the lines of a UTF-8 text file, split at ``\\n`` only, as fairseq counts them."""
-    lines = read_text(path).split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
-
-
-def read_text(path: str | Path) -> str:
-    """Read all of a UTF-8 text file, which is decompressed if its name ends in ``.gz``."""
-    try:
-        data = _decompressed(path) if str(path).endswith(".gz") else Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"`{path}` cannot be read: {error.strerror or error}.") from error
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"`{path}` is damaged: {error}.") from error
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"`{path}`, line {line}: byte 0x{data[error.start]:02x} (byte {error.start} of the "
-            "file) is not UTF-8; convert the file with `iconv`."
-        ) from error
-
-
-def _decompressed(path: str | Path) -> bytes:
-    with gzip.open(path) as file:
-        data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise DataError(f"`{path}` has more than {_LARGEST:,} bytes; decompress it with `gunzip`.")
-    return data
+    """Read the lines of a UTF-8 text file, plain or compressed, split at ``\\n`` only."""
+    return [line for _, line in lines(Path(path))]
 
 
 def read_generated(

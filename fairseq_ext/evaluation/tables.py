@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.evaluation.outputs import read_text
+from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 

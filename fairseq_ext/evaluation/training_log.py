@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.evaluation.outputs import read_text
+from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import parse_json
 

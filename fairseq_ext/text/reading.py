@@ -19,6 +19,7 @@ from fairseq_ext.utils.archives import whole_archive
 from fairseq_ext.utils.errors import DataError
 
 LONGEST = 1 << 24  # most bytes of a line
+MOST = 1 << 30  # most bytes of a text that is read as a whole
 QUOTED = re.compile('"[^"]*"')
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
@@ -39,7 +40,7 @@ def refuse_document(path: Path) -> None:
 
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
     """Yield the lines, ends included, of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file."""
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
     with whole_archive(path), ExitStack() as stack:
         if path.suffix == ".zip":
@@ -100,17 +101,32 @@ def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple
     ``first`` is the number of the first line; ``path`` is for messages.
     """
     for number, raw in enumerate(raws, first):
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: not UTF-8, byte 0x{raw[error.start]:02x} at offset "
-                f"{error.start} of the line; {_conversion(path, raw)}"
-            ) from error
-        if "\0" in text:
-            raise DataError(f"{path}, line {number}: NUL bytes; {_conversion(path, raw)}")
-        text = text.removesuffix("\n").removesuffix("\r")
+        text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
         yield number, text.removeprefix("\ufeff") if number == 1 else text
+
+
+def read_text(path: str | Path) -> str:
+    """Read all of a UTF-8 text file, plain or compressed, with its line ends."""
+    path, size, texts = Path(path), 0, list[str]()
+    for number, raw in enumerate(raw_lines(path), start=1):
+        size += len(raw)
+        if size > MOST:
+            raise DataError(f"`{path}` has more than {MOST:,} bytes; give a shorter file.")
+        texts.append(_decode(raw, path, number))
+    return "".join(texts)
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, line {number}: not UTF-8, byte 0x{raw[error.start]:02x} at offset "
+            f"{error.start} of the line; {_conversion(path, raw)}"
+        ) from error
+    if "\0" in text:
+        raise DataError(f"{path}, line {number}: NUL bytes; {_conversion(path, raw)}")
+    return text
 
 
 def _conversion(path: Path, line: bytes) -> str:

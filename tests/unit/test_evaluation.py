@@ -96,7 +96,7 @@ def test_lines_end_at_line_feeds_only(tmp_path):
     path.write_bytes("a\u2028b\u0085c\r\n\nd".encode())
     assert outputs.read_lines(path) == ["a\u2028b\u0085c", "", "d"]
     path.write_bytes(b"fine\nnot \xff\n")
-    with pytest.raises(DataError, match="line 2: byte 0xff"):
+    with pytest.raises(DataError, match="line 2: not UTF-8, byte 0xff"):
         outputs.read_lines(path)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.base import wings
-from fairseq_ext.evaluation.outputs import read_text
+from fairseq_ext.text.reading import read_text
 from tests.support.harness import BIN, REPO, run, write_lines
 
 README = (REPO / "README.md").read_text(encoding="utf-8")
