@@ -35,42 +35,33 @@ TRAINING = ("train", "valid")  # splits; all others are test sets
 Report = dict[str, Any]
 
 
-class Steps:
-    """Records of finished steps, one file each in ``folder/.steps``.
+def do_once(
+    folder: Path,
+    name: str,
+    settings: Report,
+    outputs: Iterable[Path],
+    work: Callable[[], Report],
+) -> Report:
+    """Do the ``work`` of a step unless it is done; return its result, recorded or new.
 
-    A step is done if its record has the same settings, and every file it wrote still has the same
-    size. The record is written last, so a step that was killed does not count as done.
+    A step is done if its record in ``folder/.steps`` has the same ``settings``, all values that the
+    result depends on, and every file of ``outputs`` still has the same size. The record is written
+    last, so a step that was killed does not count as done.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def run(
-        self,
-        name: str,
-        settings: Report,
-        outputs: Iterable[Path],
-        work: Callable[[], Report],
-    ) -> Report:
-        """Do ``work`` unless it is done; return its result, recorded or new, as plain data.
-
-        ``settings`` are all values that the result depends on. ``outputs``, the files that the work
-        writes, are read only after the work.
-        """
-        record = self._folder / ".steps" / f"{name}.json"
-        settings = json.loads(json.dumps(settings))
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no record
-            state = read_json(record)
-            sizes = {file: (self._folder / file).stat().st_size for file in state["files"]}
-            if (state["settings"], state["files"]) == (settings, sizes):
-                print(f"{name}: done before", file=sys.stderr)
-                return state["report"]
-        record.unlink(missing_ok=True)
-        result = work()
-        sizes = {str(path.relative_to(self._folder)): path.stat().st_size for path in outputs}
-        state = {"settings": settings, "files": sizes, "report": result}
-        write_all(record.parent, {record.name: [json.dumps(state, ensure_ascii=False, indent=2)]})
-        return result
+    record = folder / ".steps" / f"{name}.json"
+    settings = json.loads(json.dumps(settings))
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):  # no record
+        state = read_json(record)
+        sizes = {file: (folder / file).stat().st_size for file in state["files"]}
+        if (state["settings"], state["files"]) == (settings, sizes):
+            print(f"{name}: done before", file=sys.stderr)
+            return state["report"]
+    record.unlink(missing_ok=True)
+    result = work()
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in outputs}
+    state = {"settings": settings, "files": sizes, "report": result}
+    write_all(record.parent, {record.name: [json.dumps(state, ensure_ascii=False, indent=2)]})
+    return result
 
 
 @dataclass
@@ -90,7 +81,7 @@ class Preparation:
     subwords: str = "bpe"  # a kind of :data:`fairseq_ext.text.subwords.LEARNT`
 
     def __post_init__(self) -> None:
-        self._steps, self._learner = Steps(self.out), LEARNT[self.subwords]
+        self._learner = LEARNT[self.subwords]
         self._sides = (self.corpus.src, self.corpus.tgt)
         self._libraries = {name: version(name) for name in ("sacremoses", self._learner.library)}
         self._codes = self.out / "bpe" / self._learner.file
@@ -150,7 +141,7 @@ class Preparation:
         members = {file for s in everything if s.archive == source.archive for file in s.files}
         # Readers report missing files.
         outputs = (path for file in sorted(members) if (path := folder / file).is_file())
-        origin = self._steps.run(f"unpack.{name}", {"address": source.archive}, outputs, work)
+        origin = do_once(self.out, f"unpack.{name}", {"address": source.archive}, outputs, work)
         return (folder / source.files[0], folder / source.files[1]), origin
 
     def _work(self, source: Source) -> Encode:
@@ -222,7 +213,7 @@ class Preparation:
             return {"parts": parts, "splits": _nonempty(TRAINING, counts)}
 
         outputs = [folder / name for name in names]
-        return self._steps.run("text", self._settings(pieces=False), outputs, make)
+        return do_once(self.out, "text", self._settings(pieces=False), outputs, make)
 
     def _test_set(self, name: str, sources: Sequence[Source]) -> Report:
         """Write a test set as tokens into ``text/``, and as plain text into ``reference/``."""
@@ -240,7 +231,7 @@ class Preparation:
             return {"parts": parts, "splits": _nonempty([name], counts)}
 
         outputs = [folder / file_name for folder in folders for file_name in names]
-        return self._steps.run(f"text.{name}", self._settings(pieces=False), outputs, make)
+        return do_once(self.out, f"text.{name}", self._settings(pieces=False), outputs, make)
 
     # ---- from text to subwords -------------------------------------------------------------------
 
@@ -254,7 +245,7 @@ class Preparation:
                 learn(self.subwords, paths, self.corpus.merges, stage)
             return {"sha256": sha256(self._codes)}
 
-        learnt = self._steps.run("merges", settings, [self._codes], make)
+        learnt = do_once(self.out, "merges", settings, [self._codes], make)
         fates: Report = {}
         steps = {"subwords": TRAINING} | {f"subwords.{name}": (name,) for name in test_names}
         for step, splits in steps.items():
@@ -263,7 +254,7 @@ class Preparation:
             def split_into_pieces(splits: Iterable[str] = splits) -> Report:
                 return {"fates": self._split_into_pieces(splits, learnt["sha256"])}
 
-            fates |= self._steps.run(step, settings, outputs, split_into_pieces)["fates"]
+            fates |= do_once(self.out, step, settings, outputs, split_into_pieces)["fates"]
         return {"fates": fates}
 
     def _split_into_pieces(self, splits: Iterable[str], checksum: str) -> Report:

@@ -13,10 +13,9 @@ from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
-from fairseq_ext.text import byte_level, check_dictionary, check_text
+from fairseq_ext.text import byte_level, check_dictionary, check_text, reading
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import table_rows
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils import json_files
 from fairseq_ext.utils.errors import DataError
@@ -57,7 +56,7 @@ RECORD = '{"settings": "x", "files": {"a": 1}, "report": {}, "version": "1", "to
 def read_log(folder: Path) -> None:
     with suppress(DataError):
         training_log.read_log(folder / "log")
-    training_log.read_training(compare.read_text(folder / "log"))
+    training_log.read_training(reading.read_text(folder / "log"))
 
 
 def read_generated(folder: Path) -> None:
@@ -114,7 +113,7 @@ def read_records(folder: Path) -> None:
     record = folder / ".steps" / "a.json"
     record.parent.mkdir(exist_ok=True)
     record.write_bytes((folder / "a.json").read_bytes())
-    preparation.Steps(folder).run("a", {}, [], dict)
+    preparation.do_once(folder, "a", {}, [], dict)
     try:
         downloads._known(folder / "a.json")
     finally:
@@ -159,7 +158,7 @@ def readers() -> list[Reader]:
         Reader("byte-level vocabularies", vocabulary, read_bytes),
         Reader(
             *("CSV pairs", files(a_csv=text(CSV))),
-            lambda folder: list(table_rows(folder / "a.csv")),
+            lambda folder: list(reading.table_rows(folder / "a.csv")),
         ),
         Reader("pair files", files(a=pairs, b=pairs), read_pairs),
         Reader("pairs of IWSLT and WMT", files(a=sgml, b=sgml), read_raw),

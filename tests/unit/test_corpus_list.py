@@ -13,7 +13,7 @@ import pytest
 import regex
 
 from fairseq_ext.corpora import pair_texts, rules, streams
-from fairseq_ext.corpora.preparation import Steps
+from fairseq_ext.corpora.preparation import do_once
 from fairseq_ext.corpora.streams import ordered_map, raw_pairs
 from fairseq_ext.text import cleaning
 from fairseq_ext.text.pipeline import Pipeline
@@ -319,7 +319,7 @@ def test_steps_are_done_once_unless_settings_or_files_change(tmp_path: Path) -> 
                 raise ValueError("stop")
             return {"count": len(done)}
 
-        return Steps(tmp_path).run("a", settings, [tmp_path / "out"], work)
+        return do_once(tmp_path, "a", settings, [tmp_path / "out"], work)
 
     with pytest.raises(ValueError, match="stop"):
         step({"x": 1}, fail=True)
