@@ -36,9 +36,9 @@ from pathlib import Path
 import numpy as np
 
 from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs, group_sizes
+from fairseq_ext.corpora.own_text import split_into_subwords
 from fairseq_ext.text import subwords
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.corpus import split_into_subwords
 from fairseq_ext.text.pipeline import Pipeline, load
 
 Pair = tuple[str, str]  # Spanish, English

@@ -98,18 +98,19 @@ def add_subwords(commands: options.Subparsers) -> None:
 
 
 def _subwords(args: argparse.Namespace) -> None:
-    from fairseq_ext.text import corpus
+    from fairseq_ext.corpora import own_text
 
     if args.like is None:
         size = SIZE if args.size is None else args.size
-        counts = corpus.split_into_subwords(
+        counts = own_text.split_into_subwords(
             args.text, args.output, args.src, args.tgt, kind=args.kind or "bpe", size=size
         )
     else:
         for option, value in (("--kind", args.kind), ("--size", args.size)):
             if value is not None:
                 raise ConfigError(f"`{option}` does not go with `--like`; the model sets it.")
-        counts = corpus.split_like(args.text, args.output, _steps_of(args.like, args.src, args.tgt))
+        steps = _steps_of(args.like, args.src, args.tgt)
+        counts = own_text.split_like(args.text, args.output, steps)
     for name, count in counts.items():
         print(f"{name}  {count:,} lines")
 
@@ -120,16 +121,9 @@ def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:
     from fairseq_ext.decoding.loading import models_of
     from fairseq_ext.text import pipeline
 
-    path = models_of(model, src, tgt)[0]
-    saved = pipeline.find([bundle.home(path)])
-    if saved is None:
-        raise ConfigError(f"{model} has no text.json, which says how to make tokens.")
-    steps = saved.towards(src, tgt)
+    steps = pipeline.load_towards(bundle.home(models_of(model, src, tgt)[0]), src, tgt)
     if steps is None:
-        raise ConfigError(
-            f"`--src` and `--tgt` must be {saved.src} and {saved.tgt} for {model}, but are {src} "
-            f"and {tgt}."
-        )
+        raise ConfigError(f"{model} has no text.json, which says how to make tokens.")
     return steps
 
 

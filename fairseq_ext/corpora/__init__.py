@@ -2,7 +2,7 @@
 
 :mod:`~fairseq_ext.corpora.catalogue` lists the corpora of the literature,
 :mod:`~fairseq_ext.corpora.preparation` prepares one of them,
-:mod:`~fairseq_ext.corpora.own_text` checks and copies a user's own text,
+:mod:`~fairseq_ext.corpora.own_text` checks, copies and splits a user's own text,
 :mod:`~fairseq_ext.corpora.split_pairs` splits sentence pairs without leaks,
 :mod:`~fairseq_ext.corpora.tatoeba` is the corpus that comes with the package.
 """

@@ -91,11 +91,10 @@ def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
 
 def pipeline_of(folder: Path, src: str, tgt: str) -> Pipeline:
     """Load the pipeline that made a corpus, directed from ``src`` to ``tgt``."""
-    saved = pipeline.load(folder)
-    directed_pipeline = saved and saved.towards(src, tgt)
-    if directed_pipeline is None:
+    text_pipeline = pipeline.load_towards(folder, src, tgt)
+    if text_pipeline is None:
         raise DataError(
             f"{folder} has no {pipeline.FILE} for {src} and {tgt}; give a folder that "
             "`fairseq-ext corpus` or `fairseq-ext subwords` wrote."
         )
-    return directed_pipeline
+    return text_pipeline

@@ -13,7 +13,6 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fairseq_ext.text.cleaning import one_spaced
-from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.json_files import read_json
 
@@ -44,7 +43,13 @@ class ByteBPE:
     def load(cls, vocabulary: Path, merges: Path) -> ByteBPE:
         """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``."""
         ids = _read_vocabulary(vocabulary)
-        return cls(ids, _read_merges(merges, ids, vocabulary))
+        try:
+            return cls(ids, models.BPE.read_file(str(vocabulary), str(merges))[1])
+        except Exception as error:  # the library raises Exception itself
+            raise DataError(
+                f"`{merges}` must be the merges of `{vocabulary}`, but is not ({error}); take both "
+                "files from one model."
+            ) from None
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Return the ids of each line."""
@@ -73,21 +78,3 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
             f"`{absent[0]}`; a byte-level vocabulary is needed, such as GPT-2's encoder.json."
         )
     return ids
-
-
-def _read_merges(path: Path, ids: dict[str, int], vocabulary: Path) -> list[tuple[str, str]]:
-    merges = []
-    for number, line in lines(path):
-        pair = line.split(" ")
-        if (number == 1 and line.startswith("#version: 0.2")) or pair == [""]:
-            continue
-        if len(pair) != 2 or not all(pair):
-            raise DataError(f"`{path}`, line {number}: `{line[:60]}` is not two pieces.")
-        unknown = [piece for piece in (*pair, "".join(pair)) if piece not in ids]
-        if unknown:
-            raise DataError(
-                f"`{path}`, line {number}: the piece `{unknown[0][:60]}` is not in "
-                f"`{vocabulary}`; both files must come from one model."
-            )
-        merges.append((pair[0], pair[1]))
-    return merges

@@ -19,11 +19,10 @@ from fairseq_ext import cli
 from fairseq_ext.commands import text_options
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
-from fairseq_ext.corpora.own_text import copy_corpus
+from fairseq_ext.corpora.own_text import copy_corpus, split_into_subwords
 from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.text import byte_level, pipeline, subwords
 from fairseq_ext.text.cleaning import one_spaced
-from fairseq_ext.text.corpus import split_into_subwords
 from fairseq_ext.utils.errors import DataError
 from tests.support import troubled_server  # noqa: F401  for smoke_archives
 from tests.support.harness import fairseq, write_lines

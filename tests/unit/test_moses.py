@@ -284,8 +284,8 @@ def test_a_dictionary_is_filled_up_to_the_multiple(files: Path, multiple: int) -
         (FILES[0], '{"a": "b"}', "must map pieces to ids"),
         (FILES[0], '{"a": 1, "b": 1}', "one id to two pieces"),
         (FILES[0], '{"a": 1}', "must have all 256 bytes as pieces, but lacks 255"),
-        (FILES[1], "#version: 0.2\na b c\n", r"line 2: `a b c` is not two pieces"),
-        (FILES[1], "#version: 0.2\n\nq zz\n", r"line 3: the piece `zz` is not in"),
+        (FILES[1], "#version: 0.2\na b c\n", r"Merges text file invalid at line 1"),
+        (FILES[1], "#version: 0.2\nq zz\n", r"Token `zz` out of vocabulary"),
     ],
 )
 def test_files_that_are_no_encoding_are_refused(tmp_path, files, name, text, message) -> None:
