@@ -11,7 +11,7 @@ import numpy as np
 from bench import Cells
 
 from fairseq_ext.evaluation import plots
-from fairseq_ext.evaluation.plots import numbered
+from fairseq_ext.evaluation.plots import NUMBERED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def draw(
                 curve = cells.curve(measurement, name, value)
                 lengths |= curve.keys()
                 label = LABELS.get(name, f"Linformer, {name}" if name.startswith("k=") else name)
-                line = numbered(everyone.index(name)).line | {"marker": "o", "ms": 4, "lw": 1.8}
+                line = NUMBERED[everyone.index(name)].line | {"marker": "o", "ms": 4, "lw": 1.8}
                 axes.plot(list(curve), list(curve.values()), label=label, **line)
             _scale(axes, sorted(lengths))
             axes.set(title=title, xlabel=xlabel)

@@ -112,12 +112,12 @@ FIXED = {
     "binary": Look(PURPLE, "--", "s"),
     "ternary": Look(PURPLE, "-", "P"),
 }
-
-
-def numbered(number: int) -> Look:
-    """Return the look (colour, dash, marker) with this number, for systems not in :data:`FIXED`."""
-    rest, colour = divmod(number, len(PALETTE))
-    return Look(PALETTE[colour], DASHES[rest % len(DASHES)], MARKERS[number % len(MARKERS)])
+NUMBERED = [
+    Look(colour, DASHES[row % len(DASHES)], MARKERS[(row * len(PALETTE) + column) % len(MARKERS)])
+    for row in range(len(MARKERS))
+    for column, colour in enumerate(PALETTE)
+]
+"""The looks of systems that are not in :data:`FIXED`."""
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -132,13 +132,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         if look is not None and not any(map(look.like, styles.values())):
             styles[name] = look
     for place, name in enumerate(names):
-        if name not in styles:
-            unlike = (
-                look
-                for look in map(numbered, range(len(PALETTE) * len(MARKERS)))
-                if not any(map(look.like, styles.values()))
-            )
-            styles[name] = next(unlike, numbered(place))
+        unlike = (look for look in NUMBERED if not any(map(look.like, styles.values())))
+        styles.setdefault(name, next(unlike, NUMBERED[place % len(NUMBERED)]))
     return {name: styles[name] for name in names}
 
 
@@ -212,7 +207,7 @@ def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
     several = looks(runs)
     for name, curves in runs.items():
         # In a single run, two colours distinguish training from validation.
-        look, pale_look = (several[name],) * 2 if len(runs) > 1 else (numbered(1), numbered(0))
+        look, pale_look = (several[name],) * 2 if len(runs) > 1 else (NUMBERED[1], NUMBERED[0])
         prefix = f"{name}, " if len(runs) > 1 else ""
         train, valid = curves.train.get(metric, {}), curves.valid.get(metric, {})
         if train and (len(runs) <= len(PALETTE) or not valid):

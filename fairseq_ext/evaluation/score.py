@@ -192,9 +192,7 @@ def score_files(
     """
     texts, references = _paired(hypothesis, reference)
     require_text(texts, hypothesis, references)
-    sources: Sequence[str] = ()
-    if measures.get("neural"):
-        sources = read_sources(source, len(references))
+    sources = read_sources(source, len(references)) if measures.get("neural") else []
     tokens, token_references = None, None
     if tokenized_reference and tokenized_hypothesis:
         tokens, token_references = _paired(tokenized_hypothesis, tokenized_reference)
@@ -235,11 +233,10 @@ def score_generated(
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
     sources: Sequence[str] = ()
-    if measures.get("neural"):
-        if source is not None:
-            sources = read_sources(source, len(references))
-        else:
-            sources = generated_sources(sentences, undoing, names_of(generated))
+    if measures.get("neural") and source is not None:
+        sources = read_sources(source, len(references))
+    elif measures.get("neural"):
+        sources = generated_sources(sentences, undoing, names_of(generated))
     targets = [sentence.target for sentence in sentences if sentence.target is not None]
     token_references: list[str] | None = undoing.words(targets)
     if tokenized_reference is not None:
