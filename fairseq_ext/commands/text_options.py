@@ -109,7 +109,7 @@ def _overridden(
 
 
 def _merges(codes: Path) -> dict[str, Any]:
-    from fairseq_ext.text import check_merges
+    from fairseq_ext.text.checks import check_merges
     from fairseq_ext.text.subwords import kind_of_merges
     from fairseq_ext.utils.files import require_file
 

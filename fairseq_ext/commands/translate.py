@@ -280,11 +280,11 @@ def _data_or_text(
 
 def count_lines(request: Request) -> int | None:
     """Check the input files and count their lines; None for standard input."""
-    from fairseq_ext import text
+    from fairseq_ext.text import checks
 
     if request.input is None:
         return None
-    return sum(text.check_text(path, empty_lines=True, max_tokens=None) for path in request.input)
+    return sum(checks.check_text(path, empty_lines=True, max_tokens=None) for path in request.input)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.command_lines import OwnTextOptions
-from fairseq_ext.text import check_parallel, check_text, pipeline, subwords
+from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
+from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from fairseq_ext import text
 from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
 from fairseq_ext.corpora.streams import KEPT, Encode, Tally
-from fairseq_ext.text import pipeline
+from fairseq_ext.text import checks, pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -29,12 +28,12 @@ def run(options: MixOptions) -> str:
     if options.tag and options.tag.split() != [options.tag]:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
     text_pipeline = pipeline_of(options.data, options.src, options.tgt)
-    text.check_parallel(options.source, options.target, empty_lines=True, max_tokens=None)
+    checks.check_parallel(options.source, options.target, empty_lines=True, max_tokens=None)
     rules = (f"length=1:{options.longest}", f"ratio={options.ratio}", "token=1000", "different")
     work = Encode(text_pipeline, rules, tag=options.tag)
     sides = (options.src, options.tgt)
     train = train_files(options.data, sides)
-    text.check_parallel(*train, empty_lines=True, max_tokens=None)
+    checks.check_parallel(*train, empty_lines=True, max_tokens=None)
     held_out_names = [f"{split}.{side}" for split in SPLITS[1:] for side in sides]
     read = [
         options.source,
@@ -70,7 +69,7 @@ def write_side(options: MonolingualOptions) -> str:
     else:
         decode, path = str, options.text
     files.keep_inputs([path], [options.out])
-    text.check_text(path, empty_lines=True, max_tokens=None)
+    checks.check_text(path, empty_lines=True, max_tokens=None)
     lines = 0
     with (
         path.open(encoding="utf-8", newline="\n") as tokens,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fairseq_ext.base.wings import USER_DIR
 from fairseq_ext.corpora import streams
-from fairseq_ext.text import check_parallel, pipeline
+from fairseq_ext.text import pipeline
+from fairseq_ext.text.checks import check_parallel
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
 from fairseq_ext.utils.shared_folder import SharedFolder

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext import text
 from fairseq_ext.evaluation.outputs import (
     Sentence,
     best_hypotheses,
@@ -22,6 +21,7 @@ from fairseq_ext.evaluation.outputs import (
     read_generated,
     read_lines,
 )
+from fairseq_ext.text import checks
 from fairseq_ext.text.bleu_tokenizers import (
     BY_CHARACTERS,
     READ,
@@ -291,7 +291,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 def plain_lines(path: str | Path) -> list[str]:
     """Read a text; refuse it if fairseq and sacrebleu would split it into different lines."""
-    text.check_text(path, empty_lines=True, max_tokens=None)
+    checks.check_text(path, empty_lines=True, max_tokens=None)
     return read_lines(path)
 
 

@@ -5,17 +5,3 @@
 :mod:`~fairseq_ext.text.cleaning`, :mod:`~fairseq_ext.text.moses` and
 :mod:`~fairseq_ext.text.subwords` are the pipeline's steps.
 """
-
-from fairseq_ext.text.checks import (
-    check_dictionary,
-    check_merges,
-    check_parallel,
-    check_text,
-)
-
-__all__ = [
-    "check_dictionary",
-    "check_merges",
-    "check_parallel",
-    "check_text",
-]

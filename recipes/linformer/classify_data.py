@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from fairseq_ext.text import check_text
+from fairseq_ext.text.checks import check_text
 from fairseq_ext.utils.errors import DataError, FairseqExtError
 from fairseq_ext.utils.files import write_all
 

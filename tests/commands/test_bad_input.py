@@ -17,9 +17,8 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from fairseq_ext import text
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.text import reading
+from fairseq_ext.text import checks, reading
 from fairseq_ext.utils.error_messages import final_line
 from fairseq_ext.utils.errors import CheckpointError, DataError
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
@@ -61,9 +60,9 @@ def file(tmp_path: Path) -> Callable[[bytes], Path]:
 
 class TestCheckText:
     def test_counts_lines(self, file):
-        assert text.check_text(file(b"a\nb c\n")) == 2
-        assert text.check_text(file(b"a\nb c")) == 2
-        assert text.check_text(file("ä ö\r\nb c\r\n".encode())) == 2
+        assert checks.check_text(file(b"a\nb c\n")) == 2
+        assert checks.check_text(file(b"a\nb c")) == 2
+        assert checks.check_text(file("ä ö\r\nb c\r\n".encode())) == 2
 
     @pytest.mark.parametrize(
         ("content", "output"),
@@ -89,33 +88,33 @@ class TestCheckText:
     )
     def test_refuses(self, file, content: bytes, output: str):
         with pytest.raises(DataError) as caught:
-            text.check_text(file(content))
+            checks.check_text(file(content))
         assert output in str(caught.value)
 
     def test_documents_are_no_text(self, file, tmp_path: Path):
         path = file(b"PK\x03\x04").rename(tmp_path / "a.docx")
         with pytest.raises(DataError, match=r"a\.docx` is a document; save it as plain text, and"):
-            text.check_text(path)
+            checks.check_text(path)
 
     def test_limits(self, file):
-        assert text.check_text(file(b"b " * 10_000 + b"\n")) == 1
-        assert text.check_text(file(b"b" * 100_000 + b"\n")) == 1
-        assert text.check_text(file(b"b " * 100_000 + b"\n"), max_tokens=None) == 1
-        assert text.check_text(file(b"a\n\n  \n"), empty_lines=True) == 3
+        assert checks.check_text(file(b"b " * 10_000 + b"\n")) == 1
+        assert checks.check_text(file(b"b" * 100_000 + b"\n")) == 1
+        assert checks.check_text(file(b"b " * 100_000 + b"\n"), max_tokens=None) == 1
+        assert checks.check_text(file(b"a\n\n  \n"), empty_lines=True) == 3
 
     def test_numbers_of_lines(self, file, monkeypatch):
         monkeypatch.setattr(reading, "LONGEST", 20)
         lines = [b"one two %d" % n for n in range(200)]
-        assert text.check_text(file(b"\r\n".join(lines) + b"\r\n")) == 200
+        assert checks.check_text(file(b"\r\n".join(lines) + b"\r\n")) == 200
         lines[150] = "ä b".encode("latin1")
         with pytest.raises(DataError, match=r"line 151: .* 0xe4 at offset 0 of the line;"):
-            text.check_text(file(b"\n".join(lines)))
+            checks.check_text(file(b"\n".join(lines)))
         lines[150], lines[160] = b"a\rb", b"a\rb"
         with pytest.raises(DataError, match="lines 151, 161: carriage return"):
-            text.check_text(file(b"\n".join(lines)))
+            checks.check_text(file(b"\n".join(lines)))
         lines[150], lines[160] = b"", b"x" * 40
         with pytest.raises(DataError, match="line 161: longer than 20 bytes"):
-            text.check_text(file(b"\n".join(lines)))
+            checks.check_text(file(b"\n".join(lines)))
 
     def test_agrees_with_fairseq_on_every_white_space(self, file):
         """Of all white space, only a lone carriage return changes fairseq's count of sentences."""
@@ -133,34 +132,34 @@ class TestCheckText:
             )
             assert summary.num_tok == 6 + summary.num_seq  # all of it separates words
             if summary.num_seq == 3:
-                assert text.check_text(path) == 3
+                assert checks.check_text(path) == 3
             else:
                 different.append(space)
                 with pytest.raises(DataError, match="line 2: carriage return"):
-                    text.check_text(path)
+                    checks.check_text(path)
         assert different == ["\r"]
 
     def test_not_a_readable_file(self, tmp_path: Path):
         with pytest.raises(DataError, match="none does not exist"):
-            text.check_text(tmp_path / "none")
+            checks.check_text(tmp_path / "none")
         with pytest.raises(DataError, match="is a folder"):
-            text.check_text(tmp_path)
+            checks.check_text(tmp_path)
         with pytest.raises(DataError, match="not a regular file"):
-            text.check_text("/dev/null")
+            checks.check_text("/dev/null")
         (tmp_path / "file").write_text("a\n")
         with pytest.raises(DataError, match="cannot be read: Not a directory"):
-            text.check_text(tmp_path / "file" / "a")
+            checks.check_text(tmp_path / "file" / "a")
         (tmp_path / "file").chmod(0)
         if not os.access(tmp_path / "file", os.R_OK):  # root may read it all the same
             with pytest.raises(DataError, match="cannot be read: Permission denied"):
-                text.check_text(tmp_path / "file")
+                checks.check_text(tmp_path / "file")
 
     def test_parallel(self, tmp_path: Path):
         (tmp_path / "a").write_text("1\n2\n")
         (tmp_path / "b").write_text("1\n2\n3\n")
-        assert text.check_parallel(tmp_path / "a", tmp_path / "a") == 2
+        assert checks.check_parallel(tmp_path / "a", tmp_path / "a") == 2
         with pytest.raises(DataError, match=r"/a has 2 lines but .*/b has 3"):
-            text.check_parallel(tmp_path / "a", tmp_path / "b")
+            checks.check_parallel(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +171,9 @@ class TestCheckText:
     ],
 )
 def test_check_dictionary(file, content: str, output: str):
-    text.check_dictionary(file(b"a 1\nb 2\na 3 #fairseq:overwrite\n"))
+    checks.check_dictionary(file(b"a 1\nb 2\na 3 #fairseq:overwrite\n"))
     with pytest.raises(DataError, match=output):
-        text.check_dictionary(file(content.encode()))
+        checks.check_dictionary(file(content.encode()))
 
 
 class TestCheckIndexed:

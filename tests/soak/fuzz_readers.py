@@ -13,7 +13,8 @@ from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
-from fairseq_ext.text import byte_level, check_dictionary, check_text, reading
+from fairseq_ext.text import byte_level, reading
+from fairseq_ext.text.checks import check_dictionary, check_text
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe

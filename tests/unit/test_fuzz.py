@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_ext.binary import scaling
 from fairseq_ext.evaluation import outputs, training_log
-from fairseq_ext.text import check_merges
+from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.errors import DataError, printable
 from fairseq_ext.utils.json_files import parse_json, read_json
 from tests.soak import fuzz_binary, fuzz_readers, fuzzing

@@ -17,7 +17,7 @@ from fairseq_ext import cli
 from fairseq_ext.corpora import SPLITS, own_text
 from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.evaluation import outputs, score
-from fairseq_ext.text import cleaning, corpus, pipeline, subwords
+from fairseq_ext.text import cleaning, pipeline, subwords
 from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.text.subwords import remove_bpe
@@ -104,13 +104,13 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
             tokens_pipeline.words(side)(line)
         ]
     own_text.copy_corpus(tmp_path / "tokens", tmp_path / "back", "de", "en", tokenize=False)
-    corpus.split_into_subwords(
+    own_text.split_into_subwords(
         tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none", size=1
     )
     for folder in ("back", "words"):
         assert pipeline.load(tmp_path / folder) == tokens_pipeline.towards("de", "en")
     with pytest.raises(DataError, match="is of en and de, not of fr and en; give its languages"):
-        corpus.split_into_subwords(
+        own_text.split_into_subwords(
             tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none", size=1
         )
 
@@ -170,7 +170,7 @@ def test_a_text_too_small_for_the_size(tmp_path: Path):
         with pytest.raises(
             DataError, match=rf"cannot learn {size:,} pieces \(`--size`\) from this"
         ):
-            corpus.split_into_subwords(
+            own_text.split_into_subwords(
                 text, tmp_path / "out", "en", "de", kind="sentencepiece-unigram", size=size
             )
         assert not (tmp_path / "out").exists()
@@ -188,7 +188,7 @@ def test_text_is_checked(name: str, content: bytes, message: str, tmp_path: Path
     text = write_corpus(tmp_path / "text")
     (text / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        corpus.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
+        own_text.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
     assert not (tmp_path / "out").exists()
 
 
@@ -196,10 +196,10 @@ def test_sides_that_are_both_empty_are_kept(tmp_path: Path):
     text = write_corpus(tmp_path / "text")
     for side in ("en", "de"):
         (text / f"valid.{side}").write_bytes(b"")
-    counts = corpus.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
+    counts = own_text.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
     assert counts["valid.en"] == counts["valid.de"] == 0
     with pytest.raises(ConfigError, match="are both `en`"):
-        corpus.split_into_subwords(text, tmp_path / "out", "en", "en", kind="bpe", size=9)
+        own_text.split_into_subwords(text, tmp_path / "out", "en", "en", kind="bpe", size=9)
 
 
 def text_folder(folder: Path) -> Path:
@@ -376,7 +376,9 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
 
 @pytest.mark.system
 def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
-    corpus.split_into_subwords(trained / "raw", tmp_path / "other", "en", "de", kind="bpe", size=9)
+    own_text.split_into_subwords(
+        trained / "raw", tmp_path / "other", "en", "de", kind="bpe", size=9
+    )
     words = [trained / "bin" / f"dict.{side}.txt" for side in ("en", "de")]
     dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
     done = fairseq(
@@ -505,7 +507,7 @@ def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.Capt
 def test_pieces_of_sentencepiece_are_never_scored(tmp_path, capsys):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    corpus.split_into_subwords(
+    own_text.split_into_subwords(
         text, tmp_path / "run", "en", "de", kind="sentencepiece-unigram", size=36
     )
     pieces, words = (lines_of(tmp_path / name / "test.de") for name in ("run", "text"))
@@ -535,11 +537,11 @@ def test_every_kind_of_space_separates_words(tmp_path: Path):
     path = tmp_path / "text" / "train.de"
     plain = path.read_bytes()
     text = plain.decode().replace(" ", "\u00a0").replace("\n", "\r\n")
-    corpus.split_into_subwords(
+    own_text.split_into_subwords(
         tmp_path / "text", tmp_path / "plain", "en", "de", kind="bpe", size=40
     )
     path.write_text(text, encoding="utf-8", newline="")
-    corpus.split_into_subwords(
+    own_text.split_into_subwords(
         tmp_path / "text", tmp_path / "other", "en", "de", kind="bpe", size=40
     )
     for name in ("codes", "train.de"):

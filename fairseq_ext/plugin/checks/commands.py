@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_ext import text
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import manifest
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import arguments, training_options
 from fairseq_ext.plugin.table import Patch, around
-from fairseq_ext.text import generated, pipeline
+from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -76,7 +75,7 @@ def _check_input(path: str) -> None:
         # refuse invalid UTF-8, as in files; in some locales it would become unknown words
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     elif path != "-" and not Path(path).is_fifo() and not Path(path).is_char_device():
-        text.check_text(
+        checks.check_text(
             path, empty_lines=True, max_tokens=None, controls=False
         )  # not a pipe, which can be read only once
 
@@ -203,11 +202,11 @@ def _check_texts(args: Namespace) -> None:
     for split, prefix in prefixes:
         source = f"{prefix}.{args.source_lang}" if args.source_lang else prefix
         if args.only_source:  # language modelling: documents, with empty lines between them
-            text.check_text(source, empty_lines=True, max_tokens=None, controls=False)
+            checks.check_text(source, empty_lines=True, max_tokens=None, controls=False)
         else:
             target = f"{prefix}.{args.target_lang}" if args.target_lang else prefix
             empty_lines = split == "test"  # every test line must have its line in the output
-            text.check_parallel(source, target, empty_lines=empty_lines, controls=False)
+            checks.check_parallel(source, target, empty_lines=empty_lines, controls=False)
             if args.align_suffix and split == "train":  # fairseq would skip a missing file
                 files.require_file(f"{prefix}.{args.align_suffix}", "file of alignments")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext import text
 from fairseq_ext.data_folder import indexed, manifest
 from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.text import checks
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -42,7 +42,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
     except DataError:
         raise
     except Exception as error:
-        text.check_dictionary(f)  # its error names the line
+        checks.check_dictionary(f)  # its error names the line
         raise DataError(f"dictionary {f}: {error}") from error
 
 
