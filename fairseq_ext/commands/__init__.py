@@ -113,10 +113,7 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add every subcommand, listed in the parser's help below the heading of its group.
-
-    If there is a subcommand called ``only``, no other is imported.
-    """
+    """Add every subcommand, listed in the parser's help below the heading of its group."""
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(

@@ -97,11 +97,7 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Turn plain text into the tokens of a trained model; write them with its ``text.json``.
-
-    The names of the files must end in the languages of the model's pipeline. Returns the number of
-    lines of each file.
-    """
+    """Write plain text as a trained model's tokens, with its ``text.json``; count the lines."""
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")
@@ -117,10 +113,7 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 
 @contextmanager
 def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield a folder whose files move to ``out`` at the end, and the paths of the checked texts.
-
-    Files that are not text are refused, and so are sides of unequal length. A side may be empty.
-    """
+    """Yield a folder whose files move to ``out`` at the end, and the paths of the checked texts."""
     texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
     for path in texts:
         pair = [path.with_suffix(f".{side}") for side in sides]

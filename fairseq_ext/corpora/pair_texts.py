@@ -141,10 +141,7 @@ def unpack(text: Text, file: int, path: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Cut texts into parts of ``part_lines`` pairs, each from a single text.
-
-    ``folder`` has the unpacked files. Aligned files that differ in length are refused.
-    """
+    """Cut texts into parts of ``part_lines`` pairs, each from a single text."""
     pair_parts: list[PairPart] = []
     for number, text in enumerate(texts):
         sides = []

@@ -32,10 +32,7 @@ EncodedLines = tuple[list[str], list[str], Tally]
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
-    """Yield the pairs of two files, whose format ``form`` is a key of :data:`FORMS`.
-
-    Only a line feed ends a line. A byte-order mark is dropped.
-    """
+    """Yield the pairs of two files, whose format ``form`` is a key of :data:`FORMS`."""
     read = FORMS[form]
     counts = [0, 0]
     for pair in zip_longest(*(read(_lines(path)) for path in (source, target))):
@@ -93,10 +90,7 @@ def processes(workers: int | None) -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield ``map(function, items)``, computed by ``workers`` processes, or by this one if 1.
-
-    For each process, at most three items are read before their results are yielded.
-    """
+    """Yield ``map(function, items)`` from ``workers`` processes; read few items ahead."""
     if workers == 1:
         yield from map(function, items)
         return
@@ -132,10 +126,7 @@ class Encode:
     )
 
     def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> EncodedLines:
-        """Return the source and target tokens of the pairs that are kept, and counts of pairs.
-
-        ``first`` is the number of the first pair, for messages.
-        """
+        """Return the source and target tokens of the pairs that are kept, and counts of pairs."""
         sources, targets, tally = list[str](), list[str](), Tally()
         languages = (self.pipeline.src, self.pipeline.tgt)
         checks = rules.checks(self.rules, languages)

@@ -28,10 +28,7 @@ TWO_SIDED = ("sgm", "help", "lines")  # formats with a file or folder for each l
 def accepted(
     segments: Iterable[Segment], rules: Rules, counts: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield source, target and document of each segment that the rules accept, each pair once.
-
-    ``counts`` receives the numbers of pairs read, written, and left out for each reason.
-    """
+    """Yield source, target and document of each accepted segment once; count all in ``counts``."""
     pairs = set[tuple[str, str]]()
     for segment in segments:
         counts["read"] += 1

@@ -153,10 +153,7 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
 def most_different(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
 ) -> list[tuple[int, float, float]]:
-    """Find the sentences whose chrF2 differs most between two translations, most different first.
-
-    Return each sentence's number and its two scores. Leave out sentences with equal translations.
-    """
+    """Find the sentences whose chrF2 differs most between two translations, with both scores."""
     from sacrebleu import CHRF
 
     scorer = CHRF()

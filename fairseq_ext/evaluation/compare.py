@@ -363,10 +363,7 @@ def _plain_sources(
 
 
 def generation_speed(generated: str | Path) -> float | None:
-    """Read tokens per second from the last line of fairseq-generate's output, or return None.
-
-    If the output lacks this line, it is looked up in ``GENERATED.log`` in the same folder.
-    """
+    """Read tokens per second from the last line of fairseq-generate's output, or return None."""
     for path in (Path(generated), Path(f"{generated}.log")):
         if path.is_file():
             speeds = CLOSING.findall(path.read_text(encoding="utf-8", errors="replace"))

@@ -196,11 +196,7 @@ def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw a metric: training thin and pale, validation with markers, one colour per run.
-
-    Training curves are left out if there are more runs than colours, and markers if a run has many
-    validations. Returns the number of lines of the legend.
-    """
+    """Draw a metric, training pale and validation with markers; return the legend's lines."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines

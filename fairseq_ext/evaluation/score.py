@@ -115,10 +115,7 @@ def count_units(lines: Sequence[str]) -> list[int]:
 def build_metrics(
     references: Sequence[str], tokenizer: str = USUAL, extra_metrics: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
-
-    ``extra_metrics`` are keys of :data:`TEXT_METRICS`.
-    """
+    """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables."""
     from sacrebleu.metrics import CHRF, TER
 
     prepared = [list(references)]
@@ -259,11 +256,7 @@ def score_lines(
     compounds: bool = False,
     neural: Mapping[str, NeuralMetric] | None = None,
 ) -> list[Score]:
-    """Score translations by every metric, and by tokenized BLEU if tokens are given.
-
-    ``extra_metrics`` are keys of :data:`TEXT_METRICS`. Neural metrics need ``sources``. With
-    ``compounds``, tokens are also scored after :func:`split_compounds`.
-    """
+    """Score translations by every metric, and by tokenized BLEU if tokens are given."""
     scores = []
     for name, scorer in build_metrics(references, tokenizer, extra_metrics).items():
         result = scorer.corpus_score(list(texts), None)
@@ -354,10 +347,7 @@ def check_counts(
 
 
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
-    """Read the scores of one system from the JSON of ``score`` or ``compare``.
-
-    If the JSON compares several systems, ``system`` must name one of them.
-    """
+    """Read the scores of one system from the JSON of ``score`` or ``compare``."""
     content = read_json(path)
     try:
         if "systems" in content:

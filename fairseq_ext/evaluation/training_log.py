@@ -75,10 +75,7 @@ def whole_lines(log: str) -> list[str]:
 
 
 def line_stats(line: str) -> tuple[str, dict[str, float]]:
-    """Return the kind of a log line (``step``, ``train``, ``valid`` or empty) and its numbers.
-
-    All numbers are finite; those of ``train`` include the number of the ``epoch``.
-    """
+    """Return the kind of a log line (``step``, ``train``, ``valid`` or empty) and its numbers."""
     if line.endswith("}") and '"epoch"' in line and "{" in line:
         return _json_stats(line[line.index("{") :])
     if match := _STEP.search(line):

@@ -144,10 +144,7 @@ def check_dictionary(path: str | Path) -> None:
 
 
 def check_merges(path: str | Path, label: str = "file of merges") -> tuple[str, list[list[str]]]:
-    """Check merges of subword-nmt: two pieces in each line, after an optional ``#version: 0.2``.
-
-    Returns the version, 0.1 or 0.2, and the pairs of pieces.
-    """
+    """Check a file of subword-nmt; return its version, 0.1 or 0.2, and its pairs of pieces."""
     path = require_file(path, label)
     form = "a merge of two pieces. Give a file that subword-nmt's `learn-bpe` wrote"
     version, merges = "0.1", []

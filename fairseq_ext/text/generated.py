@@ -21,11 +21,7 @@ _PIECE = re.compile("[^ ]@@ ")
 
 
 class Undoing:
-    """A converter from a model's output tokens to words and text.
-
-    Args:
-        text_pipeline: the steps that turned text into tokens.
-    """
+    """A converter from a model's output tokens to words and text."""
 
     def __init__(self, text_pipeline: Pipeline) -> None:
         self.made = text_pipeline
@@ -59,10 +55,7 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return the line with which fairseq-generate's output names the ``text.json`` of its run.
-
-    This ``text.json`` is in the first of ``folders`` (of checkpoints and data) that has one.
-    """
+    """Return the line with which fairseq-generate's output names the ``text.json`` of its run."""
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
     return path and f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})"

@@ -96,10 +96,7 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
 
 
 def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
-
-    ``first`` is the number of the first line; ``path`` is for messages.
-    """
+    """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`."""
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
         yield number, text.removeprefix("\ufeff") if number == 1 else text

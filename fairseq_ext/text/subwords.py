@@ -200,11 +200,7 @@ def number_of_files(kind: str) -> int:
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn one common vocabulary of one of :data:`LEARNT` from texts with a sentence per line.
-
-    ``size`` is the number of merges for ``bpe``, of pieces for the other kinds. Returns the kind
-    for :func:`load`, and its files.
-    """
+    """Learn one common vocabulary of one of :data:`LEARNT` from texts with a sentence per line."""
     learner = LEARNT[kind]
     path = folder / learner.file
     learner.learn(texts, path, size)

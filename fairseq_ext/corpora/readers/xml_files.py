@@ -119,10 +119,7 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 
 
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
-    """Return the text of an element, with its children as tags without attributes.
-
-    ``codes`` are children that contain code of the original file instead of text.
-    """
+    """Return the text of an element, with its children as tags without attributes."""
     pieces = [element.text or ""]
     for child in element:
         content = "" if child.tag in codes else marked_text(child, codes)

@@ -50,13 +50,7 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A loaded COMET model.
-
-    Args:
-        model: a local path, or a name on the Hub.
-        batch_size: number of segments to score at once.
-        progress: whether to draw bars.
-    """
+    """A loaded COMET model."""
 
     def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
