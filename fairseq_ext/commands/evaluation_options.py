@@ -195,12 +195,6 @@ class UndoingOptions:
                 message = f"options instead of {path} ({saved.describe()}): {steps.describe()}"
             print(printable(f"{generated[0]}: {message}"), file=sys.stderr)
             return outputs.Undoing(steps)
-        if named := outputs.named(generated[0]):
-            message = (
-                f"{generated[0]}: {named} is gone, or is of another run; the options alone say how "
-                "the translations become text"
-            )
-            print(printable(message), file=sys.stderr)
         return outputs.Undoing(self._override(Pipeline("", "", subwords=subwords)))
 
     def _override(self, steps: Pipeline) -> Pipeline:

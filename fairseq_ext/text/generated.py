@@ -8,13 +8,14 @@ run's file at the old path has another checksum, so it is not used.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.errors import DataError, printable
 
 _NOTE = re.compile(rb"^Text of (\S+) as in (.+) \(SHA-256 ([0-9a-f]{64})\)\r?$", re.MULTILINE)
 _PIECE = re.compile("[^ ]@@ ")
@@ -62,43 +63,28 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Find the ``text.json`` that an output names, or the one beside it; return its folder, too."""
+    """Find the ``text.json`` that an output names, or else the one beside it, and its folder.
+
+    A message says if the named one is gone or is of another run.
+    """
     beside = Path(generated).absolute().parent
-    noted = _noted(generated)
-    if noted is None:
-        text_pipeline = pipeline.load(beside)
-        return text_pipeline and (beside, text_pipeline)
-    pair, named, checksum = noted
+    match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None
+    if match is None:
+        saved = pipeline.load(beside)
+        return saved and (beside, saved)
+    pair, named, checksum = (part.decode("utf-8", "replace") for part in match.groups())
     for path in (Path(named), beside / FILE, *sorted(beside.glob(f"*/{FILE}"))):
         if path.name == FILE and path.is_file() and files.sha256(path) == checksum:
-            text_pipeline = pipeline.load(path.parent)
-            turned = text_pipeline and _of_pair(text_pipeline, pair)
-            return turned and (path.parent, turned)
+            saved = pipeline.load(path.parent)
+            for src, tgt in ((saved.src, saved.tgt), (saved.tgt, saved.src)):
+                if pair == f"{src}-{tgt}":  # languages such as pt-BR have a hyphen
+                    return path.parent, saved.towards(src, tgt)
+    message = (
+        f"{generated}: {named} is gone, or is of another run; the options alone say how the "
+        "translations become text"
+    )
+    print(printable(message), file=sys.stderr)
     return None
-
-
-def _of_pair(text_pipeline: Pipeline, pair: str) -> Pipeline | None:
-    """Return the pipeline in the direction ``SRC-TGT``; languages such as pt-BR have a hyphen."""
-    for src, tgt in (
-        (text_pipeline.src, text_pipeline.tgt),
-        (text_pipeline.tgt, text_pipeline.src),
-    ):
-        if pair == f"{src}-{tgt}":
-            return text_pipeline.towards(src, tgt)
-    return None
-
-
-def named(generated: str | Path) -> str | None:
-    """Return the path of the ``text.json`` that an output names, whether or not it exists."""
-    noted = _noted(generated)
-    return noted and noted[1]
-
-
-def _noted(generated: str | Path) -> list[str] | None:
-    """Parse the language pair, path and checksum of a :func:`note`."""
-    path = Path(generated)
-    noted = _NOTE.search(path.read_bytes()) if path.is_file() else None
-    return noted and [part.decode("utf-8", "replace") for part in noted.groups()]
 
 
 def require_text(
