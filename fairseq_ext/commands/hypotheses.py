@@ -137,7 +137,8 @@ def _mbr(args: argparse.Namespace) -> None:
         translations = outputs.best_hypotheses(outputs.read_generated(request.generated[0]))
         texts = undoing.text(undoing.words(translations))
         settings["tokenizer"] = request.tokenizer.choose([undoing], texts)
-    utility = mbr.build_utility(request.utility, _pairs(request.mbrs_option), **settings)
+    fields = options.named_values("--mbrs-option", "KEY=VALUE", request.mbrs_option)
+    utility = mbr.build_utility(request.utility, fields, **settings)
     if request.source is not None and not utility.reads_source:
         raise ConfigError(
             f"`--source` does not go with `--utility {request.utility}`, which ignores it."
@@ -160,13 +161,3 @@ def _mbr(args: argparse.Namespace) -> None:
     }
     options.write_json(request.json, mbr.as_dict(decisions, utility, **drawn))
     print(mbr.as_table(decisions, utility))
-
-
-def _pairs(items: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for item in items:
-        key, equals, value = item.partition("=")
-        if not (key and equals):
-            raise ConfigError(f"`--mbrs-option` must be KEY=VALUE, but is `{item}` instead.")
-        pairs[key] = value
-    return pairs

@@ -58,6 +58,17 @@ def write_json(path: Path | None, data: Any) -> None:
             file.write(json.dumps(data, ensure_ascii=False, indent=2) + "\n")
 
 
+def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
+    """Parse the values of an option such as ``--log NAME=FILE``, each with another name."""
+    values: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value) or name in values:
+            raise ConfigError(f"`{option}` must be {form} with a name of its own, but is `{item}`.")
+        values[name] = value
+    return values
+
+
 def print_paths(paths: Sequence[Path]) -> None:
     for path in paths:
         print(path)

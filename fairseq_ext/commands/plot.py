@@ -64,24 +64,11 @@ def _named_log(text: str) -> str:
 
 def _plot_curves(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
-    runs = _named_files("--log", args.log)
+    runs = options.named_values("--log", "NAME=FILE", args.log)
     from fairseq_ext.evaluation import plots, training_log
 
     curves = {name: training_log.read_log(path) for name, path in runs.items()}
     options.print_paths(plots.plot_curves(curves, args.output))
-
-
-def _named_files(option: str, items: list[str]) -> dict[str, Path]:
-    """Parse one or more values ``NAME=FILE`` into a dictionary of paths by name."""
-    paths: dict[str, Path] = {}
-    for item in items:
-        name, equals, path = item.partition("=")
-        if not (name and equals and path) or name in paths:
-            raise ConfigError(
-                f"`{option}` must be NAME=FILE with a name of its own, but is `{item}`."
-            )
-        paths[name] = Path(path)
-    return paths
 
 
 def _add_alignment(pictures: options.Subparsers) -> None:
@@ -166,7 +153,8 @@ def _add_lengths(pictures: options.Subparsers) -> None:
 
 def _plot_lengths(args: argparse.Namespace) -> None:
     extras.need("matplotlib")
-    systems = _named_files("--system", args.system)
+    named = options.named_values("--system", "NAME=FILE", args.system)
+    systems = {name: Path(path) for name, path in named.items()}
     if args.detokenize and args.tokenized_ref:
         raise ConfigError("`--detokenize` goes with `--ref`; `--tokenized-ref` compares tokens.")
     from fairseq_ext.evaluation import lengths, score, tables

@@ -93,7 +93,9 @@ def _overridden(
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }
     if codes is not None:
-        overrides |= _merges(codes)
+        from fairseq_ext.text.subwords import kind_of_merges
+
+        overrides |= {"subwords": kind_of_merges(codes), "files": (codes,)}
     elif options.remove_bpe:
         overrides |= {"subwords": "joined", "files": ()}
     base = saved or plain
@@ -106,14 +108,3 @@ def _overridden(
             file=sys.stderr,
         )
     return steps
-
-
-def _merges(codes: Path) -> dict[str, Any]:
-    from fairseq_ext.text.checks import check_merges
-    from fairseq_ext.text.subwords import kind_of_merges
-    from fairseq_ext.utils.files import require_file
-
-    kind = kind_of_merges(require_file(codes, "file of `--bpe-codes`"))
-    if kind == "subword-nmt":
-        check_merges(codes, "file of `--bpe-codes`")
-    return {"subwords": kind, "files": (codes,)}

@@ -187,15 +187,6 @@ def parse_system(specification: str) -> System:
     return System(name, tuple(map(Path, runs)), **paths, plain=plain, table=table)
 
 
-@dataclass(frozen=True)
-class Translations:
-    """A system's translations."""
-
-    texts: list[list[str]]  # lines of text of each run
-    tokens: list[list[str]] | None  # the lines as words, or None for plain text
-    sources: list[str] | None  # the sources, if the first run's output has them
-
-
 def compare(
     systems: Sequence[System],
     reference: str | Path,
@@ -262,9 +253,9 @@ def compare(
         system.name: _read(system, undoing[system.name], references, reference)
         for system in systems
     }
-    texts = {name: runs.texts for name, runs in translations.items()}
-    tokens = {name: runs.tokens for name, runs in translations.items() if runs.tokens is not None}
-    sources = next((runs.sources for runs in translations.values() if runs.sources), None)
+    texts = {name: runs for name, (runs, _, _) in translations.items()}
+    tokens = {name: runs for name, (_, runs, _) in translations.items() if runs is not None}
+    sources = next((lines for *_, lines in translations.values() if lines), None)
     facts = [_facts(system) for system in systems]  # read early, before any long work
     on_tokens = _tokenized_scores(tokens, tokenized_reference)
     segments = {}
@@ -323,8 +314,11 @@ def compare(
 
 def _read(
     system: System, undo: Undoing, references: Sequence[str], reference: str | Path
-) -> Translations:
-    """Read a system's runs as lines of text, and also as words unless they are plain text."""
+) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
+    """Read the lines of text of each run of a system, the same as words, and the first's sources.
+
+    There are no words for plain text, and no sources if the output has none.
+    """
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]
@@ -346,7 +340,7 @@ def _read(
     for name, lines in zip(names, texts, strict=True):
         check_counts(lines, references, name, reference)
         require_text(lines, name, references)
-    return Translations(texts, tokens, sources)
+    return texts, tokens, sources
 
 
 def _plain_sources(

@@ -143,9 +143,9 @@ def check_dictionary(path: str | Path) -> None:
         first_lines.setdefault(match[1], number)
 
 
-def check_merges(path: str | Path, label: str = "file of merges") -> tuple[str, list[list[str]]]:
+def check_merges(path: str | Path) -> tuple[str, list[list[str]]]:
     """Check a file of subword-nmt; return its version, 0.1 or 0.2, and its pairs of pieces."""
-    path = require_file(path, label)
+    path = require_file(path, "file of merges")
     form = "a merge of two pieces. Give a file that subword-nmt's `learn-bpe` wrote"
     version, merges = "0.1", []
     for number, match in _rows(path, re.compile(r" *([^ \r]+) ([^ \r]+) *"), form):

@@ -308,7 +308,7 @@ def test_a_line_without_a_visible_character_stays_empty() -> None:
         (["--beam", "0"], b"1", "`--beam` must be at least 1, but is 0 instead."),
         (["--buffer-size", "0"], b"1", "`--buffer-size` must be at least 1, but is 0 instead."),
         (["--escape"], b"1", "`--escape` goes with `--tokenize`, which is missing."),
-        (["--bpe-codes", "none"], b"1", "file of `--bpe-codes` none does not exist"),
+        (["--bpe-codes", "none"], b"1", "file of merges none does not exist"),
         (["--bpe-codes", "bad"], b"1", "bad, line 2: `one two three` is not a merge of two"),
         (["--path", "none.pt"], b"1", "none.pt does not exist"),
         (["--path", "bad"], b"1", "bad is not a checkpoint"),
