@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -102,21 +101,11 @@ def examine() -> list[Check]:
 def as_table(checks: Sequence[Check]) -> str:
     """Format the checks as aligned lines, each with its cure."""
     topic = max(len(check.topic) for check in checks)
-    indent = " " * (7 + 2 + topic + 2)
     lines = []
     for check in checks:
-        start = f"{check.status:<7}  {check.topic:<{topic}}  "
-        lines.append(
-            textwrap.fill(
-                check.finding,
-                110,
-                initial_indent=start,
-                subsequent_indent=indent,
-                break_on_hyphens=False,
-            )
-        )
+        lines.append(f"{check.status:<7}  {check.topic:<{topic}}  {check.finding}")
         if check.cure:
-            lines.append(f"{indent}cure: {check.cure}")  # unbroken, for copying
+            lines.append(f"{'':<{topic + 11}}cure: {check.cure}")
     wrong = sum(check.status == ERROR for check in checks)
     lines.append(f"\n{wrong} essential problem(s)" if wrong else "\nready")
     return "\n".join(lines)
