@@ -20,6 +20,7 @@ PLACEHOLDER = re.compile(
     r"|\{\w*(?:[.!:][^{}\s]*)?\}"
 )
 ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|\w+);")
+PROTECTED = re.compile(f"({ENTITY.pattern}|{PLACEHOLDER.pattern})")
 AMPERSAND = re.compile(r"&(?=[^\W\d_])")
 APPENDED = re.compile(r"\s*\([&_~]\w\)")  # ` (&F)`, where keyboards lack the language's letters
 UNDERSCORE = re.compile(r"_(?=[^\W_])")
@@ -74,30 +75,19 @@ def _plain_names(placeholders: list[str]) -> list[str]:
 
 def _without_mnemonics(pair: tuple[str, str]) -> tuple[str, str]:
     """Remove the marks of shortcuts if both texts look like labels with a shortcut."""
-    for mark in (AMPERSAND, UNDERSCORE):
-        counts = [len(_candidates(mark, text)) for text in pair]
-        appended = [bool(APPENDED.search(text)) for text in pair]
-        if all(n == 1 or letter for n, letter in zip(counts, appended, strict=True)) and max(
-            map(len, pair)
-        ) <= (SHORT if mark is UNDERSCORE else SHORT * 4):
-            pair = (_stripped(mark, pair[0]), _stripped(mark, pair[1]))
+    for mark, longest in ((AMPERSAND, 4 * SHORT), (UNDERSCORE, SHORT)):
+        are_labels = all(_unmarked(mark, text)[0] == 1 or APPENDED.search(text) for text in pair)
+        if are_labels and max(map(len, pair)) <= longest:
+            source, target = (_unmarked(mark, APPENDED.sub("", text))[1] for text in pair)
+            pair = (source, target)
     return pair
 
 
-def _candidates(mark: re.Pattern[str], text: str) -> list[str]:
-    text = PLACEHOLDER.sub("", ENTITY.sub("", text))
-    return mark.findall(text) if mark is AMPERSAND or text.count("_") == 1 else []
-
-
-def _stripped(mark: re.Pattern[str], text: str) -> str:
-    text = APPENDED.sub("", text)
-    return text if not _candidates(mark, text) else _outside(mark, text)
-
-
-def _outside(mark: re.Pattern[str], text: str) -> str:
-    """Remove a mark from a text, except within entities and placeholders."""
-    pieces, end = [], 0
-    for match in re.finditer(f"(?:{ENTITY.pattern})|(?:{PLACEHOLDER.pattern})", text):
-        pieces += [mark.sub("", text[end : match.start()]), match[0]]
-        end = match.end()
-    return "".join([*pieces, mark.sub("", text[end:])])
+def _unmarked(mark: re.Pattern[str], text: str) -> tuple[int, str]:
+    """Count the marks outside entities and placeholders; also return the text without them."""
+    pieces = PROTECTED.split(text)
+    free = pieces[::2]
+    if mark is UNDERSCORE and "".join(free).count("_") != 1:
+        return 0, text
+    pieces[::2] = [mark.sub("", piece) for piece in free]
+    return sum(len(mark.findall(piece)) for piece in free), "".join(pieces)
