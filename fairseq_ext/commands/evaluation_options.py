@@ -170,7 +170,7 @@ class UndoingOptions:
         None, "undo Moses tokenization of this language, such as de", metavar="LANG"
     )
     keep_tokens: bool = option(False, "leave the translations as tokens")
-    remove_bpe: bool | None = None
+    remove_bpe: bool | None = option(None, "join subword pieces (`@@ `)")
 
     def undoing(self, generated: Sequence[Path], subwords: str = "joined") -> Undoing:
         """Choose the steps that turn the translations of one system into text.
@@ -216,10 +216,6 @@ def add_undoing(parser: argparse.ArgumentParser, *, pieces: bool = False) -> Non
         "Needed only where the run of the translations has no text.json, or to override it.",
     )
     if pieces:
-        group.add_argument(
-            "--remove-bpe",
-            action=argparse.BooleanOptionalAction,
-            default=None,
-            help="join subword pieces (`@@ `)",
-        )
-    add_options(group.add_mutually_exclusive_group(), UndoingOptions)
+        add_options(group, UndoingOptions, ("remove_bpe",))
+    exclusive = group.add_mutually_exclusive_group()
+    add_options(exclusive, UndoingOptions, ("detokenize", "keep_tokens"))

@@ -25,8 +25,14 @@ class Request:
     metrics: MetricOptions
     tokenizer: TokenizerOptions
     texts: UndoingOptions
-    hyp: Path | None = None
-    generated: Sequence[Path] | None = None
+    hyp: Path | None = option(None, "translations as detokenized text", metavar="FILE")
+    generated: Sequence[Path] | None = option(
+        None,
+        "output of fairseq-generate; with --num-shards, the outputs of all shards",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+    )
     tokenized_ref: Path | None = option(
         None,
         "reference tokens without subword pieces, for tokenized BLEU (default with --generated: "
@@ -66,17 +72,8 @@ def add(commands: options.Subparsers) -> None:
     )
     add_options(parser, ReferenceOptions)
     translations = parser.add_mutually_exclusive_group(required=True)
-    translations.add_argument(
-        "--hyp", type=Path, metavar="FILE", help="translations as detokenized text"
-    )
-    translations.add_argument(
-        "--generated",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="output of fairseq-generate; with --num-shards, the outputs of all shards",
-    )
-    add_options(parser, Request)
+    add_options(translations, Request, ("hyp", "generated"))
+    add_options(parser, Request, ("tokenized_ref", "tokenized_hyp", "split_compounds"))
     add_options(parser, TokenizerOptions)
     evaluation_options.add_metrics(parser)
     evaluation_options.add_undoing(parser)
