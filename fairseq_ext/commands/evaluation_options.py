@@ -41,9 +41,9 @@ class ReferenceOptions:
 
     def path(self) -> Path:
         """Find the file that ``--ref`` names."""
-        from fairseq_ext.evaluation import test_sets
+        from fairseq_ext.evaluation.score import test_set_reference
 
-        return test_sets.reference(self.ref, self.language_pair)
+        return test_set_reference(self.ref, self.language_pair)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MetricOptions:
 
         ``latency`` says whether the source is also needed to measure latencies.
         """
-        from fairseq_ext.evaluation.score import TEXT_METRICS
+        from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 
         if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
             raise ConfigError(
@@ -146,9 +146,7 @@ class MetricOptions:
                 raise ConfigError("`--source` goes with `--metric comet:MODEL`, which is missing.")
             if not latency:
                 return None
-        from fairseq_ext.evaluation import test_sets
-
-        return self.source or test_sets.source(reference.ref, reference.language_pair)
+        return self.source or test_set_source(reference.ref, reference.language_pair)
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:

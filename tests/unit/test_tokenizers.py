@@ -10,7 +10,7 @@ import sacrebleu
 
 from fairseq_ext import cli
 from fairseq_ext.decoding.mbr import build_utility
-from fairseq_ext.evaluation import lengths, plots, score, test_sets
+from fairseq_ext.evaluation import lengths, plots, score
 from fairseq_ext.plugin.repairs import generation
 from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
@@ -166,8 +166,10 @@ def test_a_set_is_scored_as_sacrebleu_scores_it(tmp_path: Path) -> None:
 def test_a_file_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(Path("wmt14"), ["a"])
-    assert test_sets.reference(Path("wmt14"), None) == Path("wmt14")
-    assert test_sets.reference(Path("no/such.de"), None) == Path("no/such.de")  # read, and named
+    assert score.test_set_reference(Path("wmt14"), None) == Path("wmt14")
+    assert score.test_set_reference(Path("no/such.de"), None) == Path(
+        "no/such.de"
+    )  # read, and named
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,7 @@ def test_a_file_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_what_is_neither_is_named(name: str, pair: str | None, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
-        test_sets.reference(Path(name), pair)
+        score.test_set_reference(Path(name), pair)
 
 
 def test_a_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
@@ -192,8 +194,8 @@ def test_a_set_that_cannot_be_had_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(utils, "get_reference_files", leave)
     with pytest.raises(DataError, match=r"cannot get the test set `wmt17` \(SystemExit: 1\); try"):
-        test_sets.reference(Path("wmt17"), "en-de")
+        score.test_set_reference(Path("wmt17"), "en-de")
     several = [os.fspath(tmp_path / name) for name in ("a", "b")]
     monkeypatch.setattr(utils, "get_reference_files", lambda *_: several)
     with pytest.raises(DataError, match="has 2 references of en-de"):
-        test_sets.reference(Path("wmt17"), "en-de")
+        score.test_set_reference(Path("wmt17"), "en-de")
