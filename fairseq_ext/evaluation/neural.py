@@ -8,7 +8,6 @@ al. 2020, "COMET: A Neural Framework for MT Evaluation".
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
@@ -45,7 +44,7 @@ class NeuralMetric:
 
     Raises:
         ConfigError: ``specification`` is malformed, or ``batch_size`` is below 1.
-        EnvironmentProblem: no Python has the library.
+        EnvironmentProblem: ``python`` cannot be run.
     """
 
     def __init__(
@@ -148,9 +147,10 @@ class NeuralMetric:
             return answer
         if answer["missing"]:
             raise EnvironmentProblem(
-                f"{self.python} cannot import {DISTRIBUTION} ({answer['error']}): "
-                f"`{self.python} -m pip install {PACKAGES}`, or name a Python that "
-                f"has it with `--metric-python` or {PYTHON}."
+                f"{self.python} cannot import {DISTRIBUTION} ({answer['error']}). Give it an "
+                "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
+                f"{PACKAGES}`, and name that with `--metric-python comet_env/bin/python` or "
+                f"{PYTHON}."
             )
         cure = MEMORY
         if not self._about:
@@ -205,15 +205,6 @@ def _python(python: str | None) -> str:
                 "comet_env/bin/python."
             )
         return os.fspath(Path(program_path).absolute())
-    try:
-        importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        raise EnvironmentProblem(
-            f"COMET needs {DISTRIBUTION}, which is not installed here. Give it an "
-            "environment of its own, `python -m venv comet_env && comet_env/bin/pip install "
-            f"{PACKAGES}`, and name that with `--metric-python comet_env/bin/python` or "
-            f"{PYTHON}."
-        ) from None
     return sys.executable
 
 
