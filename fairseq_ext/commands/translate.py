@@ -26,10 +26,10 @@ from fairseq_ext.utils.option_fields import add_options, flag, from_args, option
 if TYPE_CHECKING:
     from fairseq_ext.decoding.parts import Folder
     from fairseq_ext.decoding.search import Translates
-    from fairseq_ext.decoding.stream import TextCodec, Translation
-    from fairseq_ext.text.placeholders import Keeper
+    from fairseq_ext.decoding.stream import Translation
     from fairseq_ext.text.reading import Part
-    from fairseq_ext.text.sentences import SentenceSplitter
+
+    TranslateLines = Callable[..., Iterator[Translation]]
 
 PART_LINES = 10_000
 OF_JOB = ("src", "tgt", "split_sentences", "keep", "markup")
@@ -205,19 +205,19 @@ def translate(request: Request) -> None:
     input_versions = FileVersions(map(files.require_file, request.input or ()))
     line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
-        session = stack.enter_context(Session.load(request))
+        translator, translate_lines = stack.enter_context(loaded(request))
         out = stack.enter_context(files.atomic_write(request.output)) if request.output else None
         out = out or _standard_output()
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
         start = time.monotonic()
-        translations = session.translate_all()
+        translations = translate_all(request, translate_lines)
         if sys.stderr.isatty():
             from tqdm import tqdm  # not for one sentence, which takes no longer than the import
 
             translations = tqdm(translations, total=line_count, desc="translate", unit=" lines")
-        count = session.write(translations, out, details)
+        count = write(translations, request.search.nbest or 1, out, details)
         input_versions.require_unchanged()
-        print(_summary(session.translator, count, time.monotonic() - start), file=sys.stderr)
+        print(_summary(translator, count, time.monotonic() - start), file=sys.stderr)
 
 
 def _find_models(request: Request) -> list[Path]:
@@ -287,104 +287,81 @@ def count_lines(request: Request) -> int | None:
     return sum(checks.check_text(path, empty_lines=True, max_tokens=None) for path in request.input)
 
 
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """A request, and the models loaded for it."""
+@contextlib.contextmanager
+def loaded(request: Request) -> Iterator[tuple[Translates, TranslateLines]]:
+    """Load the models; yield the translator, and the function that translates lines of bytes."""
+    from fairseq_ext.decoding import stream
+    from fairseq_ext.decoding.loading import opened
+    from fairseq_ext.text import placeholders
+    from fairseq_ext.text.sentences import sentence_splitter
 
-    request: Request
-    translator: Translates
-    codec: TextCodec
-    rerank: Callable[[Iterator[Translation]], Iterator[Translation]]  # chooses samples of --mbr
-    splitter: SentenceSplitter | None = None
-    keeper: Keeper | None = None  # for the options --keep and --markup
-
-    @staticmethod
-    @contextlib.contextmanager
-    def load(request: Request) -> Iterator[Session]:
-        """Load the models for the duration of the block."""
-        from fairseq_ext.decoding.loading import opened
-        from fairseq_ext.text import placeholders
-        from fairseq_ext.text.sentences import sentence_splitter
-
-        keeper = placeholders.keeper(request.keep, request.markup)
-        languages = request.src, request.tgt
-        with opened(request.path, request.data, languages, request.search.search) as model:
-            src, tgt = model.translator.src, model.translator.tgt
-            constrained = request.search.constraints is not None
-            codec = text_options.chosen_codec(
-                request.text, src, tgt, model.folders, constraints=constrained
-            )
-            splitter = sentence_splitter(src, tgt) if request.split_sentences else None
-            model.versions.require_unchanged()
-            rerank = _reranker(request.search)
-            yield Session(request, model.translator, codec, rerank, splitter, keeper)
-
-    def translate_all(self) -> Iterator[Translation]:
-        from fairseq_ext.decoding import stream
-
-        request = self.request
-        if request.lines is not None:
-            raw = [os.fsencode(f"{line}\n") for line in request.lines]
-            yield from self.translate(raw, "the command line")
-        elif request.input is None:
-            name = "standard input"
-            yield from self.translate(stream.unmarked(_standard_input().buffer, name), name)
-        before = end = 0
-        for path in request.input or ():
-            with path.open("rb") as raw:
-                for translation in self.translate(raw, str(path), before=before):
-                    yield translation
-                    end = translation.line
-            before = end
-
-    def translate_part(self, part: Part, out: IO[str], details: IO[str] | None) -> None:
-        place = {"first": part.first, "before": part.before}
-        self.write(self.translate(part.read(), str(part.path), **place), out, details)
-
-    def translate(
-        self, raw: Iterable[bytes], name: str, *, first: int = 1, before: int = 0
-    ) -> Iterator[Translation]:
-        """Translate lines of bytes; see :func:`fairseq_ext.decoding.stream.translations`."""
-        from fairseq_ext.decoding import stream
-
-        search = self.request.search
-        translations = stream.translations(
-            stream.decoded(raw, name),
-            self.translator,
-            self.codec,
-            name=name,
-            first=first,
-            before=before,
-            buffer=BUFFER if search.buffer_size is None else search.buffer_size,
-            skip_long=search.skip_long,
-            splitter=self.splitter,
-            keeper=self.keeper,
+    search, languages = request.search, (request.src, request.tgt)
+    keeper = placeholders.keeper(request.keep, request.markup)
+    with opened(request.path, request.data, languages, search.search) as model:
+        src, tgt = model.translator.src, model.translator.tgt
+        constrained = search.constraints is not None
+        codec = text_options.chosen_codec(
+            request.text, src, tgt, model.folders, constraints=constrained
         )
-        return self.rerank(translations)
+        splitter = sentence_splitter(src, tgt) if request.split_sentences else None
+        model.versions.require_unchanged()
+        utility = None
+        if search.mbr is not None:
+            from fairseq_ext.decoding import mbr
 
-    def write(
-        self, translations: Iterable[Translation], out: IO[str], details: IO[str] | None
-    ) -> int:
-        """Write translations, and their details as JSON; return the number of the last line."""
-        number = 0
-        # An untrusted dictionary may have tokens that control a terminal.
-        shown = printable if out.isatty() else str
-        for translation in translations:
-            number = translation.line
-            out.writelines(_rows(translation, self.request.search.nbest or 1, shown))
-            out.flush()
-            if details is not None:
-                details.write(json.dumps(_as_dict(translation), ensure_ascii=False) + "\n")
-        return number
+            utility = mbr.build_utility(search.utility or search_options.SAMPLES["utility"])
+
+        def translate(raw: Iterable[bytes], name: str, **place: int) -> Iterator[Translation]:
+            translations = stream.translations(
+                stream.decoded(raw, name),
+                model.translator,
+                codec,
+                name=name,
+                **place,
+                buffer=BUFFER if search.buffer_size is None else search.buffer_size,
+                skip_long=search.skip_long,
+                splitter=splitter,
+                keeper=keeper,
+            )
+            return translations if utility is None else mbr.best_agreeing(translations, utility)
+
+        yield model.translator, translate
 
 
-def _reranker(search: SearchOptions) -> Callable[[Iterator[Translation]], Iterator[Translation]]:
-    if search.mbr is None:
-        return lambda translations: translations
-    from fairseq_ext.decoding.mbr import best_agreeing, build_utility
+def translate_all(request: Request, translate: TranslateLines) -> Iterator[Translation]:
+    """Translate the text of the command line, standard input, or the input files."""
+    from fairseq_ext.decoding import stream
 
-    utility = build_utility(search.utility or search_options.SAMPLES["utility"])
-    return lambda translations: best_agreeing(translations, utility)
+    if request.lines is not None:
+        yield from translate(
+            [os.fsencode(f"{line}\n") for line in request.lines], "the command line"
+        )
+    elif request.input is None:
+        name = "standard input"
+        yield from translate(stream.unmarked(_standard_input().buffer, name), name)
+    before = end = 0
+    for path in request.input or ():
+        with path.open("rb") as file:
+            for translation in translate(file, str(path), before=before):
+                yield translation
+                end = translation.line
+        before = end
+
+
+def write(
+    translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
+) -> int:
+    """Write translations, and their details as JSON; return the number of the last line."""
+    number = 0
+    # An untrusted dictionary may have tokens that control a terminal.
+    shown = printable if out.isatty() else str
+    for translation in translations:
+        number = translation.line
+        out.writelines(_rows(translation, nbest, shown))
+        out.flush()
+        if details is not None:
+            details.write(json.dumps(_as_dict(translation), ensure_ascii=False) + "\n")
+    return number
 
 
 def _rows(translation: Translation, nbest: int, shown: Callable[[str], str]) -> Iterator[str]:
@@ -452,10 +429,9 @@ def translate_parts(request: Request) -> None:
     # For a bundle, only bundle.json is listed, because it has the checksums of the other files.
     versions = FileVersions([*inputs, *files, *chain(*map(files_of, map(in_run, request.path)))])
     all_parts, texts = cut(inputs, size)
-    line_by_line = (request.search.nbest or 1) == 1
-    folder = parts.Folder(
-        request.parts.parts or Path(), all_parts, details=details, line_by_line=line_by_line
-    )
+    nbest = request.search.nbest or 1
+    path = request.parts.parts or Path()
+    folder = parts.Folder(path, all_parts, details=details, line_by_line=nbest == 1)
     job = {"inputs": texts, "part_lines": size, **_job(request, files)}
     versions.require_unchanged()
     shard_parts = [part for part in all_parts if part.number % divisor == remainder]
@@ -464,18 +440,19 @@ def translate_parts(request: Request) -> None:
     if request.parts.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
-        with Session.load(request) as session:
+        with loaded(request) as (_, translate_lines):
             folder.shared.begin(job)
             lines = sum(part.lines for part in folder.missing(shard_parts))
             bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 
-            def write(part: Part, *files: Any) -> None:
+            def write_part(part: Part, *files: Any) -> None:
                 versions.require_unchanged()
-                session.translate_part(part, *files)
+                place = {"first": part.first, "before": part.before}
+                write(translate_lines(part.read(), str(part.path), **place), nbest, *files)
                 versions.require_unchanged()  # before the part counts as done
                 bar.update(part.lines)
 
-            folder.work(shard_parts, write)
+            folder.work(shard_parts, write_part)
     versions.require_unchanged()
     missing, total = len(folder.missing()), len(folder.parts)
     cure = "" if missing or request.output or request.json else "; `-o FILE` joins them"

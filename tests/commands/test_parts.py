@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_ext.commands import translate
-from fairseq_ext.text.reading import Part, cut
+from fairseq_ext.text.reading import cut
 from fairseq_ext.utils import locks, ray_workers
 from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
@@ -294,15 +294,16 @@ def test_a_file_that_changes_at_work_ends_the_work(model, tmp_path, monkeypatch,
     source = text(tmp_path / "source", 20)
     shutil.copytree(model, tmp_path / "m")
     changing = source if changes == "source" else tmp_path / "m" / changes
-    translate_part = translate.Session.translate_part
+    write = translate.write
 
-    def translate_and_change(session: translate.Session, part: Part, *files: object) -> None:
-        translate_part(session, part, *files)
-        if part.number == 1:
+    def write_and_change(*arguments: Any) -> int:
+        number = write(*arguments)
+        if "part-000001" in arguments[2].name:
             with changing.open("r+b") as file:  # in place, and as long as before
                 file.write(changing.read_bytes()[::-1])
+        return number
 
-    monkeypatch.setattr(translate.Session, "translate_part", translate_and_change)
+    monkeypatch.setattr(translate, "write", write_and_change)
     words = ["translate", "--path", tmp_path / "m", "--input", source, *LENGTH]
     error_line(*words, "--parts", tmp_path / "p", "--part-lines", 5, "-o", tmp_path / "whole")
     assert [path.name for path in (tmp_path / "p").glob("*.txt")] == ["part-000000.txt"]

@@ -6,14 +6,13 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 
 from fairseq_ext import cli
-from fairseq_ext.commands.translate import Session
+from fairseq_ext.commands.translate import write
 from fairseq_ext.corpora.streams import Encode
 from fairseq_ext.decoding.search import Candidate, Search
 from fairseq_ext.decoding.stream import TextCodec, Translation, translations
@@ -357,8 +356,7 @@ def test_a_dictionary_does_not_control_the_terminal(is_terminal: bool) -> None:
     candidate = Candidate(text, -1.0)
     shown = "a \\x1b[2J b\\x9b31m é 猫" if is_terminal else text
     for nbest, row in ((1, f"{shown}\n"), (2, f"7\t1\t-1.0000\t{shown}\n")):
-        session = SimpleNamespace(request=SimpleNamespace(search=SimpleNamespace(nbest=nbest)))
         out.seek(0)
         out.truncate()
-        assert Session.write(session, [Translation(7, "", [text], [candidate])], out, None) == 7
+        assert write([Translation(7, "", [text], [candidate])], nbest, out, None) == 7
         assert out.getvalue() == row
