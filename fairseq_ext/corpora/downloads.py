@@ -211,11 +211,6 @@ def unpack(archive: Path, folder: Path, max_bytes: int = MAX_BYTES) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)  # files that a killed run left
     try:
-        with archive.open("rb") as file:
-            if file.read(512).lstrip()[:1] == b"<":
-                raise DataError(
-                    f"`{archive}` is a web page, not an archive: the address gave an error page."
-                )
         safe_extract(archive, folder, max_bytes)
     except ValueError as error:
         raise DataError(f"{error} {discard(archive)}") from None
