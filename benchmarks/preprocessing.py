@@ -119,14 +119,16 @@ def our_command(work: Path, name: str, workers: int) -> list[str]:
 
 def learn(pairs: Sequence[tuple[str, str]], codes: Path) -> None:
     """Write merges learnt from the pairs' tokens."""
-    from fairseq_ext.corpora.streams import Encode
+    from fairseq_ext.corpora.streams import KEPT, Encode
     from fairseq_ext.text.pipeline import Pipeline
     from fairseq_ext.text.subwords import learn_merges
 
     pipeline = Pipeline(*SIDES, normalize=True, tokenize=True, escape=True)
-    sources, targets, _ = Encode(pipeline, words=True)(pairs)
+    encoded = Encode(pipeline, words=True)(pairs)
+    tokens = [(source, target) for fate, source, target in encoded if fate == KEPT]
+    sides = zip(*tokens, strict=True)
     texts = [codes.with_name(f"learn.{side}") for side in SIDES]
-    for path, side in zip(texts, (sources, targets), strict=True):
+    for path, side in zip(texts, sides, strict=True):
         path.write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     learn_merges(texts, codes, MERGES)
 

@@ -28,7 +28,6 @@ CHUNK = 2_000  # pairs that a process takes at a time
 KEPT = "kept"
 Tally = dict[str, list[int]]
 """Counts of pairs, source tokens and target tokens, by ``kept`` or the reason for dropping."""
-EncodedLines = tuple[list[str], list[str], Tally]
 
 
 def raw_pairs(source: Path, target: Path, form: str) -> Iterator[RawPair]:
@@ -125,14 +124,14 @@ class Encode:
         ""  # a checksum or the like of the pipeline's files, because processes cache them
     )
 
-    def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> EncodedLines:
-        """Return the source and target tokens of the pairs that are kept, and counts of pairs."""
-        sources, targets, tally = list[str](), list[str](), Tally()
+    def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> list[tuple[str, str, str]]:
+        """Return ``kept`` or the reason for dropping, and both sides' tokens, of each pair."""
         languages = (self.pipeline.src, self.pipeline.tgt)
         checks = rules.checks(self.rules, languages)
         to_source, to_target = (
             step(self.pipeline, side, self.words, self.version) for side in languages
         )
+        encoded = []
         for number, (source, target) in enumerate(chunk, first):
             left, right, fate = "", "", "not UTF-8"
             if source is not None and target is not None:
@@ -143,22 +142,20 @@ class Encode:
                     f"{self.must_keep}, sentence {number}: {fate}. Every sentence must be kept; "
                     "the archive is not the official one."
                 )
-            _add(tally, fate, 1, count(left), count(right))
-            if fate == KEPT:
-                sources.append(f"{self.tag} {left}" if self.tag else left)
-                targets.append(right)
-        return sources, targets, tally
+            encoded.append((fate, left, right))
+        return encoded
 
     def kept_pairs(
         self, pairs: Iterable[RawPair], workers: int, tally: Tally
     ) -> Iterator[tuple[str, str]]:
         """Yield the tokens of the pairs that are kept, in order; count all pairs in ``tally``."""
-        for sources, targets, counts in ordered_map(self._encode_chunk, _cut(pairs), workers):
-            for fate, numbers in counts.items():
-                _add(tally, fate, *numbers)
-            yield from zip(sources, targets, strict=True)
+        for encoded in ordered_map(self._encode_chunk, _cut(pairs), workers):
+            for fate, source, target in encoded:
+                _add(tally.setdefault(fate, [0, 0, 0]), source, target)
+                if fate == KEPT:
+                    yield f"{self.tag} {source}" if self.tag else source, target
 
-    def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> EncodedLines:
+    def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> list[tuple[str, str, str]]:
         return self(numbered[1], numbered[0])
 
 
@@ -168,14 +165,10 @@ def step(pipeline: Pipeline, language: str, words: bool = True, version: str = "
     return pipeline.words(language) if words else pipeline.encoder(language)
 
 
-def pairs_read(tally: Tally) -> int:
-    """Return the number of pairs, including dropped ones."""
-    return sum(numbers[0] for numbers in tally.values())
-
-
-def _add(tally: Tally, fate: str, *numbers: int) -> None:
-    for place, number in enumerate(numbers):
-        tally.setdefault(fate, [0] * len(numbers))[place] += number
+def _add(counts: list[int], source: str, target: str) -> None:
+    """Add a pair to the counts of pairs, source tokens and target tokens."""
+    for place, number in enumerate((1, count(source), count(target))):
+        counts[place] += number
 
 
 def count(tokens: str) -> int:
@@ -208,8 +201,7 @@ def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -
         turn = number % len(turns)
         for file, line in zip(turns[turn], pair, strict=True):
             file.write(f"{line}\n")
-        for place, amount in enumerate((1, *map(count, pair))):
-            counts[turn][place] += amount
+        _add(counts[turn], *pair)
     return counts
 
 

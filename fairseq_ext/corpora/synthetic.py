@@ -54,7 +54,7 @@ def run(options: MixOptions) -> str:
         for name in held_out_names:
             shutil.copyfile(options.data / name, stage / name)
         text_pipeline.save(stage)
-        total = streams.pairs_read(tally)
+        total = sum(counts[0] for counts in tally.values())
         report = {"read": total, "fates": tally, "copies": options.copies}
         (stage / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     dropped = "".join(f"; {why}: {counts[0]:,}" for why, counts in tally.items() if why != KEPT)

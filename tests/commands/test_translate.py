@@ -226,7 +226,7 @@ def test_text_is_prepared_as_the_training_corpus_was() -> None:
         *("en", "en"), normalize=True, lowercase=True, tokenize=True, escape=True, aggressive=True
     )
     prepare = Encode(pipeline, words=True)
-    corpus, _, _ = prepare([(line, "x") for line in lines])
+    corpus = [source for _, source, _ in prepare([(line, "x") for line in lines])]
     assert [*map(pipeline.encoder(), lines)] == corpus
 
 

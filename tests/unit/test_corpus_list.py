@@ -276,8 +276,8 @@ def test_unprintable_characters_become_spaces() -> None:
 def test_a_set_that_is_not_cleaned_must_be_whole() -> None:
     pipeline = Pipeline("en", "de", straight=True, tokenize=True, escape=True)
     work = streams.Encode(pipeline, words=True, must_keep="tst2010")
-    sources, _, _ = work([("It’s", "x " * 400)])
-    assert sources == ["It &apos;s"]
+    ((fate, source, _),) = work([("It’s", "x " * 400)])
+    assert (fate, source) == ("kept", "It &apos;s")
     for pair, reason in ((("a", " "), "empty side"), ((None, "b"), "not UTF-8")):
         with pytest.raises(ValueError, match=f"tst2010, sentence 8: {reason}"):
             work([("a", "b"), pair], 7)
