@@ -52,7 +52,7 @@ def steps(scripts: Path, language: str) -> dict[str, tuple[Path, list[str], Call
         "normalize": (
             folder / "normalize-punctuation.perl",
             ["-l", language],
-            moses.normalizer(language).normalize,
+            moses.normalizer(language),
         ),
         "tokenize": (
             folder / "tokenizer.perl",

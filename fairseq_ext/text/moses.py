@@ -22,7 +22,7 @@ import functools
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -141,23 +141,6 @@ def rules_of(language: str) -> list[tuple[str, str]]:
         return rules
     numbers = len(library.OTHER)  # these are the last group of rules
     return [*rules[:-numbers], *library.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA, *rules[-numbers:]]
-
-
-class Normalizer:
-    """A normalizer of punctuation like ``normalize-punctuation.perl -l language``."""
-
-    def __init__(self, language: str) -> None:
-        rules = rules_of(language)
-        # The script reads bytes, so it knows only the digits of ASCII.
-        self._rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules]
-
-    def normalize(self, text: str) -> str:
-        """Normalize a line like the script, which sees the line feed at its end."""
-        text += "\n"
-        for pattern, need, replacement in self._rules:
-            if need in text:
-                text = pattern.sub(replacement, text)
-        return text.strip()
 
 
 class Tokenizer:
@@ -324,9 +307,19 @@ def base(language: str) -> str:
 
 # Normalizers and tokenizers are cached: building one takes as long as using it for many lines.
 @functools.lru_cache
-def normalizer(language: str) -> Normalizer:
-    """Return the normalizer for a language."""
-    return Normalizer(base(language))
+def normalizer(language: str) -> Callable[[str], str]:
+    """Return a function like ``normalize-punctuation.perl -l language`` for a line."""
+    # The script reads bytes, so it knows only the digits of ASCII.
+    rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(base(language))]
+
+    def normalize(text: str) -> str:
+        text += "\n"  # the script sees the line feed
+        for pattern, need, replacement in rules:
+            if need in text:
+                text = pattern.sub(replacement, text)
+        return text.strip()
+
+    return normalize
 
 
 @functools.lru_cache

@@ -80,7 +80,7 @@ class Pipeline:
         if self.normalize or self.tokenize:
             from fairseq_ext.text import moses  # only here, because it takes time
         if self.normalize:
-            steps += [moses.normalizer(language).normalize, cleaning.printable]
+            steps += [moses.normalizer(language), cleaning.printable]
         if self.tokenize:
             tokenize = moses.tokenizer(language).tokenize
             steps.append(partial(tokenize, aggressive=self.aggressive, escape=self.escape))
