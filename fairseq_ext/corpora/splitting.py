@@ -103,7 +103,10 @@ class SplitJob:
             yield self.repeat_names, self.repeat
             yield ["held.json"], self.hold_groups if self.options.key == GROUPS else self.hold
 
-    def _end(self, name: str, report: object) -> None:
+    def _finish(self, name: str, array: np.ndarray, report: object) -> None:
+        """Write an array, and then the report ``name``, which says that the array is there."""
+        with atomic_write(self.beside(name, "npy"), "wb") as file:
+            np.save(file, array)
         with atomic_write(self.folder / name) as file:
             json.dump(report, file)
 
@@ -116,10 +119,9 @@ class SplitJob:
         checks = rules.checks(tuple(options.rule), langs, options.max_words)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped = Counter[str]()
-        read = kept = 0
+        kept = 0
         with atomic_write(self.beside(name, "tsv")) as out:
             for pair in pair_texts.read(self.texts[part.text], part):
-                read += 1
                 source, target = (do(sentence) for do, sentence in zip(steps, pair, strict=True))
                 if (reason := rules.why_left_out(source, target, checks)) is not None:
                     dropped[reason] += 1
@@ -133,8 +135,8 @@ class SplitJob:
                         salted = f"{options.salt}\n{text}"
                         row += hashlib.sha256(salted.encode()).digest()[:8]
         prints = np.stack([np.frombuffer(row, ">u8") for row in hashes])
-        save(self.beside(name, "npy"), prints.astype(np.uint64))
-        self._end(name, {"read": read, "kept": kept, "dropped": dropped})
+        report = {"read": kept + dropped.total(), "kept": kept, "dropped": dropped}
+        self._finish(name, prints.astype(np.uint64), report)
 
     def _fingerprints(self, clean: str) -> np.ndarray:
         """Read the fingerprints of a part's sources, targets and pairs, ``[3, N]``."""
@@ -155,8 +157,8 @@ class SplitJob:
         *sides, pairs = map(np.concatenate, rows)
         is_repeated = np.ones(len(pairs), bool)
         is_repeated[np.unique(pairs, return_index=True)[1]] = False  # the first by part and line
-        save(self.beside(name, "npy"), np.concatenate(places, axis=1)[:, is_repeated])
-        self._end(name, {"distinct": [len(np.unique(side)) for side in sides]})
+        report = {"distinct": [len(np.unique(side)) for side in sides]}
+        self._finish(name, np.concatenate(places, axis=1)[:, is_repeated], report)
 
     @property
     def key(self) -> int:
@@ -194,9 +196,9 @@ class SplitJob:
         best = best[np.unique(best["key"], return_index=True)[1]]
         best["split"] = SPLITS.index("valid")
         best["split"][: options.test] = SPLITS.index("test")
-        save(self.beside(name, "npy"), best)
         test, valid = np.split(best["other"], [options.test])
-        self._end(name, {"key": SIDES[key], "leaks": len(np.intersect1d(test, valid))})
+        report = {"key": SIDES[key], "leaks": len(np.intersect1d(test, valid))}
+        self._finish(name, best, report)
 
     def hold_groups(self, name: str) -> None:
         """Draw whole groups of near-duplicates for test and valid, leaving out repeated pairs."""
@@ -225,9 +227,9 @@ class SplitJob:
         held = np.zeros(options.test + options.valid, HELD)
         held["part"], held["line"] = np.concatenate(places, axis=1)[:, test | valid]
         held["split"] = np.where(test, SPLITS.index("test"), SPLITS.index("valid"))[test | valid]
-        save(self.beside(name, "npy"), held)
         sizes = near_duplicates.group_sizes(groups)
-        self._end(name, {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])})
+        report = {"key": GROUPS, "groups": len(sizes), "largest": int(sizes[0])}
+        self._finish(name, held, report)
 
     # ---- the result, once all stages are done ----------------------------------------------------
 
@@ -320,12 +322,6 @@ class SplitJob:
             return np.ones(len(fates), np.uint8)
         drawn = self._fingerprints(clean)[PAIR] < (weight - int(weight)) * 2.0**64
         return np.where(fates == 0, int(weight) + drawn, 1)
-
-
-def save(path: Path, array: np.ndarray) -> None:
-    """Save an array atomically."""
-    with atomic_write(path, "wb") as file:
-        np.save(file, array)
 
 
 def leak(side: str) -> str:
