@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairseq_ext.text.reading import bounded, decoded, refuse_document
+from fairseq_ext.text.reading import lines, refuse_document
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head, require_file
 
@@ -67,7 +67,7 @@ def check_text(
     _require_plain_text(path)
     faults: dict[str, list[int]] = {RETURN: [], LONG: [], SYMBOL: [], EMPTY: []}
     number = 0
-    for number, line in _lines(path):
+    for number, line in lines(path):
         if "\r" in line:
             faults[RETURN].append(number)
         elif not line or line.isspace():
@@ -87,11 +87,6 @@ def check_text(
             reason = fault.format(path=path, max_tokens=max_tokens)
             raise DataError(f"{path}, line{'s' if len(numbers) > 1 else ''} {named}: {reason}")
     return number
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
-        yield from decoded(bounded(file, path), path)
 
 
 def _require_plain_text(path: Path) -> None:
@@ -173,7 +168,7 @@ def check_fastbpe(path: str | Path) -> list[list[str]]:
 
 def _rows(path: Path, row: re.Pattern[str], form: str) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield each line's number and match; refuse the first line that does not match."""
-    for number, line in _lines(path):
+    for number, line in lines(path):
         match = row.fullmatch(line)
         if match is None:
             raise DataError(f"{path}, line {number}: `{line[:60]}` is not {form}.")
