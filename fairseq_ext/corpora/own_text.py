@@ -12,6 +12,7 @@ from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -130,13 +131,9 @@ def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Pat
 def encode_file(path: Path, out: Path, encode: subwords.Step, *, refuse_empty: bool = False) -> int:
     """Write the tokens of each line of a checked text; return the number of lines."""
     number = 0
-    with (
-        path.open(encoding="utf-8", newline="\n") as text,
-        out.open("w", encoding="utf-8", newline="\n") as tokens,
-    ):
-        # Only "\n" ends a line; the check has refused other carriage returns.
-        for number, line in enumerate(text, start=1):
-            encoded = encode(line.rstrip("\r\n"))
+    with out.open("w", encoding="utf-8", newline="\n") as tokens:
+        for number, line in lines(path):
+            encoded = encode(line)
             if refuse_empty and not encoded:
                 raise DataError(
                     f"{path}, line {number}: it has no tokens. Delete the same line "

@@ -16,6 +16,7 @@ from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
 from fairseq_ext.corpora.streams import KEPT, Encode, Tally
 from fairseq_ext.text import checks, pipeline
 from fairseq_ext.text.pipeline import Pipeline
+from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import writers
@@ -70,17 +71,14 @@ def write_side(options: MonolingualOptions) -> str:
         decode, path = str, options.text
     files.keep_inputs([path], [options.out])
     checks.check_text(path, empty_lines=True, max_tokens=None)
-    lines = 0
-    with (
-        path.open(encoding="utf-8", newline="\n") as tokens,
-        files.atomic_write(options.out) as file,
-    ):
-        for line in islice(tokens, options.skip, None):
-            file.write(decode(line.rstrip("\r\n")) + "\n")
-            lines += 1
-        if not lines:
+    count = 0
+    with files.atomic_write(options.out) as file:
+        for _, line in islice(lines(path), options.skip, None):
+            file.write(decode(line) + "\n")
+            count += 1
+        if not count:
             raise DataError(f"{path} has no line after the first {options.skip:,}; skip fewer.")
-    return f"{options.out}: {lines:,} lines"
+    return f"{options.out}: {count:,} lines"
 
 
 def train_files(folder: Path, sides: Sequence[str]) -> list[Path]:
