@@ -18,6 +18,7 @@ from fairseq_ext.checkpoints import layout, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES, difference, recorded
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.option_fields import flag
 
 logger = logging.getLogger(__name__)
 _SHOWN = 4  # differences shown in a message
@@ -51,9 +52,13 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     matches = {path: re.fullmatch(pattern, path.name) for path in Path(folder).iterdir()}
     values = {path: (float(match[1]), path.name) for path, match in matches.items() if match}
     if len(values) < count:
+        counts = (
+            f"`{flag(name)}` finds {sum(bool(re.fullmatch(other, path.name)) for path in matches)}"
+            for name, (_, other) in KINDS.items()
+        )
         raise CheckpointError(
-            f"`{folder}` holds {len(values)} checkpoints named `{shape}`, fewer than {count}; ask "
-            "for no more, or for checkpoints of another kind."
+            f"`{folder}` holds {len(values)} checkpoints named `{shape}`, fewer than {count}: "
+            f"{', '.join(counts)}."
         )
     paths = sorted(values, key=values.__getitem__)
     run = layout.options(storage.peek(paths[0]), "checkpoint") if kind == "best" else {}

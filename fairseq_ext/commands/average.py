@@ -48,4 +48,5 @@ def _average(args: argparse.Namespace) -> None:
     result = averaging.write_average(paths, args.output)
     for path in paths:
         print(path)
-    print(f"averaged {len(paths)} checkpoints, {len(result['model'])} tensors, in {args.output}")
+    checkpoints = "checkpoint" if len(paths) == 1 else "checkpoints"
+    print(f"averaged {len(paths)} {checkpoints}, {len(result['model'])} tensors, in {args.output}")
