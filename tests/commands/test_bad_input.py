@@ -176,43 +176,6 @@ def test_check_dictionary(file, content: str, output: str):
         checks.check_dictionary(file(content.encode()))
 
 
-class TestCheckIndexed:
-    @pytest.fixture
-    def prefix(self, copy_data: Path, tmp_path: Path) -> Path:
-        for ending in ("bin", "idx"):
-            shutil.copy(copy_data / f"train.src-tgt.src.{ending}", tmp_path / f"a.{ending}")
-        return tmp_path / "a"
-
-    def test_good(self, prefix: Path):
-        indexed.check(prefix)
-        indexed.check(prefix, 14)  # 10 digits and 4 special symbols
-        indexed.check(prefix.with_name("none"))
-
-    def test_another_dictionary(self, prefix: Path):
-        with pytest.raises(DataError, match="token number 13, but its dictionary only 13 entries"):
-            indexed.check(prefix, 13)
-
-    @pytest.mark.parametrize("size", [0, 20, 26, -1])
-    def test_truncated_index(self, prefix: Path, size: int):
-        index = prefix.with_name("a.idx")
-        index.write_bytes(index.read_bytes()[:size])
-        with pytest.raises(DataError, match=r"a\.idx is (damaged|not the index)"):
-            indexed.check(prefix)
-
-    @pytest.mark.parametrize("size", [0, -1])
-    def test_truncated_data(self, prefix: Path, size: int):
-        data = prefix.with_name("a.bin")
-        data.write_bytes(data.read_bytes()[:size])
-        with pytest.raises(DataError, match=r"a\.bin is damaged: .* its index a\.idx expects"):
-            indexed.check(prefix)
-
-    @pytest.mark.parametrize("ending", ["bin", "idx"])
-    def test_missing(self, prefix: Path, ending: str):
-        prefix.with_name(f"a.{ending}").unlink()
-        with pytest.raises(DataError, match=rf"a\.{ending} does not exist"):
-            indexed.check(prefix)
-
-
 def preprocess(folder: Path, destination: Path, *extra: object, ok: bool = False):
     return fairseq(
         "preprocess",

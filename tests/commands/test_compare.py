@@ -239,8 +239,12 @@ def test_parameters_and_bytes_are_the_models(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "simple"])
 def test_a_log_of_either_format_says_the_same(kind: str) -> None:
-    lines = ["x | num. shared model params: 1,000 (num. trained: 1,000)"]
-    for epoch, (updates, wall) in enumerate(((10, 4), (30, 5)), start=1):  # then one that is cut
+    lines = [
+        "x | num. shared model params: 1,000 (num. trained: 1,000)",
+        "x | train_inner | epoch 001:  5 / 9 loss=9, wpb=1, num_updates=5, train_wall=5",
+        "x | valid | epoch 001 | valid on 'valid' subset | loss 7 | wpb 5 | num_updates 9",
+    ]
+    for epoch, updates, wall in ((1, 9, 3), (1, 10, 4), (2, 30, 5)):  # then one that is cut
         figures = {"loss": "4.5", "wpb": "100.5", "num_updates": updates, "train_wall": wall}
         if kind == "json":
             stats = {f"train_{key}": str(value) for key, value in figures.items()}
@@ -251,6 +255,9 @@ def test_a_log_of_either_format_says_the_same(kind: str) -> None:
     cut = f"x | epoch 003 | {text}"[:-1] if kind == "simple" else '{"epoch": 3, "train_w'
     training = training_log.read_training("\n".join([*lines, cut]))
     assert training == training_log.Training(1000, 30, 30 * 100.5 / 9, 9, 3015)
+    for log in ("", "\n".join(lines[:3]), "\n".join(lines[1:])):
+        with pytest.raises(DataError, match="no finished epoch"):
+            training_log.read_training(log)
 
 
 @pytest.mark.parametrize("loaded", [True, False])

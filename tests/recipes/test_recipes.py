@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import report
 
 from fairseq_ext.corpora import own_text
 from tests.support.harness import REPO, run, wait_for, write_lines
@@ -316,30 +315,6 @@ def test_text_is_copied_line_by_line_and_tokenized_only_on_request(tmp_path: Pat
     assert tokens[0].startswith("Hi , ")
     assert tokens[0].endswith("you & I !")
     assert tokens[2] == "Grüße"
-
-
-LOG = """\
-… | INFO | fairseq_cli.train | num. shared model params: 1,234,567 (num. trained: 1,234,567)
-… | INFO | train_inner | epoch 001:  100 / 300 loss=9, wps=1, num_updates=100, train_wall=5
-… | INFO | train | epoch 001 | loss 8.1 | wps 10 | wpb 90 | num_updates 299 | train_wall 9 | wall 20
-… | INFO | valid | epoch 001 | valid on 'valid' subset | loss 7 | wpb 5 | num_updates 299
-… | INFO | train | epoch 001 | loss 8 | wps 10 | wpb 100 | num_updates 300 | train_wall 10 | wall 30
-… | INFO | train | epoch 002 | loss 6 | wps 90 | wpb 50 | num_updates 500 | train_wall 15 | wall 99
-"""
-
-
-def test_speed_counts_target_tokens_over_the_seconds_in_updates() -> None:
-    training = report.read_training(LOG)
-    assert training.parameters == 1_234_567
-    assert training.updates == 500
-    assert training.seconds == 25
-    assert training.tokens_per_second == (300 * 100 + 200 * 50) / 25
-
-
-@pytest.mark.parametrize("log", ["", LOG.splitlines()[0], LOG.replace("params", "x")])
-def test_a_log_without_a_finished_epoch_is_refused(log: str) -> None:
-    with pytest.raises(ValueError, match="no finished epoch"):
-        report.read_training(log)
 
 
 @pytest.mark.system

@@ -378,6 +378,23 @@ def test_pointers_that_do_not_follow_from_the_sizes_are_refused(copy_data, tmp_p
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "output"),
+    [
+        *(("a.idx", size, r"is (damaged|not the index)") for size in (0, 20, 26, -1)),
+        *(("a.bin", size, r"is damaged: .* its index a\.idx expects") for size in (0, -1)),
+        *((name, None, "does not exist") for name in ("a.bin", "a.idx")),
+    ],
+)
+def test_files_that_are_cut_or_missing_are_refused(copy_data, tmp_path, name, size, output):
+    path = indexed_copy(copy_data, tmp_path).with_name(name)
+    content = path.read_bytes()[:size]
+    path.unlink() if size is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} {output}"):
+        indexed.check(tmp_path / "a")
+    indexed.check(tmp_path / "none")
+
+
 def test_every_block_of_a_long_index_is_checked(copy_data, tmp_path, monkeypatch):
     monkeypatch.setattr(indexed, "BLOCK", 64)
     prefix = indexed_copy(copy_data, tmp_path)
@@ -389,6 +406,8 @@ def test_every_block_of_a_long_index_is_checked(copy_data, tmp_path, monkeypatch
 
 def test_negative_sizes_and_tokens_are_refused(copy_data: Path, tmp_path: Path) -> None:
     prefix = indexed_copy(copy_data, tmp_path)
+    with pytest.raises(DataError, match="token number 13, but its dictionary only 13 entries"):
+        indexed.check(prefix, 13)
     index = bytearray(Path(f"{prefix}.idx").read_bytes())
     complete = bytes(index)
     index[HEADER + 8 : HEADER + 12] = np.int32(-5).tobytes()
