@@ -141,17 +141,22 @@ CLOCK = re.compile(
 
 
 @functools.cache
-def actions(command: str) -> dict[str, argparse.Action]:
-    """The options of a command, those of its task, model, loss and optimizer too."""
+def parser(command: str) -> argparse.ArgumentParser:
+    """The parser of a command, with the options of its task, model, loss and optimizer."""
     fairseq_ext.register()
     make, words = PARSERS[command]
-    parser = make()
+    full = make()
     if words:
-        options.parse_args_and_arch(parser, words)
+        options.parse_args_and_arch(full, words)
+    return full
+
+
+def actions(command: str) -> dict[str, argparse.Action]:
+    """The options of a command."""
     # pad, eos and unk are those of BLEU's settings, which no command takes.
     return {
         action.dest: action
-        for action in parser._actions
+        for action in parser(command)._actions
         if action.option_strings and action.dest not in ("pad", "eos", "unk")
     }
 

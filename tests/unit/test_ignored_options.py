@@ -1,13 +1,11 @@
 """Options without effect are named; `test_option_effects.py` shows that all others have one."""
 
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from functools import cache
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from fairseq import options, tasks
+from fairseq import tasks
 
 import fairseq_ext
 from fairseq_ext.plugin.checks.arguments import (
@@ -18,35 +16,12 @@ from fairseq_ext.plugin.checks.arguments import (
     name_ignored,
 )
 from fairseq_ext.utils.errors import ConfigError
+from tests.commands.test_option_effects import PARSERS, actions, parser
 from tests.support.harness import run, write_lines
-
-PARSERS = {
-    "train": options.get_training_parser,
-    "generate": options.get_generation_parser,
-    "interactive": lambda: options.get_generation_parser(interactive=True),
-    "preprocess": options.get_preprocessing_parser,
-}
-
-
-@cache
-def parser(command: str) -> ArgumentParser:
-    """The parser of a command, with the options of the task that it has by default."""
-    fairseq_ext.register()
-    full = PARSERS[command]()
-    words = {"train": ["bin", "--arch", "transformer", "--task", "translation"]}
-    if command != "preprocess":
-        options.parse_args_and_arch(full, words.get(command, ["bin", "--path", "model.pt"]))
-    return full
-
-
-def stored(parser: ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        if action.dest != "help":
-            yield action.dest
 
 
 def test_what_is_named_is_an_option() -> None:
-    by_command = {command: set(stored(parser(command))) for command in PARSERS}
+    by_command = {command: set(actions(command)) for command in PARSERS}
     for command, options_of_command in by_command.items():
         assert options_of_command >= set(ignored(command))
     names = set().union(*by_command.values())
