@@ -11,7 +11,7 @@ from fairseq_ext.decoding.search import Candidate, Counts, Search, require_short
 from fairseq_ext.engine import BEGIN, END, PAD, UNKNOWN, shortlist
 from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.library import Found, Machine, Team
-from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.locks import ForkSafeLock
 
@@ -155,13 +155,11 @@ def _rules(search: Search, vocabulary: int) -> Rules:
     search.check()
     if search.fp16:
         raise ConfigError("`--fp16` does not go with a model for the engine.")
-    names = ("beam", "max_len_a", "max_len_b", "attention")
-    drawn = Sampling(top_k=search.top_k, epsilon=search.epsilon, seed=search.seed)
+    names = ("beam", "max_len_a", "max_len_b", "attention", "sampling", "top_k", "epsilon", "seed")
     rules = Rules(
         **{name: getattr(search, name) for name in names},
         lenpen=search.gnmt_lenpen or search.lenpen,
         length_offset=5.0 if search.gnmt_lenpen else 0.0,
-        sampling=drawn if search.sampling else None,
         unordered=search.constraints == "unordered",
     )
     if rules.followed + 2 > vocabulary:

@@ -11,28 +11,11 @@ INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """The options of sampling, which replaces beam search.
-
-    Each draw depends only on the seed, the sentence's number, the step, and the number of the
-    hypothesis within its sentence.
-
-    Attributes:
-        top_k: draw only among the ``top_k`` most probable tokens; 0: all tokens.
-        top_p: draw only among the most probable tokens that reach ``top_p`` together; 0: all.
-        epsilon: draw only tokens at least this probable, or the most probable one; 0: all tokens.
-        seed: 0 to 2^64 - 1.
-    """
-
-    top_k: int = 0
-    top_p: float = 0.0
-    epsilon: float = 0.0
-    seed: int = 1
-
-
-@dataclass(frozen=True)
 class Rules:
     """The options of a search, with fairseq-generate's names and defaults.
+
+    A sample depends only on the seed, the sentence's number, the step, and the number of the
+    hypothesis within its sentence.
 
     Attributes:
         lenpen: length penalty; None leaves scores as sums of log-probabilities.
@@ -41,7 +24,11 @@ class Rules:
         match_source_len: whether a translation must have as many tokens as the source with its
             ``</s>``; the translation's own ``</s>`` follows them and adds nothing to the score.
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
-        sampling: options of sampling; None for beam search.
+        sampling: whether to draw tokens instead of searching.
+        top_k: draw only among the ``top_k`` most probable tokens; 0: all tokens.
+        top_p: draw only among the most probable tokens that reach ``top_p`` together; 0: all.
+        epsilon: draw only tokens at least this probable, or the most probable one; 0: all tokens.
+        seed: seed of the samples, 0 to 2^64 - 1.
         attention: whether to return the attention.
         unordered: whether constraints may be met in any order.
         listed: whether to search only the tokens of the machine's shortlist, if it has one.
@@ -60,7 +47,11 @@ class Rules:
     temperature: float = 1.0
     match_source_len: bool = False
     no_repeat_ngram_size: int = 0
-    sampling: Sampling | None = None
+    sampling: bool = False
+    top_k: int = 0
+    top_p: float = 0.0
+    epsilon: float = 0.0
+    seed: int = 1
     attention: bool = False
     unordered: bool = False
     listed: bool = True
@@ -88,17 +79,16 @@ class Rules:
 
     def settings(self, program: Program) -> ctypes.Structure:
         """Return these rules as the C structure that the engine reads."""
-        drawn = self.sampling or Sampling()
         # Larger numbers would have the same effect, but do not fit into the machine's types.
         lengths = (self.min_len, self.max_len_a, self.max_len_b, self.no_repeat_ngram_size)
         min_len, a, b, no_repeat = (min(value, program.longest_target) for value in lengths)
         return _Rules(
             *(self.beam, min_len, b, program.longest_target - 1),
             *(self.attention and program.has_alignment, self.match_source_len, no_repeat),
-            *(self.sampling is not None, min(drawn.top_k, INT32), self.unordered),
+            *(self.sampling, min(self.top_k, INT32), self.unordered),
             *(a, self.unkpen, self.temperature),
             *(math.nan if self.lenpen is None else self.lenpen, self.length_offset),
-            *(drawn.top_p, drawn.epsilon, drawn.seed),
+            *(self.top_p, self.epsilon, self.seed),
         )
 
 

@@ -22,11 +22,12 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from fairseq.sequence_scorer import SequenceScorer
 from torch import Tensor
 
-from fairseq_ext.engine import TORCH, search_options
+from fairseq_ext.engine import TORCH
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Found, Machine, Team, active_path
 from fairseq_ext.engine.program import merged
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.generation.generators import EpsilonSampling
 from fairseq_ext.utils.errors import ConfigError
@@ -77,12 +78,8 @@ def with_engine(
 ) -> Any:
     """Replace fairseq's generator with the engine; if that is impossible, log why and keep it.
 
-    Args:
-        generator: fairseq's generator, with all its options.
-        models: the models that it was made for.
-        target: the dictionary of their output.
-        numbers: one of the values of :data:`fairseq_ext.engine.ENGINES`.
-        shortlist: tokens that translations may have; None for all.
+    ``numbers`` is one of the values of :data:`fairseq_ext.engine.ENGINES`, ``shortlist`` the tokens
+    that translations may have.
     """
     if shortlist is not None:
         if type(generator) is SequenceScorer:
@@ -150,19 +147,16 @@ def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None
     return None
 
 
-def rules_of(generator: SequenceGenerator) -> search_options.Rules:
+def rules_of(generator: SequenceGenerator) -> Rules:
     """Turn a generator's search options into the engine's; torch draws the seed of samples."""
     search, blocker = generator.search, generator.repeat_ngram_blocker
-    draws = None
+    draws: dict[str, Any] = {}
     if isinstance(search, Sampling):
         top_p = max(search.sampling_topp, 0.0)
-        draws = search_options.Sampling(
-            top_k=0 if top_p else max(search.sampling_topk, 0),
-            top_p=top_p,
-            epsilon=getattr(search, "epsilon", 0.0),
-            seed=int(torch.randint(2**62, ())),
-        )
-    return search_options.Rules(
+        top_k = 0 if top_p else max(search.sampling_topk, 0)
+        epsilon, seed = getattr(search, "epsilon", 0.0), int(torch.randint(2**62, ()))
+        draws = {"top_k": top_k, "top_p": top_p, "epsilon": epsilon, "seed": seed}
+    return Rules(
         beam=generator.beam_size,
         min_len=generator.min_len,
         max_len_a=generator.max_len_a,
@@ -172,7 +166,8 @@ def rules_of(generator: SequenceGenerator) -> search_options.Rules:
         temperature=generator.temperature,
         match_source_len=generator.match_source_len,
         no_repeat_ngram_size=0 if blocker is None else blocker.no_repeat_ngram_size,
-        sampling=draws,
+        sampling=bool(draws),
+        **draws,
         attention=hasattr(generator, "extract_alignment"),
         unordered=getattr(generator.search, "representation", "") == "unordered",
     )
@@ -184,10 +179,6 @@ class NativeGenerator:
     fairseq's generator, the ``fallback``, translates what the engine cannot: batches whose start
     symbol is not the end symbol, and batches in which a prefix is a complete translation. No weight
     may change once this object exists: some are packed at once, the others at the first batch.
-
-    Args:
-        fallback: fairseq's generator.
-        others: see :func:`with_engine`.
     """
 
     def __init__(

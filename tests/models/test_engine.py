@@ -22,7 +22,7 @@ from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.devices.executor import Executor
 from fairseq_ext.engine.library import Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import Code, Output, Program, merged
-from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.generation.generators import EpsilonSampling, penalty, truncate
 from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -321,31 +321,24 @@ def team_of(threads: int = 2) -> Team:
 
 def allowed(rules: Rules, log_probabilities: Tensor, dictionary: object) -> list[int]:
     """The tokens among which fairseq's sampling draws."""
-    rows, drawn = log_probabilities.clone().view(1, 1, -1), rules.sampling
-    if drawn.top_p:
-        probabilities, tokens = FairseqSampling(dictionary, -1, drawn.top_p)._sample_topp(rows)
+    rows = log_probabilities.clone().view(1, 1, -1)
+    if rules.top_p:
+        probabilities, tokens = FairseqSampling(dictionary, -1, rules.top_p)._sample_topp(rows)
         return tokens[probabilities > 0].tolist()
-    if drawn.top_k:
-        return rows.topk(drawn.top_k).indices.flatten().tolist()
-    return truncate(rows, drawn.epsilon).flatten().isfinite().nonzero().flatten().tolist()
+    if rules.top_k:
+        return rows.topk(rules.top_k).indices.flatten().tolist()
+    return truncate(rows, rules.epsilon).flatten().isfinite().nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
-    "drawn",
-    [
-        Sampling(),
-        Sampling(top_k=6),
-        Sampling(top_p=0.6),
-        Sampling(top_p=0.95),
-        Sampling(epsilon=0.03),
-        Sampling(epsilon=0.9),
-    ],
+    "truncation",
+    [{}, {"top_k": 6}, {"top_p": 0.6}, {"top_p": 0.95}, {"epsilon": 0.03}, {"epsilon": 0.9}],
 )
 @pytest.mark.parametrize("names", ["transformer", "gru", "transformer+gru"])
-def test_samples_have_the_models_probabilities(names: str, drawn: Sampling):
+def test_samples_have_the_models_probabilities(names: str, truncation: dict[str, float]):
     """The first token, and the second one after the most frequent first one."""
     voters, task = together(names)
-    rules = Rules(beam=DRAWS, max_len_b=2, temperature=2.5, unkpen=1.0, sampling=drawn)
+    rules = Rules(beam=DRAWS, max_len_b=2, temperature=2.5, unkpen=1.0, sampling=True, **truncation)
     (samples,) = worker_of(voters, task).translate([SENTENCE], rules)
     assert len(samples) == DRAWS
     firsts = Counter(int(sample.tokens[0]) for sample in samples)
@@ -367,12 +360,12 @@ def test_samples_have_the_models_probabilities(names: str, drawn: Sampling):
             observed = [counts[token] for token, _ in often]
             scale = sum(observed) / sum(n for _, n in often)
             assert chisquare(observed, [n * scale for _, n in often]).pvalue > 1e-3
-    assert len(firsts) == 1 or drawn.epsilon < 0.9
+    assert len(firsts) == 1 or rules.epsilon < 0.9
 
 
 def test_scores_are_those_of_the_model():
     model, task = sharpened("muse")
-    rules = Rules(beam=30, max_len_b=12, sampling=Sampling(top_k=20))
+    rules = Rules(beam=30, max_len_b=12, sampling=True, top_k=20)
     (samples,) = worker_of(model, task).translate([SENTENCE], rules)
     assert len({tuple(sample.tokens) for sample in samples}) > 20
     assert [sample.score for sample in samples] == sorted(
@@ -391,7 +384,7 @@ def test_scores_are_those_of_the_model():
 
 def test_samples_depend_on_seed_and_sentence_only():
     numbers = [3, 1, 4, 15, 9, 2, 6]
-    rules = Rules(beam=4, max_len_b=15, sampling=Sampling(top_p=0.9, seed=2**64 - 1))
+    rules = Rules(beam=4, max_len_b=15, sampling=True, top_p=0.9, seed=2**64 - 1)
     machine = Machine(program_of(*sharpened("transformer")))
 
     def drawn(sentences: list[list[int]], of: list[int], search: Rules = rules) -> list:
@@ -404,7 +397,7 @@ def test_samples_depend_on_seed_and_sentence_only():
     assert drawn(SENTENCES[2:3], [4]) == batch[2:3]
     first, second = drawn([SENTENCES[0]] * 2, [3, 4])  # the same, as another one of the file
     assert first == batch[0] != second
-    other_seed = dataclasses.replace(rules, sampling=Sampling(top_p=0.9, seed=5))
+    other_seed = dataclasses.replace(rules, seed=5)
     assert drawn(SENTENCES, numbers, other_seed) != batch
 
 
@@ -467,7 +460,7 @@ def test_the_longest_translation_is_rounded_as_by_fairseq(a: float, length: int)
 
 def test_samples_with_prefixes():
     model, task = sharpened("transformer")
-    rules = Rules(beam=6, max_len_b=9, sampling=Sampling())
+    rules = Rules(beam=6, max_len_b=9, sampling=True)
     (samples,) = worker_of(model, task).translate([SENTENCE], rules, [[8, 9]])
     assert len(samples) == 6
     assert {tuple(sample.tokens[:2]) for sample in samples} == {(8, 9)}
@@ -535,6 +528,6 @@ def test_epsilon_of_a_task_reaches_the_engine():
     strategy = FairseqSampling(dictionary, sampling_topk=7)
     generator = SequenceGenerator([model], dictionary, search_strategy=strategy)
     native = NativeGenerator(generator, [model], dictionary, "fp32")
-    assert native._rules.sampling.top_k == 7
+    assert native._rules.top_k == 7
     native.search = EpsilonSampling(dictionary, 0.2)
-    assert (native._rules.sampling.top_k, native._rules.sampling.epsilon) == (0, 0.2)
+    assert (native._rules.top_k, native._rules.epsilon) == (0, 0.2)

@@ -10,7 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq_ext.engine import library, shortlist
 from fairseq_ext.engine.library import Machine, Team, Worker, available_paths
 from fairseq_ext.engine.program import Program, Signs
-from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
 from fairseq_ext.generation.on_engine import with_engine
@@ -35,7 +35,7 @@ SENTENCES = models.random_sentences(LENGTHS, size=SIZE)
 OPTIONS = {
     "beam": Rules(beam=4, max_len_b=15, attention=True),
     "unknown": Rules(beam=3, max_len_b=15, unkpen=0.7, temperature=1.3, no_repeat_ngram_size=2),
-    "sampling": Rules(beam=4, max_len_b=15, sampling=Sampling(top_p=0.9)),
+    "sampling": Rules(beam=4, max_len_b=15, sampling=True, top_p=0.9),
     "source length": Rules(beam=2, match_source_len=True),
 }
 
@@ -190,7 +190,7 @@ def test_too_few_tokens_are_refused() -> None:
     assert worker.translate(SENTENCES, Rules(beam=3))
     with pytest.raises(ConfigError, match="has 9 frequent tokens, but this search needs 10"):
         worker.translate(SENTENCES, Rules(beam=4))
-    assert worker.translate(SENTENCES, Rules(beam=9, sampling=Sampling()))
+    assert worker.translate(SENTENCES, Rules(beam=9, sampling=True))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fairseq_ext.decoding.engine_translator import EngineTranslator
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine.engine_model import EngineModel
 from fairseq_ext.engine.library import Machine
-from fairseq_ext.engine.search_options import Rules, Sampling
+from fairseq_ext.engine.search_options import Rules
 from fairseq_ext.model import program_file
 from fairseq_ext.utils.errors import CheckpointError, FairseqExtError
 from tests.support import damages
@@ -28,7 +28,7 @@ EDGES = (-(1 << 31), -2, -1, 0, 1, 2, 3, 5, 16, 64, 1023, 1 << 20, (1 << 31) - 1
 SENTENCES = ([2], [4, 5, 6, 2], [7, 4, 9, 8, 5, 6, 4, 3, 9, 2])
 RULES = (
     Rules(beam=3, max_len_b=6, attention=True),
-    Rules(beam=2, max_len_b=4, sampling=Sampling(epsilon=0.1), no_repeat_ngram_size=2),
+    Rules(beam=2, max_len_b=4, sampling=True, epsilon=0.1, no_repeat_ngram_size=2),
 )
 
 
