@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import re
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-    Sequence,
-)
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -80,21 +72,12 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 
 
 class Service:
-    """The handler of ``/translate``.
+    """The handler of ``/translate`` and ``/detect``."""
 
-    ``text_thread`` converts text to tokens and back, because libraries may not be thread-safe.
-    """
-
-    def __init__(
-        self,
-        pairs: Pairs,
-        limits: Limits,
-        keys: Sequence[str],
-        batcher: Batcher,
-        text_thread: ThreadPoolExecutor,
-    ) -> None:
-        self._pairs, self._limits, self._keys = pairs, limits, keys
-        self._batcher, self._text_thread = batcher, text_thread
+    def __init__(self, pairs: Pairs, limits: Limits, keys: Sequence[str], batcher: Batcher) -> None:
+        self._pairs, self._limits, self._keys, self._batcher = pairs, limits, keys, batcher
+        # One thread converts text to tokens and back, because libraries may not be thread-safe.
+        self._text_thread = ThreadPoolExecutor(1, "text")
         self._reading = 0  # requests with bodies in memory, now or soon
         self._encoding = 0  # lines that wait to become tokens, which takes time, too
 
@@ -158,11 +141,11 @@ class Service:
         in_html, ranks = query.format == HTML, 1 + query.alternatives
         texts = await self._in_text_thread(
             sum(text.count("\n") + 1 for text in query.texts),
-            lambda: [_SplitText.split(text, in_html, model) for text in query.texts],
+            lambda: [_split(text, in_html, model) for text in query.texts],
         )
         sentences, places = [], []
-        for number, text in enumerate(texts, start=1):
-            for line_number, line in enumerate(text.lines, start=1):
+        for number, (lines, _) in enumerate(texts, start=1):
+            for line_number, line in enumerate(lines, start=1):
                 place = f"{'paragraph' if in_html else 'line'} {line_number}"
                 sentences += line
                 places += [f"text {number}, {place}" if len(texts) > 1 else place] * len(line)
@@ -171,7 +154,7 @@ class Service:
             translated = iter(await self._completed(steps, places, model))
         else:
             translated = iter(await self._ranked(sentences, places, model, ranks))
-        joined = [text.joined(translated, ranks, model) for text in texts]
+        joined = [_joined(*text, translated, ranks, model) for text in texts]
         best = [ranked[0] for ranked in joined]
         alternatives = [ranked[1:] for ranked in joined]
         single = isinstance(query.q, str)
@@ -217,31 +200,31 @@ class Service:
         )
 
 
-class _SplitText(NamedTuple):
-    """The sentences of each line or paragraph of a text, and what is between the lines."""
+def _split(text: str, in_html: bool, model: Served) -> tuple[list[list[str]], list[str]]:
+    """Split a text into sentences by line or paragraph, and what is between the lines."""
+    if in_html:
+        lines, between = paragraphs(text)
+    else:  # lines end at LF or CRLF only
+        lines = [line.removesuffix("\r") for line in text.split("\n")]
+        between = ["\n"] * (len(lines) - 1)
+    return model.split(lines), between
 
-    lines: list[list[str]]
-    between: list[str]
 
-    @classmethod
-    def split(cls, text: str, in_html: bool, model: Served) -> _SplitText:
-        if in_html:
-            lines, between = paragraphs(text)
-        else:  # lines end at LF or CRLF only
-            lines = [line.removesuffix("\r") for line in text.split("\n")]
-            between = ["\n"] * (len(lines) - 1)
-        return cls(model.split(lines), between)
-
-    def joined(self, translated: Iterator[Ranked], ranks: int, model: Served) -> list[str]:
-        """Join translations of sentences: the best ones to one text, the second best to another."""
-        lines = [[next(translated) for _ in sentences] for sentences in self.lines]
-        most = max([1, *(len(row.texts) for line in lines for row in line)])
-        joined = []
-        for rank in range(min(ranks, most)):
-            texts = [model.join(line, rank) for line in lines]
-            pairs = zip(texts, [*self.between, ""], strict=True)
-            joined.append("".join(text + markup for text, markup in pairs))
-        return joined
+def _joined(
+    lines: list[list[str]],
+    between: list[str],
+    translated: Iterator[Ranked],
+    ranks: int,
+    model: Served,
+) -> list[str]:
+    """Join translations of sentences: the best ones to one text, the second best to another."""
+    rows = [[next(translated) for _ in sentences] for sentences in lines]
+    most = max([1, *(len(ranked.texts) for row in rows for ranked in row)])
+    joined = []
+    for rank in range(min(ranks, most)):
+        pairs = zip([model.join(row, rank) for row in rows], [*between, ""], strict=True)
+        joined.append("".join(text + markup for text, markup in pairs))
+    return joined
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:
@@ -267,30 +250,20 @@ async def _left(request: Request) -> None:
 
 def build(pairs: Pairs, settings: Settings) -> Measured:
     """Build the web application that answers requests for translations by the models."""
-    metrics = Metrics()
-
-    @contextlib.asynccontextmanager
-    async def running(_: Starlette) -> AsyncIterator[dict[str, Service]]:
-        batcher = Batcher(
-            metrics,
-            room=settings.limits.max_queue,
-            batch_size=settings.batches.batch_size,
-            max_tokens=settings.batches.max_tokens,
-        )
-        with ThreadPoolExecutor(1, "text") as thread:
-            async with batcher.running():
-                yield {"service": Service(pairs, settings.limits, settings.keys, batcher, thread)}
-
+    metrics, limits, batches = Metrics(), settings.limits, settings.batches
+    sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
+    batcher = Batcher(metrics, room=limits.max_queue, **sizes)
+    service = Service(pairs, limits, settings.keys, batcher)
     schema = Query.model_json_schema()
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
         """Translate texts line by line; an empty line stays empty."""
-        return JSONResponse(await request.state.service.answer(request))
+        return JSONResponse(await service.answer(request))
 
     async def detect(request: Request) -> Response:
         """Detect the language of a text, among the source languages."""
-        return JSONResponse(await request.state.service.detect(request))
+        return JSONResponse(await service.detect(request))
 
     async def translate_page(_: Request) -> Response:
         """Serve the page for translating."""
@@ -326,7 +299,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     pages = [Route("/", translate_page), Route("/docs", docs_page), Route("/openapi.json", openapi)]
     app = Starlette(
         routes=[*interface, *pages],
-        lifespan=running,
+        lifespan=lambda _: batcher.running(),
         exception_handlers=dict.fromkeys((Refusal, HTTPException), _refused),
     )
     return Measured(app, metrics)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 from fairseq_ext.decoding.search import Candidate, Translates
@@ -39,14 +40,6 @@ class _Waiting:
     model: Translates
     sentence: Sentence
     done: asyncio.Future[list[Candidate]]
-
-    def settle(self, result: list[Candidate] | Refusal) -> None:
-        if self.done.done():  # its request was cancelled, or another of its sentences has failed
-            return
-        if isinstance(result, Refusal):
-            self.done.set_exception(result)
-        else:
-            self.done.set_result(result)
 
 
 class Batcher:
@@ -84,8 +77,8 @@ class Batcher:
         if self.waiting + len(sentences) > self._room:
             raise Refusal(429, BUSY, WAIT)
         loop = asyncio.get_running_loop()
-        request = deque(_Waiting(model, item, loop.create_future()) for item in sentences)
-        results = [item.done for item in request]
+        results = [loop.create_future() for _ in sentences]
+        request = deque(map(_Waiting, repeat(model), sentences, results))
         self._requests.append(request)
         self._count(len(request))
         self._more.set()
@@ -120,7 +113,12 @@ class Batcher:
                 continue
             results = await loop.run_in_executor(thread, self._translated, batch)
             for item, result in zip(batch, results, strict=True):
-                item.settle(result)
+                if item.done.done():  # the request is cancelled, or another sentence has failed
+                    continue
+                if isinstance(result, Refusal):
+                    item.done.set_exception(result)
+                else:
+                    item.done.set_result(result)
             self._metrics.translated([item.sentence.length for item in batch], results)
 
     def _take(self) -> list[_Waiting]:

@@ -11,7 +11,6 @@ import socket
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -265,9 +264,8 @@ async def service_of(*models: Served, limits: Limits | None = None) -> AsyncIter
     limits = limits or Limits()
     queue = batcher(room=limits.max_queue)
     pairs = Pairs({str(number): model for number, model in enumerate(models)})
-    with ThreadPoolExecutor(1) as thread:
-        async with queue.running():
-            yield Service(pairs, limits, (), queue, thread)
+    async with queue.running():
+        yield Service(pairs, limits, (), queue)
 
 
 def held_model() -> tuple[Model, Served]:
