@@ -14,7 +14,12 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.models import register_model as fairseq_register_model
-from fairseq.models.transformer import TransformerModelBase
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
 from fairseq.tasks import FairseqTask
 from torch import nn
 
@@ -35,10 +40,11 @@ after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Register a model with fairseq; unlike fairseq, refuse a name that is already taken."""
+    """Register a model with fairseq, but refuse a name that is taken; set its ``Config``."""
 
     def register(cls: Model) -> Model:
         refuse_taken(name, cls)
+        cls.Config = dataclass  # type: ignore[attr-defined]
         return fairseq_register_model(name, dataclass=dataclass)(cls)
 
     return register
@@ -57,6 +63,13 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
                 setattr(args, option, value)
 
     register_model_architecture(model_name, name)(set_defaults)
+
+
+def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> dict[str, int]:
+    """Return the options that give encoder and decoder the same sizes."""
+    sizes = {"embed_dim": embed_dim, "ffn_embed_dim": ffn_embed_dim, "attention_heads": heads}
+    sizes |= extra
+    return {f"{side}_{name}": sizes[name] for side in ("encoder", "decoder") for name in sizes}
 
 
 def refuse_taken(name: str, cls: type) -> None:
@@ -116,6 +129,8 @@ class TranslationTransformer(TransformerModelBase):
     """Base class of our architectures that are built on fairseq's Transformer."""
 
     Config: type[TransformerModelConfig]
+    encoder_class: type[TransformerEncoderBase] = TransformerEncoderBase
+    decoder_class: type[TransformerDecoderBase] = TransformerDecoderBase
 
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
@@ -138,6 +153,20 @@ class TranslationTransformer(TransformerModelBase):
         for change in after_build:
             change(model, options)
         return model
+
+    @classmethod
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> TransformerEncoderBase:
+        """Build the encoder; fairseq calls this."""
+        return cls.encoder_class(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> TransformerDecoderBase:
+        """Build the decoder; fairseq calls this."""
+        return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:

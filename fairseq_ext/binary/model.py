@@ -8,7 +8,6 @@ else is fairseq's own, including the flags.
 
 from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
 
 from fairseq.dataclass import ChoiceEnum
 from fairseq.modules import FairseqDropout, MultiheadAttention
@@ -122,8 +121,6 @@ class Layers:
 class BmtModel(models.TranslationTransformer):
     """A pre-norm Transformer whose matrix products can be binarized."""
 
-    Config = BmtConfig
-
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
         """Set pre-norm, and leave the dropout of hidden units to :class:`FeedForwardOutput`."""
@@ -150,30 +147,20 @@ class BmtModel(models.TranslationTransformer):
         )
 
 
-def _sizes(dim: int, ffn_dim: int, heads: int, **extra: Any) -> dict[str, Any]:
-    sides = ("encoder", "decoder")
-    sizes = {"embed_dim": dim, "ffn_embed_dim": ffn_dim, "attention_heads": heads, **extra}
-    return {f"{side}_{name}": value for side in sides for name, value in sizes.items()}
-
+TINY, BASE = models.both_sides(128, 256, 4, layers=4), models.both_sides(512, 2048, 8)
 
 models.register_architecture(
-    "bmt", "bmt_wmt_de_en", **_sizes(1024, 4096, 16), share_all_embeddings=True
+    "bmt", "bmt_wmt_de_en", **models.both_sides(1024, 4096, 16), share_all_embeddings=True
 )
-models.register_architecture("bmt", "bmt_base", **_sizes(512, 2048, 8))
+models.register_architecture("bmt", "bmt_base", **BASE)
 # Appendix A.2; give the depths by --encoder-layers and --decoder-layers.
-models.register_architecture(
-    "bmt", "bmt_scaling", **_sizes(512, 2048, 8), share_all_embeddings=True
-)
-models.register_architecture("bmt", "bmt_tiny", **_sizes(128, 256, 4, layers=4))
+models.register_architecture("bmt", "bmt_scaling", **BASE, share_all_embeddings=True)
+models.register_architecture("bmt", "bmt_tiny", **TINY)
 
 
 @models.register_model("binary_transformer", dataclass=configuration.TransformerModelConfig)
 class BinaryTransformerModel(models.TranslationTransformer):
     """fairseq's own Transformer, whose matrix products can be binarized."""
 
-    Config = configuration.TransformerModelConfig
 
-
-models.register_architecture(
-    "binary_transformer", "binary_transformer_tiny", **_sizes(128, 256, 4, layers=4)
-)
+models.register_architecture("binary_transformer", "binary_transformer_tiny", **TINY)

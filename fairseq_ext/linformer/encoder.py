@@ -31,9 +31,7 @@ from fairseq_ext.linformer.model import (
     EncoderOut,
     LinformerEncoder,
     LinformerOptions,
-    build_attention,
-    build_projections,
-    slots_of_layers,
+    replace_attentions,
 )
 
 logger = logging.getLogger(__name__)
@@ -71,7 +69,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
 class TransformerClassifier(FairseqEncoderModel):
     """fairseq's Transformer encoder with a pooling and the classification heads of tasks."""
 
-    Config = TransformerEncoderConfig
+    Config: type[TransformerEncoderConfig]
     encoder_class = TransformerEncoderBase
 
     def __init__(self, cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
@@ -81,11 +79,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @classmethod
     def build_model(cls, cfg: FairseqDataclass, task: FairseqTask) -> "TransformerClassifier":
-        """Build the model for a task's dictionary; the task registers the head it needs.
-
-        Raises:
-            ConfigError: options do not fit each other.
-        """
+        """Build the model for a task's dictionary; the task registers the head it needs."""
         cfg = configuration.with_defaults(cfg, cls.Config, task)
         cfg = configuration.namespace(cfg, max_source_positions=cfg.max_positions)
         config = configuration.transformer_config(cfg)
@@ -121,12 +115,8 @@ class TransformerClassifier(FairseqEncoderModel):
     ) -> tuple[Tensor, EncoderOut]:
         """Classify ``src_tokens`` ``[B, S]``, padded on either side.
 
-        Returns:
-            logits ``[B, classes]``, or the pooled features ``[B, C]`` if no head is named, and the
-            output of the encoder.
-
-        Raises:
-            DataError: a sentence is longer than ``--linformer-max-len``.
+        Return logits ``[B, classes]``, or the pooled features ``[B, C]`` if no head is named, and
+        the output of the encoder.
         """
         encoded = self.encoder(src_tokens, src_lengths)
         pooled = pool(
@@ -169,15 +159,9 @@ class TransformerClassifier(FairseqEncoderModel):
 class LinformerClassifier(TransformerClassifier):
     """The sentence classifier with Linformer attention."""
 
-    Config = LinformerEncoderConfig
     encoder_class = LinformerEncoder
 
-    @staticmethod
-    def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Give each layer a Linformer attention."""
-        projections = build_projections(cfg, slots_of_layers(cfg, decoder=False))
-        for layer, projection in zip(encoder.layers, projections, strict=True):
-            layer.self_attn = build_attention(cfg, "encoder", projection)
+    change_attention = staticmethod(replace_attentions)
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:

@@ -4,15 +4,14 @@ A Linformer is fairseq's Transformer in which the attentions over the source are
 (Pampaloni, section 3.2). Everything else is fairseq's own, including the flags.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models.transformer import (
     TransformerConfig,
+    TransformerDecoderBase,
     TransformerEncoderBase,
 )
 from fairseq.modules import FairseqDropout
@@ -71,35 +70,6 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
     """Options of ``linformer``; the defaults are the paper's sizes."""
 
 
-@models.register_model("linformer", dataclass=LinformerConfig)
-class LinformerModel(models.TranslationTransformer):
-    """A Transformer with Linformer attention in the encoder and over the encoder's output."""
-
-    Config = LinformerConfig
-    # The message for options that need token alignments.
-    no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
-
-    def __init__(self, cfg: TransformerConfig, encoder: nn.Module, decoder: nn.Module) -> None:
-        super().__init__(cfg, encoder, decoder)
-        self.supports_align_args = False
-
-    @classmethod
-    def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
-        """Replace the attentions over the source."""
-        projections = build_projections(cfg, slots_of_layers(cfg))
-        for layer in model.encoder.layers:
-            layer.self_attn = build_attention(cfg, "encoder", next(projections))
-        for layer in model.decoder.layers:
-            layer.encoder_attn = build_attention(cfg, "decoder", next(projections))
-
-    @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> "LinformerEncoder":
-        """Build the encoder; fairseq calls this."""
-        return LinformerEncoder(cfg, src_dict, embed_tokens)
-
-
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     """Parse ``--linformer-k``: a number for each encoder layer, then one for each decoder layer."""
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
@@ -127,39 +97,41 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     return slots
 
 
-def build_projections(
-    cfg: LinformerOptions, slots: list[int]
-) -> Iterator[attention.LengthProjection]:
-    """Yield each layer's projection; with ``layerwise`` sharing, all layers get one projection."""
-    shared = None
-    for count in slots:
-        if shared is None or cfg.linformer_sharing != "layerwise":
-            shared = attention.LengthProjection(
+def replace_attentions(
+    cfg: LinformerOptions,
+    encoder: TransformerEncoderBase,
+    decoder: TransformerDecoderBase | None = None,
+) -> None:
+    """Replace the attentions over the source by Linformer's.
+
+    With ``layerwise`` sharing, all layers get one projection.
+    """
+    layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
+    if decoder is not None:
+        if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
+            raise ConfigError(
+                "`--decoder-embed-dim` must equal `--encoder-embed-dim` "
+                f"({cfg.encoder_embed_dim}), but is {cfg.decoder_embed_dim} instead."
+            )
+        layers += [("decoder", "encoder_attn", layer) for layer in decoder.layers]
+    slots, projection = slots_of_layers(cfg, decoder is not None), None
+    for count, (side, name, layer) in zip(slots, layers, strict=True):
+        if projection is None or cfg.linformer_sharing != "layerwise":
+            projection = attention.LengthProjection(
                 count,
                 cfg.linformer_max_len,
                 shared=cfg.linformer_sharing != "headwise",
                 kind=str(cfg.linformer_projection),
                 init=str(cfg.linformer_init),
             )
-        yield shared
-
-
-def build_attention(
-    cfg: LinformerOptions, side: str, projected: attention.LengthProjection
-) -> "SourceAttention":
-    """Build the attention of one layer of the ``encoder`` or the ``decoder``."""
-    if side == "decoder" and cfg.encoder_embed_dim != cfg.decoder_embed_dim:
-        raise ConfigError(
-            "`--decoder-embed-dim` must equal `--encoder-embed-dim` "
-            f"({cfg.encoder_embed_dim}), but is {cfg.decoder_embed_dim} instead."
+        source_attention = SourceAttention(
+            getattr(cfg, f"{side}_embed_dim"),
+            getattr(cfg, f"{side}_attention_heads"),
+            projection,
+            dropout=cfg.attention_dropout,
+            scale=str(cfg.linformer_scale),
         )
-    return SourceAttention(
-        getattr(cfg, f"{side}_embed_dim"),
-        getattr(cfg, f"{side}_attention_heads"),
-        projected,
-        dropout=cfg.attention_dropout,
-        scale=str(cfg.linformer_scale),
-    )
+        setattr(layer, name, source_attention)
 
 
 @with_incremental_state
@@ -185,9 +157,6 @@ class SourceAttention(attention.LinformerAttention):
         **unused: bool,
     ) -> tuple[Tensor, None]:
         """Attend from ``query`` ``[T, R, C]`` to the source ``key`` ``[S, B, C]``.
-
-        Returns:
-            ``[T, R, C]``, and None for the weights.
 
         Raises:
             ConfigError: there is a mask over pairs of positions, which mixtures cannot obey.
@@ -238,11 +207,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
     ) -> EncoderOut:
-        """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder.
-
-        Raises:
-            DataError: a source is longer than ``--linformer-max-len``.
-        """
+        """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder."""
         pads = src_tokens.eq(self.padding_idx)
         columns, width = real_first(pads), pads.size(1)
         if width > self.linformer_max_len:  # drop columns of pads, for which E and F are too short
@@ -266,6 +231,24 @@ class LinformerEncoder(TransformerEncoderBase):
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
+@models.register_model("linformer", dataclass=LinformerConfig)
+class LinformerModel(models.TranslationTransformer):
+    """A Transformer with Linformer attention in the encoder and over the encoder's output."""
+
+    encoder_class = LinformerEncoder
+    # The message for options that need token alignments.
+    no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
+
+    def __init__(self, cfg: TransformerConfig, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__(cfg, encoder, decoder)
+        self.supports_align_args = False
+
+    @classmethod
+    def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
+        """Replace the attentions over the source."""
+        replace_attentions(cfg, model.encoder, model.decoder)
+
+
 # The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en. The paper's model shares
 # one embedding table for its 50,272 byte-level pieces.
 models.register_architecture("linformer", "linformer_wmt_en_de", share_all_embeddings=True)
@@ -277,15 +260,5 @@ models.register_architecture(
     decoder_ffn_embed_dim=1024,
     decoder_attention_heads=4,
 )
-models.register_architecture(
-    "linformer",
-    "linformer_tiny",
-    encoder_embed_dim=128,
-    encoder_ffn_embed_dim=256,
-    encoder_layers=4,
-    encoder_attention_heads=4,
-    decoder_embed_dim=128,
-    decoder_ffn_embed_dim=256,
-    decoder_layers=4,
-    decoder_attention_heads=4,
-)
+TINY = models.both_sides(128, 256, 4, layers=4)
+models.register_architecture("linformer", "linformer_tiny", **TINY)

@@ -6,11 +6,9 @@ The model is fairseq's Transformer, with the same flags but other layers.
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
 from dataclasses import dataclass
+from typing import Any
 
-from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models.transformer import TransformerConfig
-from torch import nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
@@ -59,34 +57,13 @@ class MuseConfig(configuration.TransformerModelConfig):
 class MuseModel(models.TranslationTransformer):
     """A Transformer with MUSE blocks in encoder and decoder."""
 
-    Config = MuseConfig
-
-    @classmethod
-    def build_encoder(
-        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> "MuseEncoder":
-        """Build the encoder; fairseq calls this."""
-        return MuseEncoder(cfg, src_dict, embed_tokens)
-
-    @classmethod
-    def build_decoder(
-        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
-    ) -> "MuseDecoder":
-        """Build the decoder; fairseq calls this."""
-        return MuseDecoder(cfg, tgt_dict, embed_tokens)
+    encoder_class, decoder_class = MuseEncoder, MuseDecoder
 
 
 models.register_architecture("muse", "muse_base")
 models.register_architecture("muse", "muse_simple_base", muse_kernels="none")
 
-LARGE = {
-    "encoder_embed_dim": 768,
-    "encoder_ffn_embed_dim": 3072,
-    "encoder_attention_heads": 16,
-    "decoder_embed_dim": 768,
-    "decoder_ffn_embed_dim": 3072,
-    "decoder_attention_heads": 16,
-}
+LARGE: dict[str, Any] = models.both_sides(768, 3072, 16)
 models.register_architecture("muse", "muse_large", **LARGE)
 models.register_architecture("muse", "muse_simple_large", **LARGE, muse_kernels="none")
 
@@ -97,13 +74,4 @@ WMT = {**LARGE, "share_all_embeddings": True, "attention_dropout": 0.1, "input_d
 models.register_architecture("muse", "muse_wmt_en_de", **WMT, dropout=0.3)
 models.register_architecture("muse", "muse_wmt_en_fr", **WMT)
 
-models.register_architecture(
-    "muse",
-    "muse_tiny",
-    encoder_embed_dim=128,
-    encoder_ffn_embed_dim=256,
-    encoder_layers=4,
-    decoder_embed_dim=128,
-    decoder_ffn_embed_dim=256,
-    decoder_layers=4,
-)
+models.register_architecture("muse", "muse_tiny", **models.both_sides(128, 256, 4, layers=4))
