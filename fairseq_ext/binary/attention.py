@@ -181,12 +181,9 @@ def attention_weights(
 ) -> Tensor:
     """Compute ``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in at least fp32.
 
-    A query that may not look anywhere (the source has only pads) looks at all positions equally.
-
-    Args:
-        queries, keys: ``[N, H, T, D]``, ``[N, H, S, D]``.
-        hidden: true where a query must not look, broadcast over ``[N, H, T, S]``.
-        binary: binarize both operands (QK Einsum).
+    Queries are ``[N, H, T, D]``, keys ``[N, H, S, D]``. ``hidden`` (``[N, H, T, S]``, or broadcast
+    to it) is true where a query must not look; one that may not look anywhere looks at all
+    positions equally. ``binary`` binarizes both operands (QK Einsum).
     """
     factor: Tensor | float = queries.size(-1) ** -0.5
     if binary:
@@ -211,14 +208,10 @@ def contexts(
     dropout: Callable[[Tensor], Tensor],
     binary: str | None = None,
 ) -> Tensor:
-    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]``.
+    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]`` of weights ``p`` and values ``[N, H, S, D]``.
 
-    Args:
-        weights: ``p`` ``[N, H, T, S]``.
-        values: ``[N, H, S, D]``.
-        hidden: as for :func:`attention_weights`.
-        dropout: applied to the weights, binarized or not.
-        binary: ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).
+    ``hidden`` is that of :func:`attention_weights`. Dropout applies to the weights, binarized or
+    not. ``binary`` is ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).
     """
     if binary is None:
         return dropout(weights) @ values

@@ -137,9 +137,8 @@ class Binarizer:
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
     """Binarize non-negative numbers: to ``B`` if they are at least ``B/2``, else to 0.
 
-    Returns:
-        0 or 1 for each number of ``x``, and ``B`` ``[..., 1]``, the largest number of each row. The
-        gradient of their product is 1.
+    Return 0 or 1 for each number, and ``B`` ``[..., 1]``, the largest number of each row. The
+    gradient of their product is 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))

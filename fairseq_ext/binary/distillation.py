@@ -44,12 +44,7 @@ class DistillationConfig(FairseqDataclass):
 def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Compute ``-τ² Σ_v p_v log q_v``; p (teacher) and q (student) are softmaxes of logits / τ.
 
-    Args:
-        student, teacher: logits ``[..., V]``.
-        temperature: τ.
-
-    Returns:
-        ``[...]``, in fp32 at least.
+    Logits are ``[..., V]``, the loss ``[...]`` in at least fp32; ``temperature`` is τ.
     """
     precise = torch.promote_types(student.dtype, torch.float32)
     q = F.log_softmax(student.to(precise) / temperature, dim=-1)

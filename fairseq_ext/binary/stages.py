@@ -31,9 +31,7 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 def lengths(text: str, fewest: int = 1) -> list[int]:
     """Read ``--stage-updates``: the number of updates of each stage, or an empty list.
 
-    Args:
-        text: ``FLOAT``, ``FLOAT,WEIGHTS`` or ``FLOAT,WEIGHTS,ACTIVATIONS``.
-        fewest: the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
+    ``fewest`` is the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
     """
     try:
         values = [int(value) for value in text.split(",")] if text else []

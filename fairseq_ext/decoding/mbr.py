@@ -147,10 +147,8 @@ def build_utility(
 ) -> Utility:
     """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
-    Args:
-        options: fields of the mbrs metric's configuration, as text.
-        tokenizer: sacrebleu's tokenizer, for BLEU.
-        process: options of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    ``options`` are fields of the mbrs metric's configuration, as text; ``process`` those of
+    :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})
@@ -204,14 +202,9 @@ def read_candidates(
     source: str | Path | None = None,
     reads_source: bool = False,
 ) -> list[Candidates]:
-    """Read the samples of every sentence from one or several outputs of fairseq-generate.
+    """Read the ``count`` samples of every sentence from outputs of fairseq-generate.
 
-    Args:
-        paths: outputs of the whole corpus, each with its own ``--seed``.
-        count: how many candidates each sentence has in all files together.
-        undoing: turns samples and S lines into text.
-        source: the source text; None for the S lines of the outputs.
-        reads_source: whether the utility reads the source; if not, candidates get no source.
+    If the utility ``reads_source``, candidates get the text of ``source`` or of the S lines.
     """
     files = [read_generated(path) for path in paths]
     _check_together(paths, files)

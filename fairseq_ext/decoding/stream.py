@@ -163,11 +163,7 @@ def around_spans(
 ) -> Generator[Batch, list[Ranked], list[Ranked]]:
     """Translate sentences with masked spans; where a mask gets lost, translate the parts between.
 
-    Yields:
-        Batches, whose translations must be sent back.
-
-    Returns:
-        The translations of the sentences.
+    Yield batches, whose translations must be sent back; return the translations of the sentences.
     """
     masked = [keeper.mask(sentence) for sentence in sentences]
     ranked = yield [line.text for line in masked], [*range(len(masked))]

@@ -19,22 +19,17 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 
 @dataclass(frozen=True)
 class EngineModel:
-    """A model that the engine can run.
+    """A model that the engine can run; ``program`` has no matrices.
 
     Attributes:
-        program: the program, without matrices.
-        weights: the weights in the machine's memory layout.
         architecture: name of the model in fairseq.
         numbers: format of the weights: ``fp32``, ``bf16``, ``int8``.
-        src, tgt: languages.
         source, target: symbols of the dictionaries, fairseq's own symbols first.
         begins: whether each source begins with ``<s>`` (``--source-bos``).
         cut: longest source without ``<s>``; the rest is cut (``--truncate-source``); 0: never.
         affixes: ids of the symbols before a source, after its ``</s>``, and at the beginning
             of every translation.
         search: defaults for options in :data:`SEARCH`.
-        shortlist: tokens that translations may have; None: all.
-        path: path of the model, for error messages.
     """
 
     program: Program

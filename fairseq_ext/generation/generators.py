@@ -24,12 +24,7 @@ from torch import Tensor
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
     """Set tokens of probability below ``epsilon`` to ``-inf``, but never the most probable token.
 
-    Args:
-        log_probabilities: ``[..., V]``, natural logarithms; not changed.
-        epsilon: threshold, 0 to 1.
-
-    Returns:
-        ``[..., V]``, not normalized again.
+    Natural logarithms ``[..., V]`` are copied, and not normalized again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)

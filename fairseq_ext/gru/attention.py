@@ -15,12 +15,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
-    """Compute a softmax over the last dimension, at least in fp32; pads get exactly 0.
-
-    Args:
-        scores: ``[..., S]``.
-        padding_mask: broadcasts to ``scores``, true on pads; weights are 0 if all are pads.
-    """
+    """Compute a softmax of scores ``[..., S]``, at least in fp32; pads get exactly 0."""
     precise = torch.promote_types(scores.dtype, torch.float32)
     masked_scores = scores.to(precise).masked_fill(padding_mask, torch.finfo(precise).min)
     weights = torch.softmax(masked_scores, dim=-1)
@@ -45,11 +40,8 @@ def tanh_of_sum(
 ) -> Tensor:
     """Compute ``tanh(k + q)`` without gradient, as ``1 - 2 / (e^{2k} e^{2q} + 1)`` if possible.
 
-    Args:
-        keys: ``[B, 1, S, A]``.
-        keys_exponentials: the result of :func:`exponentials` for these keys; None uses tanh.
-        query: ``[B, G, 1, A]``.
-        out: ``[B, G, S, A]`` to write to, or None.
+    Keys are ``[B, 1, S, A]``, with the result of :func:`exponentials` for them; the query is
+    ``[B, G, 1, A]``, and ``out`` ``[B, G, S, A]``.
     """
     if keys_exponentials is None:
         return torch.add(keys, query, out=out).tanh_()

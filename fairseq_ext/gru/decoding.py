@@ -15,29 +15,18 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
 class Source(NamedTuple):
-    """Tensors of the source sentences that are computed once and read in every decoding step.
+    """Tensors of the source sentences that are computed once and read in every decoding step."""
 
-    Args:
-        annotations: ``h_j``, ``[B, S, C]``.
-        keys: the keys of the attention, ``[B, S, A]``.
-        padding_mask: ``[B, S]``, true on pads.
-    """
-
-    annotations: Tensor
-    keys: Tensor
-    padding_mask: Tensor
+    annotations: Tensor  # h_j: [B, S, C]
+    keys: Tensor  # of the attention: [B, S, A]
+    padding_mask: Tensor  # [B, S], true on pads
 
 
 class State(NamedTuple):
-    """The state that one step passes to the next, with one row per hypothesis.
+    """The state that one step passes to the next, with one row per hypothesis."""
 
-    Args:
-        hidden: ``s``, ``[B·G, H]``.
-        fed: the attentional vector ``[B·G, H]`` if Luong's input feeding is used, else None.
-    """
-
-    hidden: Tensor
-    fed: Tensor | None
+    hidden: Tensor  # s: [B·G, H]
+    fed: Tensor | None  # the attentional vector [B·G, H] with Luong's input feeding, else None
 
 
 class AttentiveGRU(nn.Module):
@@ -110,8 +99,7 @@ class AttentiveGRU(nn.Module):
     def step(self, embedded: Tensor, state: State, source: Source) -> tuple[Tensor, Tensor, State]:
         """Advance every row by one target word, embedded as ``[B·G, E]``, for B sentences.
 
-        Returns:
-            features ``[B·G, O]``, attention weights ``[B·G, S]`` and the new state.
+        Return features ``[B·G, O]``, attention weights ``[B·G, S]`` and the new state.
         """
         return self._step(self._embedding_gates(embedded), embedded, state, source)
 
@@ -120,8 +108,7 @@ class AttentiveGRU(nn.Module):
     ) -> tuple[Tensor, Tensor, State]:
         """Decode all target words ``[T, B, E]`` at once (teacher forcing), from ``s_0`` ``[B, H]``.
 
-        Returns:
-            features ``[T, B, O]``, attention weights ``[T, B, S]`` and the state after word T.
+        Return features ``[T, B, O]``, attention weights ``[T, B, S]`` and the state after word T.
         """
         if not self.input_feeding:
             return self._parallel(embedded, hidden, source)

@@ -214,14 +214,9 @@ class BidirectionalGRU(nn.Module):
         xavier_uniform_per_gate_(self.gru)
 
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the annotations of a batch of sentences.
+        """Read sentences ``[B, S, E]``; pads ``[B, S]`` may be anywhere, or fill a sentence.
 
-        Args:
-            embedded: ``[B, S, E]``.
-            padding_mask: ``[B, S]``, true on pads. Pads may be anywhere, or fill a sentence.
-
-        Returns:
-            annotations ``[B, S, C]``, 0 on pads, and ``[h→_S; h←_1]`` ``[B, C]``, the last states.
+        Return annotations ``[B, S, C]``, 0 on pads, and last states ``[h→_S; h←_1]`` ``[B, C]``.
         """
         columns = real_first(padding_mask)
         lengths = (~padding_mask).sum(1).clamp(min=1).cpu()  # packing needs at least one step

@@ -69,10 +69,7 @@ class LinformerAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def compress(self, source: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Compute ``E K`` and ``F V`` of a source ``[S, B, C]``, padded on the right.
-
-        Returns:
-            keys and values ``[B, H, K, D]``.
+        """Compute ``E K`` and ``F V``, ``[B, H, K, D]``, of a source ``[S, B, C]``, padded right.
 
         Raises:
             DataError: the source is longer than the projection.
@@ -113,10 +110,8 @@ class LinformerAttention(nn.Module):
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Compute ``softmax(Q (E K)^T / √D) F V`` of all heads, joined and projected by ``W_o``.
 
-        Args:
-            query: ``[T, R, C]``; ``R`` is ``B``, or a multiple of it if the hypotheses of a
-                sentence are neighbours and share its keys.
-            keys, values: ``[B, H, K, D]``.
+        Queries are ``[T, R, C]``, keys and values ``[B, H, K, D]``; ``R`` is a multiple of ``B`` if
+        the hypotheses of a sentence, which are neighbours, share its keys.
         """
         length, rows, _ = query.shape
         sentences = keys.size(0)

@@ -37,9 +37,7 @@ def additive_mask(padding_mask: Tensor, heads: int, like: Tensor) -> Tensor:
 def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
     """Compute ``softmax(Q K^T / √D + mask)`` ``[N, M, S]``, equation (4), at least in fp32.
 
-    Args:
-        queries, keys: ``[N, M, D]``, ``[N, S, D]``.
-        mask: additive, broadcast over ``[N, M, S]``.
+    Queries are ``[N, M, D]``, keys ``[N, S, D]``; the mask is broadcast over ``[N, M, S]``.
     """
     absent = 1 if mask is not None else 0
     added = mask if mask is not None else queries.new_zeros(1)

@@ -39,16 +39,9 @@ def taps_to_the_left(kernel_size: int, causal: bool) -> int:
 
 
 def band(weights: Tensor, left: int) -> Tensor:
-    """Make a matrix whose row t has the taps of position t: ``band(w) @ v`` is the convolution.
+    """Make a matrix ``[N, T, T]`` of kernels ``[N, T, K]``: ``band(w) @ v`` is the convolution.
 
     Row t has its taps in columns t - left … t - left + K - 1. Taps outside the sentence are cut.
-
-    Args:
-        weights: ``[N, T, K]``.
-        left: taps before the position itself.
-
-    Returns:
-        ``[N, T, T]``.
     """
     count, length, taps = weights.shape
     # Reading rows of length T + K as rows of length T + K - 1 shifts each by one column more.
@@ -60,13 +53,7 @@ def band(weights: Tensor, left: int) -> Tensor:
 def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
     """Compute ``out_t = Σ_j weights_tj values_{t - left + j}``, with zeros outside the sentence.
 
-    Args:
-        values: ``[N, T, D]``.
-        weights: ``[N, T, K]``, of the same type as ``values``.
-        left: taps before the position itself.
-
-    Returns:
-        ``[N, T, D]``.
+    Values and result are ``[N, T, D]``, weights ``[N, T, K]`` of the same type.
     """
     if values.size(1) <= longest_band(weights.size(-1)):
         return torch.bmm(band(weights, left), values)
@@ -238,13 +225,7 @@ class OrdinaryConvolution(nn.Module):
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
-    """Parse the kernel sizes of each layer, lowest layer first.
-
-    Args:
-        text: ``none``, or groups of sizes, ``3,15`` or ``3/7/15/31``.
-        layers: the number of layers.
-        ordinary: whether the convolution is the ordinary one, which has one size.
-    """
+    """Parse ``--muse-kernels`` into the kernel sizes of each layer, lowest layer first."""
     if text == "none":
         return [()] * layers
     try:

@@ -272,15 +272,11 @@ class Stage:
 
 
 class Executor:
-    """A translator of batches, which runs a program on a device.
+    """A translator of batches, which runs a program on any device of torch's.
 
-    Args:
-        program: the program of a model.
-        device: any device of torch's.
-        dtype: type of the model's weights.
-        capture: function that turns a step into a single launch. It is slow, so it is called
-            only when memory of the same sizes is needed for the second time.
-        every: number of steps after which the device is asked whether sentences are finished.
+    ``capture`` turns a step into a single launch. It is slow, so it is called only when memory of
+    the same sizes is needed for the second time. After ``every`` steps the device is asked whether
+    sentences are finished.
     """
 
     def __init__(
