@@ -81,52 +81,36 @@ async def _read(request: Request, max_bytes: int) -> bytes:
 
 
 async def parse_fields(request: Request, body: bytes) -> dict[str, Any]:
-    """Parse the fields of a body.
+    """Parse the fields of a body; ``q`` may occur several times in a form.
 
     Raises:
         Refusal: 400 if the body is damaged, or 415 if its content type is not supported.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == JSON:
-        return _from_json(body)
-    if kind == FORMS[0]:
-        return _from_pairs(body)
-    if kind == FORMS[1]:
-        return await _from_form(request, body)
-    raise Refusal(415, f"Content-Type must be {JSON}, {FORMS[0]} or {FORMS[1]}.")
-
-
-def _from_json(body: bytes) -> dict[str, Any]:
     try:
-        fields = parse_json(body.decode("utf-8"), "The request")
+        if kind == JSON:
+            fields = parse_json(body.decode("utf-8"), "The request")
+            if not isinstance(fields, dict):
+                raise DataError("The request must be a JSON object.")
+            return fields
+        if kind == FORMS[0]:  # percent-encoded, or raw UTF-8, as curl sends it
+            text = body.decode("utf-8")
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
+        elif kind == FORMS[1]:
+            pairs = await _parse_multipart(request, body)
+        else:
+            raise Refusal(415, f"Content-Type must be {JSON}, {FORMS[0]} or {FORMS[1]}.")
     except UnicodeDecodeError:
         raise Refusal(400, "The request is not UTF-8.") from None
     except DataError as error:
         raise Refusal(400, str(error)) from None
-    if not isinstance(fields, dict):
-        raise Refusal(400, "The request must be a JSON object.")
-    return fields
-
-
-def _from_pairs(body: bytes) -> dict[str, Any]:
-    """Parse a form whose text is raw UTF-8 (as curl sends it) or percent-encoded."""
-    try:
-        pairs = parse_qsl(
-            body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS
-        )
-    except UnicodeDecodeError:
-        raise Refusal(400, "The form is not UTF-8.") from None
     except ValueError as error:
         raise Refusal(400, f"The form cannot be read: {error}") from None
-    return _fields(dict(pairs), [text for name, text in pairs if name == "q"])
+    texts = [text for name, text in pairs if name == "q"]
+    return dict(pairs) | ({"q": texts} if len(texts) > 1 else {})
 
 
-def _fields(form: dict[str, Any], texts: list[Any]) -> dict[str, Any]:
-    """Return the fields of a form; ``q`` may occur several times."""
-    return {**form, "q": texts[0] if len(texts) == 1 else texts} if texts else form
-
-
-async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
+async def _parse_multipart(request: Request, body: bytes) -> list[tuple[str, Any]]:
     async def replayed() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -137,8 +121,8 @@ async def _from_form(request: Request, body: bytes) -> dict[str, Any]:
     try:
         form = await copy.form(max_files=0, max_fields=FIELDS, max_part_size=len(body) + 1)
     except HTTPException as error:
-        raise Refusal(400, f"The form cannot be read: {printable(error.detail)}") from None
-    return _fields(dict(form), form.getlist("q"))
+        raise ValueError(printable(error.detail)) from None
+    return form.multi_items()
 
 
 def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
