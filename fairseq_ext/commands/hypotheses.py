@@ -151,7 +151,11 @@ def _mbr(args: argparse.Namespace) -> None:
         reads_source=utility.reads_source,
     )
     shown = tqdm(sentences, desc="mbr", unit="sentence", disable=None)
-    decisions = list(mbr.decode(shown, utility, request.num_candidates, request.seed))
+    draw = {"size": request.num_candidates, "seed": request.seed}
+    decisions = [
+        mbr.decide(candidates, utility, mbr.random_subset(candidates, **draw))
+        for candidates in shown
+    ]
     with files.atomic_write(request.output) as file:
         file.writelines(decision.text + "\n" for decision in decisions)
     drawn = {

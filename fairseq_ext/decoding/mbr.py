@@ -232,17 +232,11 @@ def _check_together(paths: Sequence[str | Path], files: Sequence[list[Sentence]]
     """Check that the files translate the same sentences and are not copies of each other."""
     samples: dict[tuple, str | Path] = {}
     for path, sentences in zip(paths, files, strict=True):
-        if len(sentences) != len(files[0]):
+        if [entry.source for entry in sentences] != [entry.source for entry in files[0]]:
             raise DataError(
-                f"`{path}` has {len(sentences)} sentences, but `{paths[0]}` has {len(files[0])}; "
-                "all files must be samples for the same corpus."
+                f"`{path}` and `{paths[0]}` have different sources; all files must be samples for "
+                "the same corpus."
             )
-        for entry, other in zip(sentences, files[0], strict=True):
-            if entry.source != other.source:
-                raise DataError(
-                    f"`{path}` and `{paths[0]}` have different sources in sentence {entry.index}; "
-                    "all files must be samples for the same corpus."
-                )
         key = tuple(h.text for entry in sentences for h in entry.hypotheses)
         if key in samples:
             raise DataError(
@@ -282,17 +276,6 @@ def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> D
         mean_utility=float(weights @ expected),
         distinct=len(texts),
     )
-
-
-def decode(
-    sentences: Iterable[Candidates], utility: Utility, count: int | None = None, seed: int = 1
-) -> Iterator[Decision]:
-    """Choose a candidate for each sentence, among all or a random subset of ``count``."""
-    for candidates in sentences:
-        size = len(candidates.texts)
-        uses_all = count is None or count == size
-        places = range(size) if uses_all else random_subset(candidates, count, seed)
-        yield decide(candidates, utility, places)
 
 
 def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) -> dict[str, Any]:
