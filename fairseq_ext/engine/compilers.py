@@ -43,9 +43,10 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 
 # Compilers of layers. A Product takes its input x, a term to add, an activation and the columns to
 # write to. An Attention takes the query, the source (NOTHING for self-attention), a term to add,
-# and whether its weights are the alignment.
+# and whether its weights are the alignment. So does a Layer, but without the term.
 Product = Callable[..., Columns]
 Attention = Callable[[Any, Columns, Columns, Columns, bool, Writer], Columns]
+Layer = Callable[[Any, Columns, Columns, bool, Writer], Columns]
 Compiler = Callable[[Any, Writer], None]
 MODELS: dict[type, Compiler] = {}
 PRODUCTS: dict[type, Product] = {}
@@ -220,6 +221,18 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
     return norm(getattr(coder, "layernorm_embedding", None), x, program)
 
 
+def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Layer) -> None:
+    """Compile a model with fairseq's Transformer encoder and decoder around layers of any kind."""
+    x = embed(model.encoder, Phase.TOKENS, program)
+    for layer in model.encoder.layers:
+        x = compile_layer(layer, x, NOTHING, False, program)
+    source = norm(model.encoder.layer_norm, x, program)
+    y = embed(model.decoder, Phase.HYPOTHESES, program)
+    for layer in model.decoder.layers:
+        y = compile_layer(layer, y, source, layer is model.decoder.layers[-1], program)
+    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
+
+
 def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
     """Compile the output layer of fairseq's Transformer decoder."""
     require(decoder.project_out_dim is None, "projection before the output layer")
@@ -236,36 +249,25 @@ def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
     """Compile the Transformer of Vaswani et al. (2017), with the options of fairseq's layers."""
     require_methods(model.encoder, TransformerEncoderBase)
     require_methods(model.decoder, TransformerDecoderBase)
-    x = embed(model.encoder, Phase.TOKENS, program)
-    for layer in model.encoder.layers:
-        require_fairseqs(layer, TransformerEncoderLayerBase)
-        x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
-        x = feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
-    source = norm(model.encoder.layer_norm, x, program)
-    y = embed(model.decoder, Phase.HYPOTHESES, program)
-    for layer in model.decoder.layers:
-        y = decoder_layer(layer, y, source, layer is model.decoder.layers[-1], program)
-    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
+    encoder_decoder(model, program, transformer_layer)
 
 
-def require_fairseqs(layer: nn.Module, base: type) -> None:
-    """Refuse a layer that computes anything that fairseq's layer does not."""
+def transformer_layer(
+    layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
+) -> Columns:
+    """Compile self-attention, source attention and feed-forward network, with their residuals."""
+    in_encoder = source is NOTHING
+    base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
     require_methods(layer, base)
     for name in ("attn_ln", "ffn_layernorm", "w_resid", "c_attn"):  # Shleifer et al. (2021)
         require(getattr(layer, name, None) is None, f"`{name}` in a layer")
-
-
-def decoder_layer(
-    layer: TransformerDecoderLayerBase, y: Columns, source: Columns, last: bool, program: Writer
-) -> Columns:
-    """Compile self-attention, source attention and feed-forward network, with their residuals."""
-    require_fairseqs(layer, TransformerDecoderLayerBase)
-    require(not layer.cross_self_attention, "cross-self-attention")
-    require(layer.encoder_attn is not None, "decoder without a source")
-    y = residual(layer, layer.self_attn, layer.self_attn_layer_norm, y, NOTHING, False, program)
-    crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
-    y = residual(layer, *crossing, y, source, last, program)
-    return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, y, program)
+    x = residual(layer, layer.self_attn, layer.self_attn_layer_norm, x, NOTHING, False, program)
+    if not in_encoder:
+        require(not layer.cross_self_attention, "cross-self-attention")
+        require(layer.encoder_attn is not None, "decoder without a source")
+        crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
+        x = residual(layer, *crossing, x, source, shown, program)
+    return feed_forward(layer, layer.final_layer_norm, layer.activation_fn.__name__, x, program)
 
 
 def residual(
@@ -321,22 +323,23 @@ def compile_lightconv(model: LightConvModel, program: Writer) -> None:
     """Compile a Transformer with convolutions in place of self-attention."""
     require_methods(model.encoder, LightConvEncoder)
     require_methods(model.decoder, LightConvDecoder)
-    x = embed(model.encoder, Phase.TOKENS, program)
-    for layer in model.encoder.layers:
+    encoder_decoder(model, program, lightconv_layer)
+
+
+def lightconv_layer(
+    layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
+) -> Columns:
+    """Compile convolution, source attention and feed-forward network, with their residuals."""
+    if source is NOTHING:
         require_methods(layer, LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)
-        x = feed_forward(layer, layer.layer_norm2, "relu", x, program)
-    source = norm(model.encoder.layer_norm, x, program)
-    y = embed(model.decoder, Phase.HYPOTHESES, program)
-    for layer in model.decoder.layers:
-        require_methods(layer, LightConvDecoderLayer)
-        require(layer.encoder_attn is not None, "decoder without a source")
-        y = convolution(layer, layer.conv_layer_norm, y, program)
-        last = layer is model.decoder.layers[-1]
-        crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
-        y = residual(layer, *crossing, y, source, last, program)
-        y = feed_forward(layer, layer.final_layer_norm, "relu", y, program)
-    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
+        return feed_forward(layer, layer.layer_norm2, "relu", x, program)
+    require_methods(layer, LightConvDecoderLayer)
+    x = convolution(layer, layer.conv_layer_norm, x, program)
+    require(layer.encoder_attn is not None, "decoder without a source")
+    crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
+    x = residual(layer, *crossing, x, source, shown, program)
+    return feed_forward(layer, layer.final_layer_norm, "relu", x, program)
 
 
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:

@@ -1,27 +1,17 @@
 """Compile a MUSE block to operations of the engine."""
 
+from functools import partial
+
 import numpy as np
 from torch import nn
 
-from fairseq_ext.engine.compilers import MODELS, embed, finish, linear, norm
-from fairseq_ext.engine.program import NOTHING, Columns, Phase
+from fairseq_ext.engine.compilers import MODELS, encoder_decoder, linear, norm
+from fairseq_ext.engine.program import NOTHING, Columns
 from fairseq_ext.engine.writer import Writer
 from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution
 from fairseq_ext.muse.model import MuseModel
 from fairseq_ext.muse.projections import FusedProjections
-
-
-def compile_muse(model: MuseModel, program: Writer) -> None:
-    """Compile a model whose layers are MUSE blocks."""
-    x = embed(model.encoder, Phase.TOKENS, program)
-    for layer in model.encoder.layers:
-        x = block(layer, x, NOTHING, False, program)
-    source = norm(model.encoder.layer_norm, x, program)
-    y = embed(model.decoder, Phase.HYPOTHESES, program)
-    for layer in model.decoder.layers:
-        y = block(layer, y, source, layer is model.decoder.layers[-1], program)
-    finish(model.decoder, norm(model.decoder.layer_norm, y, program), program)
 
 
 def block(
@@ -115,4 +105,4 @@ def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer
     return program.linear(taps, weight, program.array(layer.convolution.bias), added=y)
 
 
-MODELS[MuseModel] = compile_muse
+MODELS[MuseModel] = partial(encoder_decoder, compile_layer=block)
