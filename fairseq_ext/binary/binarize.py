@@ -51,19 +51,12 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 class Levels(NamedTuple):
-    """The magnitude of binarized numbers, and the range of inputs whose gradient passes.
+    """The magnitude of binarized numbers, and the range of inputs whose gradient passes."""
 
-    Attributes:
-        level: ``|x_b|``, with size 1 in the dimension that a product sums over.
-        limit: the largest ``|x|`` whose gradient passes.
-        slope: the factor of a gradient that passes; None for 1.
-        zero: the largest ``|x|`` that becomes 0; None if no number does.
-    """
-
-    level: Tensor
-    limit: Tensor
-    slope: Tensor | None = None
-    zero: Tensor | None = None
+    level: Tensor  # |x_b|, with size 1 in the dimension that a product sums over
+    limit: Tensor  # the largest |x| whose gradient passes
+    slope: Tensor | None = None  # the factor of a gradient that passes; None: 1
+    zero: Tensor | None = None  # the largest |x| that becomes 0; None: no number does
 
     def signs(self, x: Tensor) -> Tensor:
         """Return ``x_b`` in units of the level: ±1 or 0, shaped like ``x``, without gradient."""

@@ -63,17 +63,14 @@ _TOLERANCE = 1e-6  # for the rank of the scaled Jacobian, and for estimates at a
 class Law:
     """A scaling law with its constants.
 
-    Attributes:
-        alpha, L_inf: reducible loss of the baseline and irreducible loss, in the losses' unit.
-        p_e, p_d: exponents of encoder and decoder.
-        base: (N̄e, N̄d), parameters of the baseline without embeddings.
+    ``alpha`` is the reducible loss of the baseline, ``L_inf`` the irreducible loss.
     """
 
     alpha: float
     p_e: float
     p_d: float
     L_inf: float
-    base: tuple[float, float]
+    base: tuple[float, float]  # (N̄e, N̄d), parameters of the baseline without embeddings
 
     def __call__(self, encoder: Array | float, decoder: Array | float) -> Array:
         """Return the loss for ``encoder`` and ``decoder`` parameters (arrays of one shape)."""
@@ -91,24 +88,16 @@ class Law:
 class Fit:
     """A fitted law, with measures of its reliability.
 
-    Attributes:
-        law: the least-squares estimate.
-        models: the number of losses it was fitted to.
-        r_squared: share of the losses' variance that the law explains.
-        residual_sd: standard deviation of the residuals, for n - 4 degrees of freedom.
-        jacobian: interval of each of ``PARAMETERS`` from the curvature (Student's t, n - 4).
-        bootstrap: interval of each of ``PARAMETERS`` from percentiles of the bootstrap refits.
-        at_bound: parameters whose estimate is a bound of the search; if there are any, all
-            intervals are too narrow.
+    If an estimate is a bound of the search, all intervals are too narrow.
     """
 
-    law: Law
-    models: int
-    r_squared: float
-    residual_sd: float
-    jacobian: dict[str, Interval]
-    bootstrap: dict[str, Interval]
-    at_bound: tuple[str, ...]
+    law: Law  # the least-squares estimate
+    models: int  # the number of losses it was fitted to
+    r_squared: float  # share of the losses' variance that the law explains
+    residual_sd: float  # standard deviation of the residuals, for n - 4 degrees of freedom
+    jacobian: dict[str, Interval]  # of each of PARAMETERS, from the curvature (Student's t, n - 4)
+    bootstrap: dict[str, Interval]  # of each of PARAMETERS, from percentiles of the refits
+    at_bound: tuple[str, ...]  # parameters whose estimate is a bound of the search
 
 
 def fit_law(

@@ -19,25 +19,15 @@ OUTPUTS = ("shortcut", "layer", "scale", "plain")
 
 @dataclass(frozen=True)
 class Switches:
-    """The products that become binary, and the norms and shortcuts that binary products need.
+    """The products that become binary, and the norms and shortcuts that binary products need."""
 
-    Attributes:
-        weights: the products whose weights are binarized, out of ``LAYERS``.
-        activations: the products whose inputs are binarized, out of ``PRODUCTS``.
-        heads_norm: apply layer norm to each head of q, k and v.
-        ffn: what follows each product of the feed-forward network: a norm, ``1 / s`` or nothing.
-        output: what the attention returns: ``LN(A W) + A``, ``LN(A W)``, ``A W / s`` or ``A W``.
-        binarizer: ``bmt`` or ``xnor``.
-        ternary: make weights ternary instead of binary.
-    """
-
-    weights: frozenset[str] = frozenset()
-    activations: frozenset[str] = frozenset()
-    heads_norm: bool = True
-    ffn: str = "layer"
-    output: str = "shortcut"
-    binarizer: str = "bmt"
-    ternary: bool = False
+    weights: frozenset[str] = frozenset()  # products of LAYERS with binary weights
+    activations: frozenset[str] = frozenset()  # products of PRODUCTS with binary inputs
+    heads_norm: bool = True  # apply layer norm to each head of q, k and v
+    ffn: str = "layer"  # after each product of the feed-forward network: a norm, 1 / s or nothing
+    output: str = "shortcut"  # of the attention: LN(A W) + A, LN(A W), A W / s or A W
+    binarizer: str = "bmt"  # `bmt` or `xnor`
+    ternary: bool = False  # make weights ternary instead of binary
 
     @property
     def anything(self) -> bool:

@@ -24,18 +24,12 @@ MakeSearch = Callable[[Mapping[str, int | float]], Search]
 
 
 class Opened(NamedTuple):
-    """A model that is ready to translate.
-
-    Attributes:
-        search: the default search of all calls.
-        folders: folders that may have its ``text.json``; the first ``text.json`` is used.
-        versions: versions of its files before they were read, to compare once the text is loaded.
-    """
+    """A model that is ready to translate."""
 
     translator: Translates
-    search: Search
-    folders: Sequence[Path]
-    versions: FileVersions
+    search: Search  # the default search of all calls
+    folders: Sequence[Path]  # may have its text.json; the first one is used
+    versions: FileVersions  # of its files before they were read, to compare once the text is loaded
 
     def text(self) -> Pipeline:
         """Return the text pipeline saved with the model, or an empty one if there is none."""

@@ -177,21 +177,14 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Decision:
-    """The candidate chosen for a sentence.
-
-    Attributes:
-        candidate: its index among the sentence's candidates in the files.
-        expected_utility: its mean utility over all candidates.
-        mean_utility: the expected utility of a random candidate.
-        distinct: how many different candidates there were.
-    """
+    """The candidate chosen for a sentence."""
 
     index: int
     text: str
-    candidate: int
-    expected_utility: float
-    mean_utility: float
-    distinct: int
+    candidate: int  # its index among the sentence's candidates in the files
+    expected_utility: float  # its mean utility over all candidates
+    mean_utility: float  # the expected utility of a random candidate
+    distinct: int  # how many different candidates there were
 
 
 def read_candidates(

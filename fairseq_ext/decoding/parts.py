@@ -28,17 +28,12 @@ WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder in which the parts of a text are translated.
-
-    Attributes:
-        details: whether each part has a file of details beside its text.
-        line_by_line: whether a part's translation has as many lines as its source.
-    """
+    """The folder in which the parts of a text are translated."""
 
     path: Path
     parts: Sequence[Part]
-    details: bool = False
-    line_by_line: bool = True
+    details: bool = False  # whether each part has a file of details beside its text
+    line_by_line: bool = True  # whether a part's translation has as many lines as its source
 
     def text(self, part: Part) -> Path:
         """Return the path of a part's translations."""

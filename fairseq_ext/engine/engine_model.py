@@ -21,29 +21,22 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 class EngineModel:
     """A model that the engine can run; ``program`` has no matrices.
 
-    Attributes:
-        architecture: name of the model in fairseq.
-        numbers: format of the weights: ``fp32``, ``bf16``, ``int8``.
-        source, target: symbols of the dictionaries, fairseq's own symbols first.
-        begins: whether each source begins with ``<s>`` (``--source-bos``).
-        cut: longest source without ``<s>``; the rest is cut (``--truncate-source``); 0: never.
-        affixes: ids of the symbols before a source, after its ``</s>``, and at the beginning
-            of every translation.
-        search: defaults for options in :data:`SEARCH`.
+    ``affixes`` are ids of the symbols before a source, after its ``</s>``, and at the beginning of
+    every translation.
     """
 
     program: Program
     weights: Sequence[Packed]
-    architecture: str
-    numbers: str
+    architecture: str  # name of the model in fairseq
+    numbers: str  # format of the weights: `fp32`, `bf16`, `int8`
     src: str
     tgt: str
-    source: Sequence[str]
-    target: Sequence[str]
-    begins: bool = False
-    cut: int = 0
+    source: Sequence[str]  # symbols of the dictionaries, fairseq's own symbols first
+    target: Sequence[str]  # symbols of the dictionaries, fairseq's own symbols first
+    begins: bool = False  # whether each source begins with <s> (`--source-bos`)
+    cut: int = 0  # longest source without <s> (`--truncate-source`); 0: never cut
     affixes: tuple[tuple[int, ...], ...] = NO_AFFIXES
-    search: dict[str, int | float] = field(default_factory=dict)
+    search: dict[str, int | float] = field(default_factory=dict)  # defaults for options in SEARCH
     shortlist: Shortlist | None = None
     path: Path = Path("the model")
 

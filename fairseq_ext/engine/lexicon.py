@@ -25,17 +25,11 @@ MOST = 1 << 25  # most pairs of words to keep, 24 bytes each
 
 
 class Side(NamedTuple):
-    """One side of a parallel text.
+    """One side of a parallel text."""
 
-    Attributes:
-        tokens: token ids, one sentence after another, each with its ``</s>``.
-        begins: position of each sentence's first token, and of the end of the last sentence.
-        vocabulary: one more than the largest possible id.
-    """
-
-    tokens: np.ndarray
-    begins: np.ndarray
-    vocabulary: int
+    tokens: np.ndarray  # token ids, one sentence after another, each with its `</s>`
+    begins: np.ndarray  # positions of first tokens of sentences, and the end of the last one
+    vocabulary: int  # one more than the largest possible id
 
     def words(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of sentences ``first`` to ``last - 1``, and each sentence's length."""

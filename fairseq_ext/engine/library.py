@@ -74,19 +74,12 @@ def active_path() -> str:
 
 
 class Found(NamedTuple):
-    """A translation of a sentence.
+    """A translation of a sentence."""
 
-    Attributes:
-        tokens: token ids, ``</s>`` included.
-        score: the sum of the log-probabilities divided by a power of the length.
-        scores: log-probabilities of the tokens.
-        attention: ``[target tokens, source tokens]``, or None.
-    """
-
-    tokens: np.ndarray
-    score: float
-    scores: np.ndarray
-    attention: np.ndarray | None
+    tokens: np.ndarray  # token ids, `</s>` included
+    score: float  # the sum of the log-probabilities divided by a power of the length
+    scores: np.ndarray  # log-probabilities of the tokens
+    attention: np.ndarray | None  # [target tokens, source tokens], or None
 
 
 class Machine:

@@ -124,17 +124,11 @@ class Symbols(NamedTuple):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight: a matrix ``W [N, K]`` for products or embeddings, or a plain table or vector.
+    """A weight: a matrix ``W [N, K]`` for products or embeddings, or a plain table or vector."""
 
-    Attributes:
-        values: numbers in fp32, or in int8 with a unit for each row in ``units``.
-        plain: true for weights that are read row by row in fp32: gains, biases and positions.
-        recipe: how to compute it from the model's weights (:mod:`fairseq_ext.engine.recipes`).
-    """
-
-    values: np.ndarray
-    plain: bool = False
-    recipe: Any = None
+    values: np.ndarray  # in fp32, or in int8 with a unit for each row in `units`
+    plain: bool = False  # read row by row in fp32: gains, biases and positions
+    recipe: Any = None  # how to compute it from the model's weights (recipes.py)
     units: np.ndarray | None = None
 
 
@@ -161,22 +155,14 @@ FLOATS = Reading()
 
 @dataclass(frozen=True)
 class Signs:
-    """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each output.
+    """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each output."""
 
-    Attributes:
-        values: bits ``[N, at least K / 8]`` as uint8, lowest bit of a byte first; 0 means -1.
-        levels: ``[N]``, fp32.
-        inputs: K.
-        name: name of the weight with these signs.
-        plus: bits like ``values`` in which 0 means -1 or 0; None if the weight is binary.
-    """
-
-    values: np.ndarray
-    levels: np.ndarray
-    inputs: int
+    values: np.ndarray  # bits [N, at least K / 8] in uint8, lowest bit of a byte first; 0: -1
+    levels: np.ndarray  # [N], fp32
+    inputs: int  # K
     reading: Reading = FLOATS
-    name: str | None = None
-    plus: np.ndarray | None = None
+    name: str | None = None  # of the weight with these signs
+    plus: np.ndarray | None = None  # bits like `values`; 0: -1 or 0; None if binary
     plain = False
 
     @classmethod

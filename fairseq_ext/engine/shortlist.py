@@ -29,15 +29,10 @@ CURE = "Make it again with `fairseq-ext shortlist`."
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """A shortlist of target token ids.
+    """A shortlist of target token ids."""
 
-    Attributes:
-        frequent: tokens that every sentence may have.
-        lists: for each source token, the target tokens that may translate it.
-    """
-
-    frequent: Tokens
-    lists: Sequence[Tokens]
+    frequent: Tokens  # tokens that every sentence may have
+    lists: Sequence[Tokens]  # for each source token, the target tokens that may translate it
 
     def check(self, vocabulary: int) -> None:
         """Refuse a shortlist for another target vocabulary."""

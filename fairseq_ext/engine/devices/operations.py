@@ -120,25 +120,15 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 @dataclass
 class Frame:
-    """The tensors that operations read and write.
-
-    Attributes:
-        model: the weights.
-        tokens: tokens of the source ``[B, S]``, or the newest tokens ``[B, W]``.
-        positions: positions of these tokens, ``[S]`` or ``[1]``.
-        real: true for source tokens that are not pads, ``[B, S]``.
-        state: the decoder's state, by :func:`fairseq_ext.engine.devices.executor.allocate`.
-        registers: registers by number.
-        shown: each model's attention weights that serve as alignment, ``[B, W, S]``.
-    """
+    """The tensors that operations read and write."""
 
     model: Model
-    tokens: Tensor
-    positions: Tensor
-    real: Tensor
-    state: dict[str, Tensor] | None = None
-    registers: dict[int, Tensor] = field(default_factory=dict)
-    shown: list[Tensor] = field(default_factory=list)
+    tokens: Tensor  # of the source [B, S], or the newest ones [B, W]
+    positions: Tensor  # of these tokens, [S] or [1]
+    real: Tensor  # true for source tokens that are not pads: [B, S]
+    state: dict[str, Tensor] | None = None  # the decoder's, by `allocate`
+    registers: dict[int, Tensor] = field(default_factory=dict)  # by number
+    shown: list[Tensor] = field(default_factory=list)  # weights for the alignment: [B, W, S]
 
     def read(self, place: Columns) -> Tensor:
         """Return columns of a register, ``[..., width]``."""
