@@ -141,12 +141,7 @@ class BinaryLinear(nn.Linear):
             self.binary_inputs = self.inputs and stage >= 2
 
     def forward(self, x: Tensor, dropout: nn.Module | None = None) -> Tensor:
-        """Map ``x``, ``[..., K]``, to ``[..., N]``.
-
-        Args:
-            x: the input.
-            dropout: applied to the input after its binarization, if it is binarized.
-        """
+        """Map ``[..., K]`` to ``[..., N]``; dropout follows the binarization of the input."""
         if not self.binary_weights:
             x = self._read(x, dropout)
             return F.linear(x, self.weight, self.bias)
@@ -221,14 +216,9 @@ class BinaryLinear(nn.Linear):
 class FeedForwardOutput(nn.Module):
     """The output ``LN(LN(h)_b W_2b + b_2)`` of section 3.4; ``h = max(0, A_b W_1b + b_1)``.
 
-    ``h`` is never negative. The inner norm centres it, so that both signs occur.
-
-    Args:
-        linear: ``W_2`` and ``b_2``.
-        dropout: applied to the hidden layer.
-        norms: whether to use the two layer norms.
-        dropout_first: whether to apply dropout before binarization, as the paper's code does; a
-            dropped number then becomes ``+B/2``. Otherwise it counts as 0.
+    ``h`` is never negative. The inner norm centres it, so that both signs occur. ``linear`` has
+    ``W_2`` and ``b_2``. With ``dropout_first``, dropout precedes binarization, as in the paper's
+    code; a dropped number then becomes ``+B/2``. Otherwise it counts as 0.
     """
 
     def __init__(

@@ -119,7 +119,6 @@ def fit_law(
         base: (N̄e, N̄d).
         what: the name of these models in messages.
         resamples: bootstrap refits, with a progress bar.
-        seed: seed of the bootstrap.
     """
     x, y = _logs(encoder, decoder, base)
     target = np.asarray(losses, float)

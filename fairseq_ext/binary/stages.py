@@ -66,12 +66,8 @@ class Stage(nn.Module):
     fairseq tells modules the number of each update (``set_num_updates``), and a checkpoint's number
     before its state is loaded. The stage in a loaded state has priority, and training never goes
     back from it. So loading never changes what a model computes: not at the boundary of two stages,
-    not with ``--reset-optimizer``, and not for fine-tuning.
-
-    Args:
-        layers: the layers whose ``set_stage`` is called.
-        stages: the number of updates of each stage (:func:`lengths`); if it is empty, everything is
-            binary from the start.
+    not with ``--reset-optimizer``, and not for fine-tuning. Without ``stages`` (:func:`lengths`),
+    everything is binary from the start.
     """
 
     def __init__(self, layers: Iterable[nn.Module], stages: list[int]) -> None:

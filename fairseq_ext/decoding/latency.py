@@ -15,16 +15,9 @@ from fairseq_ext.utils.errors import DataError
 
 
 def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
-    """Translate the texts one at a time, on one thread of the CPU, and measure each.
+    """Translate lines of text one at a time, on one thread of the CPU, and measure each.
 
-    Args:
-        path: a bundle; or a checkpoint whose dictionaries :func:`~fairseq_ext.load` finds.
-        texts: lines of source text; empty lines are left out.
-        beam: beam size.
-
-    Raises:
-        CheckpointError, ConfigError: the model cannot be used.
-        DataError: there is no text, or a line is too long.
+    The model is a bundle, or a checkpoint whose dictionaries :func:`~fairseq_ext.load` finds.
     """
     texts = [text for text in texts if text.strip()]
     if not texts:

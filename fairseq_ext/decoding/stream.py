@@ -94,7 +94,6 @@ def translations(
     """Translate lines as they come.
 
     Args:
-        codec: converts text to tokens and back.
         search: how to search; None for the translator's own search.
         name: name of the input, for messages.
         first: number of the input's first line.
@@ -103,10 +102,6 @@ def translations(
         skip_long: whether lines that are too long get empty translations and a warning.
         splitter: splits lines into sentences to translate one by one; None keeps lines whole.
         keeper: finds spans to keep unchanged.
-
-    Raises:
-        ConfigError: ``buffer`` is below 1.
-        DataError: a line is too long; the message has its number.
     """
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")

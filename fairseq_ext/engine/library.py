@@ -83,14 +83,10 @@ class Found(NamedTuple):
 
 
 class Machine:
-    """A program with its packed weights.
+    """A program with its packed weights, and perhaps a shortlist of target tokens.
 
-    Args:
-        program: the program of a model.
-        numbers: format of the weights, one of :data:`fairseq_ext.engine.NUMBERS`.
-        path: one of :data:`PATHS`; None for :func:`active_path`.
-        packed: the weights, if they are packed already.
-        shortlist: tokens that translations may have; None: all.
+    Weights are packed in the format ``numbers``, unless they are in ``packed`` already. ``path`` is
+    one of :data:`PATHS`; None for :func:`active_path`.
     """
 
     def __init__(

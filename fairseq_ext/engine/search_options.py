@@ -17,21 +17,8 @@ class Rules:
     A sample depends only on the seed, the sentence's number, the step, and the number of the
     hypothesis within its sentence.
 
-    Attributes:
-        lenpen: length penalty; None leaves scores as sums of log-probabilities.
-        length_offset: scores are divided by ``((offset + length) / (offset + 1)) ** lenpen``; 5 for
-            GNMT's penalty.
-        match_source_len: whether a translation must have as many tokens as the source with its
-            ``</s>``; the translation's own ``</s>`` follows them and adds nothing to the score.
-        no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit.
-        sampling: whether to draw tokens instead of searching.
-        top_k: draw only among the ``top_k`` most probable tokens; 0: all tokens.
-        top_p: draw only among the most probable tokens that reach ``top_p`` together; 0: all.
-        epsilon: draw only tokens at least this probable, or the most probable one; 0: all tokens.
-        seed: seed of the samples, 0 to 2^64 - 1.
-        attention: whether to return the attention.
-        unordered: whether constraints may be met in any order.
-        listed: whether to search only the tokens of the machine's shortlist, if it has one.
+    With ``match_source_len``, a translation has as many tokens as the source with its ``</s>``; the
+    translation's own ``</s>`` follows them and adds nothing to the score.
 
     Raises:
         ConfigError: ``max_len_a`` is infinite or not a number.
@@ -41,20 +28,20 @@ class Rules:
     min_len: int = 1
     max_len_a: float = 0.0
     max_len_b: int = 200
-    lenpen: float | None = 1.0
-    length_offset: float = 0.0
+    lenpen: float | None = 1.0  # None leaves scores as sums of log-probabilities
+    length_offset: float = 0.0  # added to lengths, as in :meth:`score`; 5 for GNMT's penalty
     unkpen: float = 0.0
     temperature: float = 1.0
     match_source_len: bool = False
-    no_repeat_ngram_size: int = 0
-    sampling: bool = False
-    top_k: int = 0
-    top_p: float = 0.0
-    epsilon: float = 0.0
-    seed: int = 1
-    attention: bool = False
-    unordered: bool = False
-    listed: bool = True
+    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0: no limit
+    sampling: bool = False  # whether to draw tokens instead of searching
+    top_k: int = 0  # draw only among so many most probable tokens; 0: all
+    top_p: float = 0.0  # draw only among the most probable tokens that reach it together; 0: all
+    epsilon: float = 0.0  # draw only tokens at least so probable, or the most probable one
+    seed: int = 1  # of the samples, 0 to 2^64 - 1
+    attention: bool = False  # whether to return the attention
+    unordered: bool = False  # whether constraints may be met in any order
+    listed: bool = True  # whether to search only the tokens of the machine's shortlist, if any
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.max_len_a):

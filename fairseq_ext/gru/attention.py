@@ -59,10 +59,7 @@ class MLPAttention(nn.Module):
     ``keys_j = W_h h_j + b`` is computed once per sentence. ``b_v`` adds the same number to every
     score, so its gradient is 0; it exists because the paper's parameter count includes it.
 
-    Args:
-        query_dim: H, size of the decoder state ``s``.
-        key_dim: C, size of an annotation ``h_j``.
-        attention_dim: A, size of the hidden layer.
+    Sizes are H of the decoder state ``s``, C of an annotation ``h_j`` and A of the hidden layer.
     """
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int) -> None:
@@ -87,10 +84,7 @@ class MLPAttention(nn.Module):
 
 
 class GeneralAttention(nn.Module):
-    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``, with ``keys_j = W h_j``.
-
-    Args: as for :class:`MLPAttention`; ``attention_dim`` is unused: keys have the query's size.
-    """
+    """General attention (Luong et al. 2015): ``e_j = s^T W h_j``, with ``keys_j = W h_j``."""
 
     def __init__(self, query_dim: int, key_dim: int, attention_dim: int = 0) -> None:
         super().__init__()

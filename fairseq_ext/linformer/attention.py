@@ -161,12 +161,7 @@ class LengthProjection(nn.Module):
     - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most the norm of a
       token. (Wang et al.'s analysis uses ``N(0, 1 / K)``; its scores grow with the root of n.)
 
-    Args:
-        slots: ``K``.
-        max_len: ``N``.
-        shared: whether keys and values share one matrix (E = F).
-        kind: one of :data:`KINDS`.
-        init: one of :data:`INITS`, for ``learned``.
+    Keys and values may be ``shared``: they have one matrix then (E = F).
 
     Raises:
         ConfigError: ``K`` is below 1 or above ``N``.
@@ -187,7 +182,7 @@ class LengthProjection(nn.Module):
                 f"`linformer_k` must be from 1 to `linformer_max_len` ({max_len}), "
                 f"but is {slots} instead."
             )
-        self.slots, self.max_len = slots, max_len
+        self.slots, self.max_len = slots, max_len  # K, N
         self.kind, self.init = kind, init
         self.matrices = 1 if shared else 2
         self.window = ceil(max_len / slots)

@@ -85,7 +85,7 @@ class MultiScaleAttention(nn.Module):
         attention_mask: Tensor | None = None,
         past: Past | None = None,
     ) -> Tensor:
-        """Attend and convolve.
+        """Attend and convolve: ``[T, B, C]``, or ``[T, B, 2C]`` with a convolution.
 
         Args:
             projected: ``[T, B, 3C]``, q, k and v (``[T, B, 4C]`` if separate).
@@ -93,9 +93,6 @@ class MultiScaleAttention(nn.Module):
             attention_mask: ``[T, T]``, added to the scores of the attention.
             past: keys and values ``[B·H, t, D]`` of earlier positions in decoding. The keys and
                 values of the newest position are added; ``T`` is then 1.
-
-        Returns:
-            ``[T, B, C]``, or ``[T, B, 2C]`` with a convolution.
         """
         length, batch, _ = projected.shape
         queries, *parts = heads_first(projected, self.parts_in, self.heads)

@@ -112,15 +112,9 @@ class ParallelBlock(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute all positions of whole sentences, or the newest position in decoding.
 
-        Args:
-            x: ``[T, B, C]``.
-            padding_mask: ``[B, T]``, true on pads.
-            attention_mask: ``[T, T]``, added to the scores of the self-attention.
-            source: the result of :meth:`source`, if the block attends to a source.
-            past: tensors of earlier positions in decoding; x is then the newest, ``[1, B, C]``.
-
-        Returns:
-            ``[T, B, C]`` and weights over the source ``[B, H, T, S]``, or None without a source.
+        Input and result are ``[T, B, C]``, pads ``[B, T]``, the additive attention mask ``[T, T]``;
+        ``past`` has tensors of earlier positions in decoding, where T is 1. Also return weights
+        over the source ``[B, H, T, S]``, or None without a source.
         """
         before, x = x, self.layer_norm(x) if self.normalize_before else x
         x_self = self.input_dropout(x)

@@ -192,12 +192,7 @@ class OrdinaryConvolution(nn.Module):
     """The ordinary convolution of Table 3: from all channels to all channels, k taps, a bias.
 
     It is not separable, so it cannot share the value projection with the attention. It reads the
-    input of the block, and needs no ``W_out``.
-
-    Args:
-        dim: C.
-        kernel_size: k.
-        causal: whether to read no later position (decoder); else the taps are centred (encoder).
+    input of the block, and needs no ``W_out``. Unless causal (decoder), the taps are centred.
     """
 
     def __init__(self, dim: int, kernel_size: int, causal: bool) -> None:

@@ -45,14 +45,8 @@ class _Waiting:
 class Batcher:
     """The queue of one process, and the thread that empties it.
 
-    Args:
-        metrics: counts the queue and the batches.
-        room: the most sentences that may wait.
-        batch_size: the most sentences to translate together.
-        max_tokens: the most source tokens in a batch; longer sentences are translated alone.
-
-    Attributes:
-        waiting: number of waiting sentences.
+    At most ``room`` sentences may wait. A batch has at most ``batch_size`` sentences and
+    ``max_tokens`` source tokens; longer sentences are translated alone.
     """
 
     def __init__(self, metrics: Metrics, *, room: int, batch_size: int, max_tokens: int) -> None:
@@ -60,7 +54,7 @@ class Batcher:
         self._batch_size, self._max_tokens = batch_size, max_tokens
         self._requests: deque[deque[_Waiting]] = deque()
         self._more = asyncio.Event()
-        self.waiting = 0
+        self.waiting = 0  # sentences
         self._fault = ""
 
     async def translate(

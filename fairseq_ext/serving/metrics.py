@@ -31,11 +31,7 @@ _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """The counters and histograms.
-
-    Attributes:
-        queue: number of waiting sentences.
-    """
+    """The counters and histograms."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

@@ -19,10 +19,8 @@ class OriginFilter:
     IP addresses are always accepted there, because such a page has a name. Other foreign pages
     send their ``Origin``.
 
-    Args:
-        app: answers the accepted requests.
-        names: names of this server; ``*`` accepts every name.
-        origins: origins of pages that may use it, like ``https://example.org``; ``*`` accepts all.
+    ``names`` are those of this server, ``origins`` those of pages that may use it, like
+    ``https://example.org``; ``*`` accepts all.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:
