@@ -52,10 +52,7 @@ def build(
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """Build the page for systems, each with a line about it.
-
-    ``translate`` calls them, ``examples`` can be clicked.
-    """
+    """Build the page for systems, each with a line about it, and examples to click."""
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")
@@ -214,10 +211,7 @@ def _beside(name: str) -> str:
 
 
 def application(blocks: gr.Blocks, host: str) -> ASGIApp:
-    """Make a web application of the page, without gradio's uploads, statistics and description.
-
-    ``host`` is the address or name that it is served on.
-    """
+    """Make a web application of the page, without gradio's uploads, statistics and description."""
     blocks.state_session_capacity = VISITORS
     blocks._queue.ANALYTICS_MAX_EVENTS = VISITORS
     # In the colours of the plots, and without fonts to download.

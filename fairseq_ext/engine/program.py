@@ -29,10 +29,7 @@ class Phase(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """The code of an operation, and how many inputs, weights, integers and floats it takes.
-
-    machine.h says what each operation computes.
-    """
+    """The code of an operation (see machine.h), and its numbers of operands of each kind."""
 
     EMBED = 0, (0, 2, 1, 1)
     LINEAR = 1, (2, 2, 1, 0)
@@ -56,7 +53,7 @@ class Code(enum.IntEnum):
     FILTER = 19, (1, 1, 3, 0)
     LSTM = 20, (3, 0, 0, 0)
 
-    operands: tuple[int, int, int, int]
+    operands: tuple[int, int, int, int]  # inputs, weights, integers and floats
 
     def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> Code:
         code = int.__new__(cls, number)

@@ -165,10 +165,7 @@ class LinformerClassifier(TransformerClassifier):
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
-    """Pool features ``[B, S, C]`` of each sentence's tokens into one vector ``[B, C]``.
-
-    ``mean`` is the average over tokens, ``bos`` the first token.
-    """
+    """Pool features ``[B, S, C]`` of each sentence's tokens into one vector ``[B, C]``."""
     if pooling == "bos":
         first = padding_mask.to(torch.uint8).argmin(1)
         return features[torch.arange(len(features), device=features.device), first]
