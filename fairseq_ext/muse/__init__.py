@@ -13,7 +13,7 @@ D is dropout. MUSE-simple (2) has no convolutions.
 with which the tests compare the fast layers. ``convolution.py`` has the dynamic and the ordinary
 convolution, ``attention.py`` the attention to the source and the branch of self-attention and
 convolution, ``block.py`` the block, and ``projections.py`` its matrices, separate or fused
-(section 3.5). ``encoder_decoder.py`` and ``model.py`` connect the block to fairseq.
+(section 3.5). ``model.py`` connects the block to fairseq.
 
 Usage: ``fairseq-train DATA --user-dir user_dir --arch muse_iwslt_de_en``.
 """

@@ -13,7 +13,7 @@ from fairseq_ext.base.dropout import draw, dropout, is_active
 from fairseq_ext.muse import attention, convolution, reference
 from fairseq_ext.muse.block import Dropouts, ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, taps_to_the_left
-from fairseq_ext.muse.encoder_decoder import DecoderBlock
+from fairseq_ext.muse.model import DecoderBlock
 from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
 
 HEADS, DIM = 2, 6
