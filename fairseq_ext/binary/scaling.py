@@ -43,8 +43,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.json_files import read_json
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
-"""The ends of a 95 % confidence interval."""
+Interval = tuple[float, float]  # the ends of a 95 % confidence interval
 
 COLUMNS = ("name", "encoder_parameters", "decoder_parameters", "loss")
 NUMBERS = {*COLUMNS[1:], "train_loss"}

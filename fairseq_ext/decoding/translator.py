@@ -30,8 +30,7 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
-MOST_GENERATORS = 8
-"""Most generators to keep; each set of search options has one."""
+MOST_GENERATORS = 8  # most generators to keep; each set of search options has one
 
 
 class Translator:

@@ -13,13 +13,10 @@ import numpy as np
 from fairseq_ext.utils.errors import DataError
 
 Recipe = str | list[Any]
-Compact = tuple[np.ndarray, np.ndarray]
-"""A matrix in int8, and the units of its rows."""
+Compact = tuple[np.ndarray, np.ndarray]  # a matrix in int8, and the units of its rows
 
-DEEPEST = 8
-"""Largest depth of nested operations; models need three."""
-FASTEST = 1e6
-"""Largest frequency of a sine, in radians per position; the largest in fairseq is 1."""
+DEEPEST = 8  # largest depth of nested operations; models need three
+FASTEST = 1e6  # largest frequency of a sine, in radians per position; the largest in fairseq is 1
 
 
 def rows(*parts: np.ndarray) -> np.ndarray:

@@ -31,14 +31,12 @@ TYPES = {
 FLOATS = {"F64", "F32", "F16", "BF16"}
 INT8, SCALE, BITS, TRITS, LEVELS = ".int8", ".scale", ".bits", ".trits", ".levels"
 PARTNERS = {SCALE: (INT8,), LEVELS: (BITS, TRITS)}
-TRIPLES = 3 ** np.arange(5)
-"""The place values of a byte's five digits."""
+TRIPLES = 3 ** np.arange(5)  # the place values of a byte's five digits
 DIGITS = (np.arange(3**5)[:, None] // TRIPLES % 3 - 1).astype(np.int8)
 """The five signs that each value of a byte stands for."""
 
 
-LARGEST = 1e18
-"""Largest magnitude of a weight; products of larger weights could overflow."""
+LARGEST = 1e18  # largest magnitude of a weight; products of larger weights could overflow
 
 
 class Tensors:

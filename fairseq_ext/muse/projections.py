@@ -21,12 +21,9 @@ class Sizes(NamedTuple):
 
     dim: int
     ffn_dim: int
-    parts_in: int
-    """The number of inputs of ``C`` channels: q, k, v and perhaps the convolution's own values."""
-    parts_out: int
-    """The number of outputs of ``C`` channels: attention and perhaps convolution."""
-    source_dim: int | None = None
-    """Channels of the source, if the block attends to one."""
+    parts_in: int  # inputs of C channels: q, k, v and perhaps the convolution's own values
+    parts_out: int  # outputs of C channels: attention and perhaps convolution
+    source_dim: int | None = None  # channels of the source, if the block attends to one
 
     def rows_in(self) -> list[int]:
         """Return sizes of ``W_Enc``'s outputs: ``[q; k; v]``, query to the source, hidden layer."""

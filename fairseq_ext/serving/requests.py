@@ -25,8 +25,7 @@ FIELDS = 1000  # most fields of a form
 # this much of a body that is too large is read and dropped before the answer.
 DRAINED = 1 << 24
 CLOSE = {"Connection": "close"}
-GONE = 499
-"""Status, as in nginx, for a client that has closed the connection before its answer."""
+GONE = 499  # status, as in nginx, for a client that has closed the connection before its answer
 
 
 class Query(BaseModel):

@@ -24,10 +24,8 @@ from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.settings import Settings
 from fairseq_ext.utils.address import names_of
 
-CONNECTIONS = 1_000
-"""Most requests at a time; uvicorn answers others with 503."""
-ANSWERS = 60
-"""Seconds that a worker has to answer whether it is alive."""
+CONNECTIONS = 1_000  # most requests at a time; uvicorn answers others with 503
+ANSWERS = 60  # seconds that a worker has to answer whether it is alive
 
 
 def application(settings: Settings) -> ASGIApp:
