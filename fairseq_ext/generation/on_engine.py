@@ -86,9 +86,7 @@ def with_engine(
             raise ConfigError("`--shortlist` does not go with `--score-reference`.")
         shortlist.require(_followed(generator) + 2)
     try:
-        reason = obstacle_in(models, numbers) or obstacle(generator)
-        if numbers == TORCH:
-            reason = reason or obstacle_in_torch(generator, shortlist)
+        reason = obstacle(generator, models, numbers, shortlist)
         if reason is None:
             return NativeGenerator(generator, models, target, numbers, shortlist)
     except ConfigError as error:
@@ -97,8 +95,24 @@ def with_engine(
     return generator
 
 
-def obstacle(generator: Any) -> str | None:
-    """Return the reason why the engine cannot replace a generator; None if it can."""
+def obstacle(
+    generator: Any,
+    models: Sequence[BaseFairseqModel] = (),
+    numbers: str = "fp32",
+    shortlist: Shortlist | None = None,
+) -> str | None:
+    """Return the reason why the engine cannot replace a generator of these models, or None."""
+    if numbers != TORCH:
+        if any(map(on_a_device, models)):
+            return "the model is on a GPU, where `--engine torch` is ours."
+        if any(next(model.parameters()).dtype is not torch.float32 for model in models):
+            return "the model is in half precision."
+        active_path()  # refuses an engine that was not compiled
+    for model in models:
+        if getattr(model, "full_context_alignment", False):
+            return "the model was trained to align with the whole translation in view."
+        if any(getattr(module, "apply_during_inference", False) for module in model.modules()):
+            return "the engine has no `--retain-dropout`."
     if type(generator) is SequenceScorer:
         return "the engine scores no references; fairseq's scorer reads whole ones at once."
     if type(generator) not in GENERATORS or type(generator.search) not in SEARCHES:
@@ -112,39 +126,18 @@ def obstacle(generator: Any) -> str | None:
         return "`--min-len` is above what `--max-len-a` and `--max-len-b` allow."
     if _followed(generator) + 2 > generator.vocab_size:
         return f"the vocabulary is too small for a beam of {generator.beam_size}."
+    if numbers == TORCH and shortlist is not None:
+        return "`--engine torch` has no shortlists."
+    if numbers == TORCH and isinstance(generator.search, Sampling):
+        return "`--engine torch` draws no samples."
+    if numbers == TORCH and generator.search.supports_constraints:
+        return "`--engine torch` has no constraints."
     return None
 
 
 def _followed(generator: SequenceGenerator) -> int:
     """Return how many next tokens the search may try for a hypothesis."""
     return 1 if isinstance(generator.search, Sampling) else 2 * generator.beam_size
-
-
-def obstacle_in(models: Sequence[BaseFairseqModel], numbers: str) -> str | None:
-    """Return the reason why the engine cannot run these models; None if it can."""
-    if numbers != TORCH:
-        if any(map(on_a_device, models)):
-            return "the model is on a GPU, where `--engine torch` is ours."
-        if any(next(model.parameters()).dtype is not torch.float32 for model in models):
-            return "the model is in half precision."
-        active_path()  # refuses an engine that was not compiled
-    for model in models:
-        if getattr(model, "full_context_alignment", False):
-            return "the model was trained to align with the whole translation in view."
-        if any(getattr(module, "apply_during_inference", False) for module in model.modules()):
-            return "the engine has no `--retain-dropout`."
-    return None
-
-
-def obstacle_in_torch(generator: Any, shortlist: Shortlist | None) -> str | None:
-    """Return the reason why `--engine torch` cannot replace a generator; None if it can."""
-    if shortlist is not None:
-        return "`--engine torch` has no shortlists."
-    if isinstance(generator.search, Sampling):
-        return "`--engine torch` draws no samples."
-    if generator.search.supports_constraints:
-        return "`--engine torch` has no constraints."
-    return None
 
 
 def rules_of(generator: SequenceGenerator) -> Rules:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_ext.engine import shortlist
 from fairseq_ext.engine.library import Found, Machine, Team
 from fairseq_ext.engine.search_options import Rules
-from fairseq_ext.generation.on_engine import NativeGenerator, obstacle_in_torch, rules_of
+from fairseq_ext.generation.on_engine import NativeGenerator, obstacle, rules_of
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import models
 from tests.support.engine import SIZE, as_found, assert_same, program_of, sharpened, worker_of
@@ -156,7 +156,7 @@ def test_a_generator_in_place_of_fairseqs(name: str):
     for (our,), (their,) in zip(ours, theirs, strict=True):
         assert our["tokens"].tolist() == their["tokens"].tolist()
         assert float(our["score"]) == pytest.approx(float(their["score"]), abs=1e-4)
-    assert "has no constraints" in obstacle_in_torch(generator, None)
+    assert "has no constraints" in obstacle(generator, numbers="torch")
 
 
 def test_a_shortlist_has_the_words_of_constraints():
