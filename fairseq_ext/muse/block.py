@@ -4,7 +4,6 @@ Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,16 +19,6 @@ from fairseq_ext.muse.projections import (
     init_in_,
     unfuse,
 )
-
-
-class Dropouts(NamedTuple):
-    """Dropout probabilities of branch outputs, self-attention's input, weights and activations."""
-
-    branch: float = 0.0
-    input: float = 0.0
-    attention: float = 0.0
-    activation: float = 0.0
-    kernel: float = 0.0
 
 
 class ParallelBlock(nn.Module):
@@ -50,7 +39,8 @@ class ParallelBlock(nn.Module):
         normalize_before: whether to apply LN to the input of the branches instead of the sum.
         fused: whether to store ``W_Enc`` and ``W_Dec`` (section 3.5), without changing the results.
         activation: activation function of the hidden layer.
-        dropouts: dropout probabilities.
+        dropout, input_dropout, attention_dropout, activation_dropout, kernel_dropout: probabilities
+            for branch outputs, self-attention's input, weights, hidden layer and kernels.
         make_dropout: makes the dropout module for a probability.
     """
 
@@ -68,31 +58,36 @@ class ParallelBlock(nn.Module):
         normalize_before: bool = False,
         fused: bool = False,
         activation: Callable[[Tensor], Tensor] = F.relu,
-        dropouts: Dropouts = Dropouts(),  # noqa: B008 (a tuple)
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
+        kernel_dropout: float = 0.0,
         make_dropout: Callable[[float], nn.Module] = nn.Dropout,
     ) -> None:
         super().__init__()
         self.normalize_before, self.activation = normalize_before, activation
-        self.dropout = make_dropout(dropouts.branch)
-        self.input_dropout = make_dropout(dropouts.input)
-        self.activation_dropout = make_dropout(dropouts.activation)
+        self.dropout = make_dropout(dropout)
+        self.input_dropout = make_dropout(input_dropout)
+        self.activation_dropout = make_dropout(activation_dropout)
         dynamic = ordinary_convolution = None
         if kernel_sizes and ordinary:
             ordinary_convolution = OrdinaryConvolution(dim, *kernel_sizes, causal)
         elif kernel_sizes:
-            dropout = make_dropout(dropouts.kernel)
-            dynamic = DynamicConvolution(dim, heads, kernel_sizes, causal, dropout)
+            dynamic = DynamicConvolution(
+                dim, heads, kernel_sizes, causal, make_dropout(kernel_dropout)
+            )
         self.ordinary_convolution = ordinary_convolution
         separate = separate and dynamic is not None
         self.attention = MultiScaleAttention(
-            heads, dynamic, separate, make_dropout(dropouts.attention)
+            heads, dynamic, separate, make_dropout(attention_dropout)
         )
         parts = self.attention.parts_in, self.attention.parts_out
         self.sizes = Sizes(dim, ffn_dim, *parts, source_dim)
         self.projections = (FusedProjections if fused else SeparateProjections)(self.sizes)
         self.cross = self.cross_key_value = None
         if source_dim is not None:
-            self.cross = SourceAttention(heads, make_dropout(dropouts.attention))
+            self.cross = SourceAttention(heads, make_dropout(attention_dropout))
             self.cross_key_value = nn.Linear(source_dim, 2 * dim)
             init_in_(self.cross_key_value.weight)
             nn.init.zeros_(self.cross_key_value.bias)

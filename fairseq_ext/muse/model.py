@@ -27,7 +27,7 @@ from fairseq_ext.base.configuration import option
 from fairseq_ext.base.dropout import dropout, is_active
 from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.muse.attention import Source
-from fairseq_ext.muse.block import Dropouts, ParallelBlock
+from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import kernels_of_layers
 from fairseq_ext.muse.projections import OneDnnProduct
 from fairseq_ext.training.loss import OutputLayer
@@ -92,13 +92,11 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
             "normalize_before": sizes.normalize_before,
             "fused": cfg.muse_fused,
             "activation": utils.get_activation_fn(str(cfg.activation_fn)),
-            "dropouts": Dropouts(
-                branch=cfg.dropout,
-                input=cfg.input_dropout,
-                attention=cfg.attention_dropout,
-                activation=cfg.activation_dropout,
-                kernel=cfg.weight_dropout,
-            ),
+            "dropout": cfg.dropout,
+            "input_dropout": cfg.input_dropout,
+            "attention_dropout": cfg.attention_dropout,
+            "activation_dropout": cfg.activation_dropout,
+            "kernel_dropout": cfg.weight_dropout,
             "make_dropout": BlockDropout,
         }
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import draw, dropout, is_active
 from fairseq_ext.muse import attention, convolution, reference
-from fairseq_ext.muse.block import Dropouts, ParallelBlock
+from fairseq_ext.muse.block import ParallelBlock
 from fairseq_ext.muse.convolution import DynamicConvolution, band, convolve, taps_to_the_left
 from fairseq_ext.muse.model import DecoderBlock
 from fairseq_ext.muse.projections import OneDnnProduct, can_pack, unfuse
@@ -338,7 +338,7 @@ def test_initialization_is_the_papers(fused: bool) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_each_branch_has_a_dropout_of_its_own(fused: bool) -> None:
-    block = build("gated", True, fused=fused, dropouts=Dropouts(branch=0.5)).train()
+    block = build("gated", True, fused=fused, dropout=0.5).train()
     drawn = []
     block.dropout.register_forward_hook(lambda m, i, o: drawn.append(o == 0))
     run(block, tensor(20, 3, DIM), tensor(4, 3, 5))
@@ -355,7 +355,7 @@ def test_each_branch_has_a_dropout_of_its_own(fused: bool) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> None:
-    block = build("ordinary", True, fused=fused, dropouts=Dropouts(input=0.5)).train()
+    block = build("ordinary", True, fused=fused, input_dropout=0.5).train()
     read = []
     block.projections.read, plain = (
         lambda x, x_self: read.append((x, x_self)) or plain(x, x_self),
