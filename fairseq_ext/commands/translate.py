@@ -205,7 +205,7 @@ def translate(request: Request) -> None:
     input_versions = FileVersions(map(files.require_file, request.input or ()))
     line_count = count_lines(request)
     with contextlib.ExitStack() as stack:
-        translator, translate_lines = stack.enter_context(loaded(request))
+        translator, translate_lines = load(request)
         out = stack.enter_context(files.atomic_write(request.output)) if request.output else None
         out = out or _standard_output()
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
@@ -287,45 +287,44 @@ def count_lines(request: Request) -> int | None:
     return sum(checks.check_text(path, empty_lines=True, max_tokens=None) for path in request.input)
 
 
-@contextlib.contextmanager
-def loaded(request: Request) -> Iterator[tuple[Translates, TranslateLines]]:
-    """Load the models; yield the translator, and the function that translates lines of bytes."""
+def load(request: Request) -> tuple[Translates, TranslateLines]:
+    """Load the models; return the translator, and the function that translates lines of bytes."""
     from fairseq_ext.decoding import stream
-    from fairseq_ext.decoding.loading import opened
+    from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.text import placeholders
     from fairseq_ext.text.sentences import sentence_splitter
 
     search, languages = request.search, (request.src, request.tgt)
     keeper = placeholders.keeper(request.keep, request.markup)
-    with opened(request.path, request.data, languages, search.search) as model:
-        src, tgt = model.translator.src, model.translator.tgt
-        constrained = search.constraints is not None
-        codec = text_options.chosen_codec(
-            request.text, src, tgt, model.folders, constraints=constrained
+    model = open_model(request.path, request.data, languages, search.search)
+    src, tgt = model.translator.src, model.translator.tgt
+    constrained = search.constraints is not None
+    codec = text_options.chosen_codec(
+        request.text, src, tgt, model.folders, constraints=constrained
+    )
+    splitter = sentence_splitter(src, tgt) if request.split_sentences else None
+    model.versions.require_unchanged()
+    utility = None
+    if search.mbr is not None:
+        from fairseq_ext.decoding import mbr
+
+        utility = mbr.build_utility(search.utility or search_options.SAMPLES["utility"])
+
+    def translate(raw: Iterable[bytes], name: str, **place: int) -> Iterator[Translation]:
+        translations = stream.translations(
+            stream.decoded(raw, name),
+            model.translator,
+            codec,
+            name=name,
+            **place,
+            buffer=BUFFER if search.buffer_size is None else search.buffer_size,
+            skip_long=search.skip_long,
+            splitter=splitter,
+            keeper=keeper,
         )
-        splitter = sentence_splitter(src, tgt) if request.split_sentences else None
-        model.versions.require_unchanged()
-        utility = None
-        if search.mbr is not None:
-            from fairseq_ext.decoding import mbr
+        return translations if utility is None else mbr.best_agreeing(translations, utility)
 
-            utility = mbr.build_utility(search.utility or search_options.SAMPLES["utility"])
-
-        def translate(raw: Iterable[bytes], name: str, **place: int) -> Iterator[Translation]:
-            translations = stream.translations(
-                stream.decoded(raw, name),
-                model.translator,
-                codec,
-                name=name,
-                **place,
-                buffer=BUFFER if search.buffer_size is None else search.buffer_size,
-                skip_long=search.skip_long,
-                splitter=splitter,
-                keeper=keeper,
-            )
-            return translations if utility is None else mbr.best_agreeing(translations, utility)
-
-        yield model.translator, translate
+    return model.translator, translate
 
 
 def translate_all(request: Request, translate: TranslateLines) -> Iterator[Translation]:
@@ -440,19 +439,19 @@ def translate_parts(request: Request) -> None:
     if request.parts.ray is not None:
         _run_on_ray(request, folder)
     elif folder.missing(shard_parts):
-        with loaded(request) as (_, translate_lines):
-            folder.shared.begin(job)
-            lines = sum(part.lines for part in folder.missing(shard_parts))
-            bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
+        _, translate_lines = load(request)
+        folder.shared.begin(job)
+        lines = sum(part.lines for part in folder.missing(shard_parts))
+        bar = tqdm(desc="translate", total=lines, unit=" lines", disable=None)
 
-            def write_part(part: Part, *files: Any) -> None:
-                versions.require_unchanged()
-                place = {"first": part.first, "before": part.before}
-                write(translate_lines(part.read(), str(part.path), **place), nbest, *files)
-                versions.require_unchanged()  # before the part counts as done
-                bar.update(part.lines)
+        def write_part(part: Part, *files: Any) -> None:
+            versions.require_unchanged()
+            place = {"first": part.first, "before": part.before}
+            write(translate_lines(part.read(), str(part.path), **place), nbest, *files)
+            versions.require_unchanged()  # before the part counts as done
+            bar.update(part.lines)
 
-            folder.work(shard_parts, write_part)
+        folder.work(shard_parts, write_part)
     versions.require_unchanged()
     missing, total = len(folder.missing()), len(folder.parts)
     cure = "" if missing or request.output or request.json else "; `-o FILE` joins them"

@@ -3,9 +3,8 @@
 A bundle with a program needs neither torch nor fairseq; all other models need both.
 """
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -38,15 +37,14 @@ class Opened(NamedTuple):
         return (saved and saved.towards(*languages)) or Pipeline(*languages)
 
 
-@contextlib.contextmanager
-def opened(
+def open_model(
     paths: Sequence[Path],
     data: Path | None,
     languages: tuple[str | None, str | None],
     make_search: MakeSearch,
     threads: int | None = None,
-) -> Iterator[Opened]:
-    """Open a model; keep the folders with its ``text.json`` until the ``with`` block ends.
+) -> Opened:
+    """Open a model of any format, to translate with it.
 
     Args:
         paths: bundles, checkpoints, runs, published models or Hub names; several are an ensemble.
@@ -62,10 +60,9 @@ def opened(
     for_fairseq = search.engine not in NATIVE or search.fp16
     if not for_fairseq and all(map(bundle.has_program, paths)):
         translator, folders = _for_the_engine(paths, languages, search, threads)
-        yield Opened(translator, search, folders, versions)
     else:
-        with _for_fairseq(paths, data, languages, search, threads) as (translator, folders):
-            yield Opened(translator, search, folders, versions)
+        translator, folders = _for_fairseq(paths, data, languages, search, threads)
+    return Opened(translator, search, folders, versions)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -151,14 +148,13 @@ def _for_the_engine(
     return EngineTranslator(model, search, threads), (model.path,)
 
 
-@contextlib.contextmanager
 def _for_fairseq(
     paths: Sequence[Path],
     data: Path | None,
     languages: tuple[str | None, str | None],
     search: Search,
     threads: int | None,
-) -> Iterator[tuple[Translates, Sequence[Path]]]:
+) -> tuple[Translates, Sequence[Path]]:
     """Load checkpoints with the dictionaries of the data."""
     logging.basicConfig(level=logging.WARNING)  # as in cli.py, for callers in Python
     from fairseq_ext import register
@@ -171,8 +167,7 @@ def _for_fairseq(
     if threads is not None:
         torch.set_num_threads(threads)
     folder = data or data_of(paths[0])
-    translator = Translator(folder, paths, *languages, search)
-    yield translator, (*map(bundle.home, paths), folder)
+    return Translator(folder, paths, *languages, search), (*map(bundle.home, paths), folder)
 
 
 def data_of(path: Path) -> Path:

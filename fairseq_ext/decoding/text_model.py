@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import overload
 
 from fairseq_ext.decoding import stream
-from fairseq_ext.decoding.loading import opened
+from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import BUFFER, Search, Translates
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
@@ -242,9 +242,9 @@ def load(
         return Search(**saved_options, **fixed)
 
     folder = None if data is None else Path(data)
-    with opened([Path(path)], folder, (src, tgt), search, threads) as session:
-        text = session.text()
-        codec = TextCodec(text.encoder(), text.decoder())
-        target = text.encoder(text.tgt)
-        session.versions.require_unchanged()
-        return Model(session.translator, codec, target, session.search)
+    model = open_model([Path(path)], folder, (src, tgt), search, threads)
+    text = model.text()
+    codec = TextCodec(text.encoder(), text.decoder())
+    target = text.encoder(text.tgt)
+    model.versions.require_unchanged()
+    return Model(model.translator, codec, target, model.search)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
-from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, opened
+from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, open_model
 from fairseq_ext.decoding.search import Candidate, Translates
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.evaluation import plots
@@ -86,9 +86,9 @@ def load(
     named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
 ) -> System:
     """Load a system; ``make_search`` and ``make_codec`` make its search and its text codec."""
-    with opened([named.checkpoint], named.data, (None, None), make_search) as opened_model:
-        translator, codec = opened_model.translator, make_codec(named, opened_model.translator)
-        opened_model.versions.require_unchanged()
+    model = open_model([named.checkpoint], named.data, (None, None), make_search)
+    translator, codec = model.translator, make_codec(named, model.translator)
+    model.versions.require_unchanged()
     size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{translator.src} → {translator.tgt}, {size}"
     splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairseq_ext.decoding.loading import opened
+from fairseq_ext.decoding.loading import open_model
 from fairseq_ext.decoding.search import Candidate, Search, Translates
 from fairseq_ext.decoding.stream import Ranked, TextCodec
 from fairseq_ext.serving.batching import Sentence
@@ -133,11 +133,10 @@ def load(settings: Settings) -> Pairs:
 
     served = {}
     for path in settings.models:
-        with opened([path], settings.data, (None, None), all_hypotheses) as model:
-            text = model.text()
-            codec = TextCodec(text.encoder(), text.decoder())
-            split = settings.split_sentences
-            splitter = sentence_splitter(text.src, text.tgt) if split else None
-            model.versions.require_unchanged()
-            served[str(path)] = Served(model.translator, codec, model.search.nbest, splitter)
+        model = open_model([path], settings.data, (None, None), all_hypotheses)
+        text = model.text()
+        codec = TextCodec(text.encoder(), text.decoder())
+        splitter = sentence_splitter(text.src, text.tgt) if settings.split_sentences else None
+        model.versions.require_unchanged()
+        served[str(path)] = Served(model.translator, codec, model.search.nbest, splitter)
     return Pairs(served)

@@ -6,7 +6,7 @@ import pytest
 
 from fairseq_ext import cli
 from fairseq_ext.checkpoints import bundle, dictionaries, storage
-from fairseq_ext.decoding.loading import model_of, opened
+from fairseq_ext.decoding.loading import model_of, open_model
 from fairseq_ext.decoding.search import Search
 from fairseq_ext.engine import shortlist
 from fairseq_ext.model import write
@@ -44,8 +44,8 @@ def translations(
     path: Path, sentences: list[str], listed: Path | None = None
 ) -> list[list[tuple[str, float]]]:
     search = Search(beam=4, nbest=4, max_len_b=8, shortlist=listed)
-    with opened([path], None, (None, None), lambda _: search) as model:
-        ranked = model.translator.translate(sentences)
+    model = open_model([path], None, (None, None), lambda _: search)
+    ranked = model.translator.translate(sentences)
     return [[(best.tokens, best.score) for best in candidates] for candidates in ranked]
 
 
@@ -107,8 +107,8 @@ def test_language_tokens_and_single_characters_stay(tmp_path: Path, monkeypatch)
     assert {"__en__", "__de__"} <= {*symbols}
     assert "__fr__" not in symbols
     assert {symbol for symbol in words.symbols if len(symbol) == 1} <= {*symbols}
-    with opened([tmp_path / "small"], None, (None, None), lambda _: Search()) as model:
-        sentences = [model.text().encoder()(LINES[0])]
+    model = open_model([tmp_path / "small"], None, (None, None), lambda _: Search())
+    sentences = [model.text().encoder()(LINES[0])]
     assert_searches_alike(source.folder, tmp_path / "small", sentences)
 
 
