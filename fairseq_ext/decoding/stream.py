@@ -2,7 +2,7 @@
 
 import codecs
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -26,10 +26,6 @@ class Ranked(NamedTuple):
 
     texts: Sequence[str]
     candidates: Sequence[Candidate]
-
-
-Translate = Callable[[Sequence[str], Sequence[int]], list[Ranked]]
-"""A function from sentences and their line numbers to translations."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +118,15 @@ def translations(
         sentences = [sentence for parts in split for sentence in parts]
         line_numbers = [first + place for place, parts in enumerate(split) for _ in parts]
         if keeper is None:
-            ranked = iter(translate(sentences, line_numbers))
+            ranked = translate(sentences, line_numbers)
         else:
-            ranked = iter(_completed(around_spans(sentences, keeper), translate, line_numbers))
+            spanned = SpannedSentences(sentences, keeper)
+            texts, places = spanned.restore(translate(spanned.texts, line_numbers))
+            numbers = [line_numbers[place] for place in places]
+            ranked = spanned.complete(translate(texts, numbers) if texts else [])
+        rows = iter(ranked)
         for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
-            texts, candidates = zip(*islice(ranked, len(parts)), strict=True)
+            texts, candidates = zip(*islice(rows, len(parts)), strict=True)
             if splitter is None or len(parts) == 1:
                 yield Translation(before + number, source, texts[0] or [""], candidates[0])
             else:
@@ -134,58 +134,45 @@ def translations(
         first += len(block)
 
 
-Batch = tuple[list[str], list[int]]
-"""Texts to translate, and for each text the index of its sentence."""
+class SpannedSentences:
+    """Sentences with masked spans, whose ``texts`` are to translate.
 
-
-def _completed(
-    steps: Generator[Batch, list[Ranked], list[Ranked]],
-    translate: Translate,
-    line_numbers: Sequence[int],
-) -> list[Ranked]:
-    """Translate each batch that the generator ``steps`` yields; return the generator's result."""
-    texts, places = next(steps)
-    while True:
-        ranked = translate(texts, [line_numbers[place] for place in places])
-        try:
-            texts, places = steps.send(ranked)
-        except StopIteration as end:
-            return end.value
-
-
-def around_spans(
-    sentences: Sequence[str], keeper: Keeper
-) -> Generator[Batch, list[Ranked], list[Ranked]]:
-    """Translate sentences with masked spans; where a mask gets lost, translate the parts between.
-
-    Yield batches, whose translations must be sent back; return the translations of the sentences.
+    Where a translation has lost a mask, the parts between the spans are translated one by one.
     """
-    masked = [keeper.mask(sentence) for sentence in sentences]
-    ranked = yield [line.text for line in masked], [*range(len(masked))]
-    results: list[Ranked | None] = []
-    for sentence, line, row in zip(sentences, masked, ranked, strict=True):
-        pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
-        pairs = [(text, best) for text, best in pairs if text is not None]
-        if line.spans and not any(line.texts()):
-            results.append(Ranked([sentence], []))
-        elif pairs:
-            results.append(Ranked(*zip(*pairs, strict=True)))
-        elif line.text and not row.texts:  # skipped, because it is too long
-            results.append(row)
-        else:
-            results.append(None)
-    lost = [place for place, result in enumerate(results) if result is None]
-    if not lost:
-        return results
-    parts = [(part, place) for place in lost for part in masked[place].texts()]
-    translated = iter((yield [part for part, _ in parts], [place for _, place in parts]))
-    for place in lost:
-        rows = [*islice(translated, len(masked[place].parts))]
-        bests = [row.candidates[0] for row in rows if row.candidates]
-        texts = [row.texts[0] if row.texts else "" for row in rows]
-        line = masked[place].joined(texts)
-        results[place] = Ranked([line], [_concatenated(bests)] if bests else [])
-    return results
+
+    def __init__(self, sentences: Sequence[str], keeper: Keeper) -> None:
+        self._sentences = sentences
+        self._masked = [keeper.mask(sentence) for sentence in sentences]
+        self._results: list[Ranked | None] = []
+        self.texts = [line.text for line in self._masked]
+
+    def restore(self, ranked: Sequence[Ranked]) -> tuple[list[str], list[int]]:
+        """Restore the spans; return parts to translate, and the index of each one's sentence."""
+        for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
+            pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
+            pairs = [(text, best) for text, best in pairs if text is not None]
+            if line.spans and not any(line.texts()):
+                self._results.append(Ranked([sentence], []))
+            elif pairs:
+                self._results.append(Ranked(*zip(*pairs, strict=True)))
+            elif line.text and not row.texts:  # skipped, because it is too long
+                self._results.append(row)
+            else:
+                self._results.append(None)
+        lost = [place for place, result in enumerate(self._results) if result is None]
+        parts = [(part, place) for place in lost for part in self._masked[place].texts()]
+        return [part for part, _ in parts], [place for _, place in parts]
+
+    def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
+        """Return the sentences' translations, some of them joined from translations of parts."""
+        translated = iter(ranked)
+        for place, line in enumerate(self._masked):
+            if self._results[place] is None:
+                rows = [*islice(translated, len(line.parts))]
+                bests = [row.candidates[0] for row in rows if row.candidates]
+                text = line.joined([row.texts[0] if row.texts else "" for row in rows])
+                self._results[place] = Ranked([text], [_concatenated(bests)] if bests else [])
+        return self._results
 
 
 def _joined(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from fairseq_ext.decoding.stream import Batch, Ranked, around_spans
+from fairseq_ext.decoding.stream import Ranked, SpannedSentences
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
@@ -150,10 +150,13 @@ class Service:
                 sentences += line
                 places += [f"text {number}, {place}" if len(texts) > 1 else place] * len(line)
         if in_html:
-            steps = around_spans(sentences, MARKUP)
-            translated = iter(await self._completed(steps, places, model))
+            spanned = SpannedSentences(sentences, MARKUP)
+            parts, numbers = spanned.restore(await self._ranked(spanned.texts, places, model))
+            places = [places[number] for number in numbers]
+            ranked = spanned.complete(await self._ranked(parts, places, model) if parts else [])
         else:
-            translated = iter(await self._ranked(sentences, places, model, ranks))
+            ranked = await self._ranked(sentences, places, model, ranks)
+        translated = iter(ranked)
         joined = [_joined(*text, translated, ranks, model) for text in texts]
         best = [ranked[0] for ranked in joined]
         alternatives = [ranked[1:] for ranked in joined]
@@ -162,18 +165,6 @@ class Service:
         if query.alternatives:
             answer["alternatives"] = alternatives[0] if single else alternatives
         return answer
-
-    async def _completed(
-        self, steps: Generator[Batch, list[Ranked], list[Ranked]], places: list[str], model: Served
-    ) -> list[Ranked]:
-        """Translate each batch that ``steps`` yields; return the generator's result."""
-        batch, numbers = next(steps)
-        while True:
-            ranked = await self._ranked(batch, [places[number] for number in numbers], model)
-            try:
-                batch, numbers = steps.send(ranked)
-            except StopIteration as end:
-                return end.value
 
     async def _ranked(
         self, sentences: list[str], places: list[str], model: Served, ranks: int | None = None
