@@ -93,13 +93,14 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         """
         if not self.training:
             return super().compute_loss(model, net_output, sample, reduce)
-        teacher = self.teacher_for(net_output[0])
+        features = net_output[0]
+        teacher = self._teacher[0].to(device=features.device, dtype=features.dtype)
         if chunked_output.is_deferred(model):
             with torch.no_grad(), chunked_output.deferred(teacher):
-                features = teacher(**sample["net_input"])[0]
+                teacher_features = teacher(**sample["net_input"])[0]
             return loss.distilled_nll(
-                chunked_output.output_layer(model, net_output[0]),
-                chunked_output.output_layer(teacher, features),
+                chunked_output.output_layer(model, features),
+                chunked_output.output_layer(teacher, teacher_features),
                 sample["target"],
                 self.temperature,
                 self.teacher_weight,
@@ -117,10 +118,6 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
         """Return the reason why this criterion needs logits instead of features, or None."""
         reason = chunked_output.obstacle(self._teacher[0])
         return None if reason is None else f"{reason} in the teacher"
-
-    def teacher_for(self, features: Tensor) -> BaseFairseqModel:
-        """Return the teacher, on the student's device and in the student's precision."""
-        return self._teacher[0].to(device=features.device, dtype=features.dtype)
 
 
 def load_teacher(path: str, task: FairseqTask) -> BaseFairseqModel:

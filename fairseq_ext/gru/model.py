@@ -187,11 +187,13 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list[Tensor | None]]]:
         """Compute the output layer's input ``[B, T, O]``, and attention as in :meth:`forward`."""
         if incremental_state is None:
-            embedded = self._embed(prev_output_tokens).transpose(0, 1)  # [T, B, E]
+            embedded = self.dropout(self.embed_tokens(prev_output_tokens)).transpose(
+                0, 1
+            )  # [T, B, E]
             source, hidden = self._source(encoder_out), encoder_out["hidden"][0]
             features, weights, _ = self.recurrence(embedded, hidden, source)
         else:
-            embedded = self._embed(prev_output_tokens[:, -1])  # [R, E]
+            embedded = self.dropout(self.embed_tokens(prev_output_tokens[:, -1]))  # [R, E]
             saved = self.get_incremental_state(incremental_state, "state")
             if saved is None:
                 state = self.recurrence.initial(encoder_out["hidden"][0])
@@ -237,9 +239,6 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
         """Make the decoder return attention only if ``--print-alignment`` asks for it."""
         self.need_attn = bool(need_attn)
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        return self.dropout(self.embed_tokens(tokens))
 
     def _source(self, encoder_out: dict[str, list[Tensor]]) -> Source:
         annotations = encoder_out["encoder_out"][0].transpose(0, 1)

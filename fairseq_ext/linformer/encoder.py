@@ -40,8 +40,8 @@ POOLINGS = ("mean", "bos")
 
 
 @dataclass
-class ClassifierOptions(FairseqDataclass):
-    """The options of a sentence classifier, except those of its encoder."""
+class TransformerEncoderConfig(configuration.EncoderConfig):
+    """Options of ``transformer_encoder``."""
 
     pooling: ChoiceEnum(POOLINGS) = option(
         "mean",
@@ -53,11 +53,6 @@ class ClassifierOptions(FairseqDataclass):
         "tanh", "activation function of the classification head"
     )
     max_positions: int = II("task.max_positions")  # the name under which the task sets it
-
-
-@dataclass
-class TransformerEncoderConfig(ClassifierOptions, configuration.EncoderConfig):
-    """Options of ``transformer_encoder``."""
 
 
 @dataclass
