@@ -29,7 +29,7 @@ class Rules:
     max_len_a: float = 0.0
     max_len_b: int = 200
     lenpen: float | None = 1.0  # None leaves scores as sums of log-probabilities
-    length_offset: float = 0.0  # added to lengths, as in :meth:`score`; 5 for GNMT's penalty
+    length_offset: float = 0.0  # added to lengths, as in `score`; 5 for GNMT's penalty
     unkpen: float = 0.0
     temperature: float = 1.0
     match_source_len: bool = False

@@ -102,7 +102,7 @@ def replace_attentions(
     encoder: TransformerEncoderBase,
     decoder: TransformerDecoderBase | None = None,
 ) -> None:
-    """Replace the attentions over the source; ``layerwise``, all get one projection."""
+    """Replace the attentions over the source; all get one projection if it is ``layerwise``."""
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
     if decoder is not None:
         if cfg.encoder_embed_dim != cfg.decoder_embed_dim:

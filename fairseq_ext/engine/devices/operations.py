@@ -358,7 +358,7 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``, pads where not ``real``; return its registers."""
+    """Run the encoder over ``tokens [B, S]``, pads unless ``real``; return its registers."""
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
     frame.run(model.program.encoder)
