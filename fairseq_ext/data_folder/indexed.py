@@ -1,8 +1,16 @@
-"""Check that fairseq's index (``.idx``) and data (``.bin``) are whole and belong together.
+"""Check that the files in a folder of binarized data are as fairseq-preprocess wrote them.
 
-In the layout ``mmap``, fairseq's default, ``.idx`` has a header, the size of each sentence in
-tokens (int32) and the byte at which it starts in ``.bin`` (int64); ``.bin`` has the tokens one
-after another.
+A manifest lists sizes and checksums of the files::
+
+    {"format": "fairseq-ext data", "version": 1,
+     "files": {"train.de-en.de.bin": {"bytes": 123, "sha256": "…"}, …}}
+
+Later calls for the same folder (another split, one side only) extend it. Unlisted files, and
+folders without a manifest, are loaded without checksums.
+
+A dataset is an index (``.idx``) and its data (``.bin``). In the layout ``mmap``, fairseq's default,
+``.idx`` has a header, the size of each sentence in tokens (int32) and the byte at which it starts
+in ``.bin`` (int64); ``.bin`` has the tokens one after another.
 
 Facts about a file are remembered until its size, time or inode changes. The notes are a small file
 beside the data; in a folder that cannot be written to, every start reads the data again.
@@ -10,18 +18,27 @@ beside the data; in a folder that cannot be written to, every start reads the da
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairseq_ext.data_folder import manifest
 from fairseq_ext.utils.errors import DataError, EnvironmentProblem
-from fairseq_ext.utils.files import atomic_write, require_file, sha256
+from fairseq_ext.utils.files import atomic_write, is_name, require_file, sha256
+from fairseq_ext.utils.json_files import read_json
 
+MANIFEST = "data-manifest.json"
+FORMAT = "fairseq-ext data"
+VERSION = 1
+MOST_MANIFEST_BYTES = 1 << 24  # some 100,000 files
+LOG = "preprocess.log"  # not listed: later calls append to it
+CURE = (
+    "Copy the folder again or run fairseq-preprocess again; if another program wrote the file "
+    f"anew, delete {MANIFEST}."
+)
 # Types by their code in the header; signed ones are read as unsigned: negative tokens become large.
 TOKEN_TYPES = {1: "u1", 2: "u1", 3: "<u2", 4: "<u4", 5: "<u8", 8: "<u2", 9: "<u4", 10: "<u8"}
 HEADER = "S9,<u8,u1,<u8"  # magic, version, code of the tokens' type, number of sentences
@@ -29,53 +46,110 @@ OTHER_LAYOUTS = (b"TNTIDX", b"HUFFIDX")
 BLOCK = 1 << 24  # bytes of data, or sentences of an index, to check at a time
 AGAIN = "Run fairseq-preprocess again."
 NOTES = ".checked.json"
-MOST_BYTES = 1 << 22  # most bytes of notes, because anyone may have written them
+MOST_NOTES_BYTES = 1 << 22  # anyone may have written the notes
 
 
-@dataclass(frozen=True)
-class Header:
-    """The header of an index: the number of sentences and the numpy type of their tokens."""
+def write_manifest(stage: Path, folder: Path) -> None:
+    """Write the manifest of the files in ``stage``, which will be moved to ``folder``.
 
-    sentences: int
-    token_type: str
+    Files that the manifest in ``folder`` lists, and that still exist, stay listed.
+    """
+    listed = {
+        name: file for name, file in read_manifest(folder).items() if (folder / name).exists()
+    }
+    for path in stage.iterdir():
+        if path.is_file() and path.name != LOG:
+            listed[path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    content = {"format": FORMAT, "version": VERSION, "files": dict(sorted(listed.items()))}
+    with atomic_write(stage / MANIFEST) as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+
+
+def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return ``bytes`` and ``sha256`` of each listed file, by name; empty without a manifest."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    require_file(path, "manifest")
+    try:
+        if path.stat().st_size > MOST_MANIFEST_BYTES:
+            raise ValueError(f"more than {MOST_MANIFEST_BYTES:,} bytes")
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(f"its `format` is not `{FORMAT}`")
+        if content.get("version") != VERSION or not isinstance(content.get("files"), dict):
+            raise ValueError(f"its `version` is not {VERSION}, or it lists no `files`")
+        for name, entry in content["files"].items():
+            match entry:
+                case {"bytes": int(size), "sha256": str(digest)} if is_name(name) and size >= 0:
+                    if re.fullmatch("[0-9a-f]{64}", digest):
+                        continue
+            raise ValueError(f"its entry `{name!r:.60}` is no file with a size and a checksum")
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not a manifest of fairseq-preprocess ({str(error).rstrip('.')}). Copy it "
+            "again, or delete it to load the data without their checksums."
+        ) from None
+    return content["files"]
+
+
+def require_as_listed(
+    path: Path, listed: dict[str, dict[str, Any]], checksum: str | None = None
+) -> None:
+    """Check the size of a listed file, and its SHA-256 if known, against the manifest."""
+    entry = listed.get(path.name)
+    if entry is None:
+        return
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        fault = f"{size:,} bytes, but {MANIFEST} lists {entry['bytes']:,}"
+    elif checksum not in (None, entry["sha256"]):
+        fault = f"its checksum is not the one that {MANIFEST} lists"
+    else:
+        return
+    raise DataError(f"{path} is damaged: {fault}. {CURE}")
+
+
+def check_dictionary(path: Path) -> None:
+    """Check a dictionary against the manifest beside it, if it is listed there."""
+    listed = read_manifest(path.parent)
+    require_as_listed(path, listed, sha256(path) if path.name in listed else None)
 
 
 def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool = True) -> None:
     """Check that ``<prefix>.idx`` and ``<prefix>.bin`` are whole and belong together.
 
     Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
-    pointers against sizes, checksums against the folder's manifest, and the largest token. In
-    layouts other than ``mmap``, only files in the manifest are checked.
-
-    Args:
-        prefix: the path without its ending, such as ``data-bin/train.de-en.de``. If neither file
-            exists, nothing is checked.
-        vocabulary: the size of the dictionary that the tokens must be in, if known.
-        contents: False compares only sizes, which is enough in all but one process of a job.
+    pointers against sizes, checksums against the folder's manifest, and the largest token against
+    ``vocabulary``, if known. In other layouts than ``mmap``, only listed files are checked.
+    Without ``contents`` only sizes are compared, enough in all but one process of a job.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     if not index.exists() and not data.exists():
         return
     require_file(index, "index"), require_file(data, "data file")
     header = read_header(index)
-    listed = manifest.read(index.parent)
+    listed = read_manifest(index.parent)
     for path in (index, data):
-        manifest.require(path, listed.get(path.name))
+        require_as_listed(path, listed)
         if contents and header is None and path.name in listed:
-            checksum, _ = examine(path, lambda path: (sha256(path), 0))
-            manifest.require(path, listed[path.name], checksum)
+            require_as_listed(path, listed, examine(path, lambda path: (sha256(path), 0))[0])
     if not contents or header is None:
         return
-    checksum, expected = examine(index, lambda path: (sha256(path), bytes_of_data(path, header)))
-    manifest.require(index, listed.get(index.name), checksum)
+    sentences, token_type = header
+    checksum, expected = examine(
+        index, lambda path: (sha256(path), bytes_of_data(path, sentences, token_type))
+    )
+    require_as_listed(index, listed, checksum)
     size = data.stat().st_size
     if size != expected:
         raise DataError(
             f"{data} is damaged: {size:,} bytes, but its index {index.name} expects "
             f"{expected:,}. {AGAIN}"
         )
-    checksum, largest = examine(data, lambda path: read_data(path, header.token_type))
-    manifest.require(data, listed.get(data.name), checksum)
+    checksum, largest = examine(data, lambda path: read_data(path, token_type))
+    require_as_listed(data, listed, checksum)
     if vocabulary and largest >= vocabulary:
         raise DataError(
             f"{data} has the token number {largest:,}, but its dictionary only "
@@ -83,8 +157,8 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
         )
 
 
-def read_header(index: Path) -> Header | None:
-    """Read the header of an index; None if its layout is not ``mmap``."""
+def read_header(index: Path) -> tuple[int, str] | None:
+    """Return an index's number of sentences and its tokens' numpy type; None if not ``mmap``."""
     layout = np.dtype(HEADER)
     with index.open("rb") as file:
         head = file.read(layout.itemsize)
@@ -100,38 +174,29 @@ def read_header(index: Path) -> Header | None:
         )
     if not sentences:
         raise DataError(f"{index} has no sentences. Give fairseq-preprocess a text with lines.")
-    return Header(sentences, TOKEN_TYPES[code])
+    return sentences, TOKEN_TYPES[code]
 
 
 def read(prefix: str | Path) -> tuple[Any, Any]:
-    """Memory-map the tokens of all sentences; also return where each sentence begins.
-
-    Args:
-        prefix: as for :func:`check`.
-
-    Returns:
-        A memory map of the tokens, and ``[sentences + 1]`` positions in it, int64.
-
-    Raises:
-        DataError: as for :func:`check`; or the data are missing, or their layout is not ``mmap``.
-    """
+    """Memory-map all tokens; also return where each sentence begins, int64 ``[sentences + 1]``."""
     index = require_file(f"{prefix}.idx", "index")
     check(prefix)
     header = read_header(index)
     if header is None:
         raise DataError(f"{index} must be of the layout `mmap`, but is of another one. {AGAIN}")
-    sizes = np.memmap(index, "<i4", "r", np.dtype(HEADER).itemsize, (header.sentences,))
+    sentences, token_type = header
+    sizes = np.memmap(index, "<i4", "r", np.dtype(HEADER).itemsize, (sentences,))
     begins = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    return np.memmap(f"{prefix}.bin", header.token_type, "r"), begins
+    return np.memmap(f"{prefix}.bin", token_type, "r"), begins
 
 
-def bytes_of_data(index: Path, header: Header) -> int:
+def bytes_of_data(index: Path, sentences: int, token_type: str) -> int:
     """Compute the data size that an index implies, and check its pointers against its sizes."""
-    itemsize, offset = np.dtype(header.token_type).itemsize, np.dtype(HEADER).itemsize
-    sizes = np.memmap(index, "<i4", "r", offset, (header.sentences,))
-    pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (header.sentences,))
+    itemsize, offset = np.dtype(token_type).itemsize, np.dtype(HEADER).itemsize
+    sizes = np.memmap(index, "<i4", "r", offset, (sentences,))
+    pointers = np.memmap(index, "<i8", "r", offset + sizes.nbytes, (sentences,))
     end = 0
-    for first in range(0, header.sentences, BLOCK):
+    for first in range(0, sentences, BLOCK):
         lengths = sizes[first : first + BLOCK].astype(np.int64) * itemsize
         starts = end + np.cumsum(lengths) - lengths
         block_pointers = pointers[first : first + BLOCK]
@@ -179,7 +244,7 @@ def _read(notes: Path) -> dict[str, Any]:
     """Read the notes on a folder's files, by file name; empty if they cannot be used."""
     try:
         with notes.open("rb") as file:
-            content = json.loads(file.read(MOST_BYTES))
+            content = json.loads(file.read(MOST_NOTES_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -32,12 +32,8 @@ OURS = (
 class Shards:
     """A text to binarize, and the number of shards.
 
-    Attributes:
-        text: folder with the tokens of ``train``, and perhaps ``valid`` and ``test``.
-        out: folder of the shards.
-        src, tgt: languages, which are the endings of the files.
-        count: number of shards.
-        flags: further flags for fairseq-preprocess, such as ``--joined-dictionary``.
+    ``text`` is a folder with the tokens of ``train``, and perhaps ``valid`` and ``test``; ``flags``
+    are for fairseq-preprocess, such as ``--joined-dictionary``.
     """
 
     text: Path

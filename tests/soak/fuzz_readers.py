@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairseq_ext.binary import scaling
 from fairseq_ext.corpora import downloads, pair_texts, preparation, streams
-from fairseq_ext.data_folder import manifest
+from fairseq_ext.data_folder import indexed
 from fairseq_ext.decoding import mbr
 from fairseq_ext.evaluation import compare, outputs, plots, training_log
 from fairseq_ext.text import byte_level, reading
@@ -49,7 +49,7 @@ PAIRS = "one\teins\ntwo\tzwei\nthree\tdrei\n"
 SGML = '<doc docid="1">\n<seg id="1"> Ja &amp; nein </seg>\n<url>x</url>\n<title>nicht</title>\n'
 DICTIONARY = "the 10\nof 9\nand 8\n<unk> 7 #fairseq:overwrite\n"
 MANIFEST = json.dumps(
-    {"format": manifest.FORMAT, "version": 1, "files": {"a": {"bytes": 1, "sha256": "0" * 64}}}
+    {"format": indexed.FORMAT, "version": 1, "files": {"a": {"bytes": 1, "sha256": "0" * 64}}}
 )
 RECORD = '{"settings": "x", "files": {"a": 1}, "report": {}, "version": "1", "total": 4}'
 
@@ -145,7 +145,7 @@ def readers() -> list[Reader]:
         vocab_bpe=text("#version: 0.2\nt h\nth e\n"),
         ids=text("1 2 3\n4\n"),
     )
-    manifests = files(**{manifest.MANIFEST.replace(".", "_"): text(MANIFEST)})
+    manifests = files(**{indexed.MANIFEST.replace(".", "_"): text(MANIFEST)})
     record = files(a_json=text(RECORD, "[{}, [], 1]"))
     return [
         Reader("training logs", files(log=text(LOG)), read_log),
@@ -164,7 +164,7 @@ def readers() -> list[Reader]:
         Reader("pair files", files(a=pairs, b=pairs), read_pairs),
         Reader("pairs of IWSLT and WMT", files(a=sgml, b=sgml), read_raw),
         Reader("records of downloads", record, read_records),
-        Reader("manifests of data folders", manifests, manifest.read),
+        Reader("manifests of data folders", manifests, indexed.read_manifest),
         Reader(
             *("texts for fairseq-preprocess", files(a=damaged(pairs))),
             lambda folder: check_text(folder / "a"),

@@ -16,7 +16,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext import register
-from fairseq_ext.data_folder import indexed, manifest
+from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.features import large_corpora
 from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
@@ -127,11 +127,11 @@ def test_files_are_compared_with_the_manifest(data: Path, name: str) -> None:
 
 def test_a_replaced_dictionary_is_noticed(data: Path) -> None:
     words = (data / "dict.src.txt").read_text().splitlines()
-    manifest.check_dictionary(data / "dict.src.txt")
+    indexed.check_dictionary(data / "dict.src.txt")
     (data / "dict.src.txt").write_text("".join(word + "\n" for word in reversed(words)))
     with pytest.raises(DataError, match=r"dict\.src\.txt is damaged: its checksum"):
-        manifest.check_dictionary(data / "dict.src.txt")
-    manifest.check_dictionary(data / "dict.tgt.txt")
+        indexed.check_dictionary(data / "dict.src.txt")
+    indexed.check_dictionary(data / "dict.tgt.txt")
 
 
 def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ BAD = {
     "short": (with_entry("a", 1, "0" * 63), "is no file with a size"),
     "number": (with_entry("a", 1, 5), "is no file with a size"),
     "line-break": (with_entry("a", 1, "0" * 64 + "\n"), "is no file with a size"),
-    "huge": (" " * (manifest.MOST_BYTES + 1), "more than 16,777,216 bytes"),
+    "huge": (" " * (indexed.MOST_MANIFEST_BYTES + 1), "more than 16,777,216 bytes"),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_ext.checkpoints.dictionaries import difference, symbols
-from fairseq_ext.data_folder import manifest
+from fairseq_ext.data_folder import indexed
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import arguments, training_options
 from fairseq_ext.plugin.table import Patch, around
@@ -141,7 +141,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
         finally:
             logger.removeFilter(naming)
         _require_same_dictionaries(stage, Path(destdir))
-        manifest.write(stage, Path(destdir))
+        indexed.write_manifest(stage, Path(destdir))
 
 
 def _keep_pipeline(args: Namespace, stage: Path) -> None:
@@ -166,7 +166,7 @@ def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
 
 def _require_no_dictionary(args: Namespace) -> None:
     folder = Path(args.destdir)
-    if any(not (folder / name).exists() for name in manifest.read(folder)):
+    if any(not (folder / name).exists() for name in indexed.read_manifest(folder)):
         return  # an earlier call was killed while moving its files, so write them again
     joined = args.joined_dictionary and (args.srcdict or args.tgtdict)
     sides = [(args.source_lang, joined or args.srcdict)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.data_folder import indexed, manifest
+from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.text import checks
 from fairseq_ext.utils import files
@@ -36,7 +36,7 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
 def _add_from_file(original: Callable, self: Any, f: Any) -> None:
     if not isinstance(f, str):
         return original(self, f)
-    manifest.check_dictionary(files.require_file(f, "dictionary"))
+    indexed.check_dictionary(files.require_file(f, "dictionary"))
     try:
         return original(self, f)
     except DataError:
