@@ -53,14 +53,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
     """Check that a configuration's architecture fits ``task`` or, if None, the task named in it."""
-    from fairseq.models import (
-        ARCH_MODEL_REGISTRY,
-        MODEL_REGISTRY,
-        FairseqEncoderDecoderModel,
-        FairseqLanguageModel,
-    )
-    from fairseq.tasks.language_modeling import LanguageModelingTask
-    from fairseq.tasks.translation import TranslationTask
+    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
     options = layout.section(cfg, "model")
     name = options.get("_name") or options.get("arch")
@@ -69,17 +62,28 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
     model = registered(path, "architecture", name, MODEL_REGISTRY | ARCH_MODEL_REGISTRY)
     with about(path):
         require_sizes({part: layout.section(cfg, part) for part in ("model", "task")})
-    kind = task_class(cfg, path) if task is None else type(task)
-    elsewhere = model.__module__.startswith("fairseq.model_parallel.")  # with other base classes
-    for family, needed, described in (
-        (TranslationTask, FairseqEncoderDecoderModel, "an encoder and a decoder"),
-        (LanguageModelingTask, FairseqLanguageModel, "a decoder alone"),
+    if needed := misfit(task_class(cfg, path) if task is None else type(task), model):
+        raise CheckpointError(
+            f"{path} holds the architecture `{name}`, but this command needs {needed}."
+        )
+
+
+def misfit(task: type, model: type) -> str | None:
+    """Say what kind of model a task needs; None if ``model`` may be of that kind."""
+    from fairseq.models import FairseqEncoderModel, FairseqLanguageModel, FairseqMultiModel
+    from fairseq.tasks.language_modeling import LanguageModelingTask
+    from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
+    from fairseq.tasks.translation import TranslationTask
+
+    has_one_side = issubclass(model, (FairseqLanguageModel, FairseqEncoderModel))
+    for family, fits, needed in (
+        (TranslationTask, not has_one_side, "one that has an encoder and a decoder"),
+        (LanguageModelingTask, issubclass(model, FairseqLanguageModel), "a language model"),
+        (MultilingualTranslationTask, issubclass(model, FairseqMultiModel), "one of many pairs"),
     ):
-        if issubclass(kind, family) and not issubclass(model, needed) and not elsewhere:
-            raise CheckpointError(
-                f"{path} holds the architecture `{name}`, but this command needs one that has "
-                f"{described}."
-            )
+        if issubclass(task, family) and not fits:
+            return needed
+    return None
 
 
 def task_class(cfg: Any, path: str | Path) -> type:
@@ -91,14 +95,10 @@ def task_class(cfg: Any, path: str | Path) -> type:
 
 
 def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
-    """Check that a checkpoint has a translation task, for this direction.
+    """Check that a checkpoint has a translation task and, if languages are asked for, not reversed.
 
-    Files that cannot be read pass, because reading them later reports the fault.
-
-    Args:
-        path: path of the checkpoint.
-        src, tgt: languages to translate; None for the checkpoint's own. Data may have other names
-            for them, so only the reverse direction is refused.
+    Data may have other names for the languages. Files that cannot be read pass, because reading
+    them later reports the fault.
     """
     from fairseq.tasks.translation import TranslationTask
 
@@ -146,20 +146,19 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
     """Check numbers of positions, because fairseq fills tables of that size."""
-
-    def largest(end: str) -> tuple[int, str]:
-        numbers = [(0, "")]
-        for name, value in _options(settings):
+    largest = {"positions": (0, ""), "embed_dim": (0, "")}
+    for part in safe_load.walk(settings):
+        options = vars(part) if isinstance(part, Namespace) else part
+        for key, value in options.items() if isinstance(options, Mapping) else ():
+            name = str(key)
+            end = next((end for end in largest if name.endswith(end)), None)
             refers = isinstance(value, str) and "${" in value  # to an option that is also checked
-            named = name.endswith(end) and not name.endswith("ffn_embed_dim")
-            if not named or value is None or refers:
+            if end is None or name.endswith("ffn_embed_dim") or value is None or refers:
                 continue
             if not isinstance(value, int):
                 raise CheckpointError(f"has `{name}` {value!r:.40}, which is not a whole number")
-            numbers.append((value, name))
-        return max(numbers)
-
-    (positions, name), (channels, width) = largest("positions"), largest("embed_dim")
+            largest[end] = max(largest[end], (value, name))
+    (positions, name), (channels, width) = largest.values()
     if positions > MOST_POSITIONS:
         raise CheckpointError(f"has `{name}` {positions:,}; at most {MOST_POSITIONS:,} are allowed")
     if 4 * positions * channels > MOST_TABLE_BYTES:
@@ -167,14 +166,3 @@ def require_sizes(settings: Mapping[str, Any]) -> None:
             f"has `{name}` {positions:,} and `{width}` {channels:,}, whose table of positions "
             f"would take more than {MOST_TABLE_BYTES >> 20} MiB"
         )
-
-
-def _options(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the options in all sections."""
-    todo: list[Any] = [settings]
-    while todo:
-        part = todo.pop()
-        fields = vars(part) if isinstance(part, Namespace) else part
-        if isinstance(fields, Mapping):
-            yield from ((str(name), value) for name, value in fields.items())
-        todo.extend(safe_load.parts(part))

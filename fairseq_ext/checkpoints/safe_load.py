@@ -73,15 +73,7 @@ _REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # to one other opti
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint file; its tensors are mapped from the file and live on the CPU.
-
-    Args:
-        path: path of a file that torch wrote.
-
-    Raises:
-        CheckpointError: the file is missing, empty, truncated, damaged, not a checkpoint, or fails
-            a check of the module's list.
-    """
+    """Read a checkpoint file by the module's list; its tensors are mapped from the file."""
     try:
         path = require_file(path, "checkpoint")
     except DataError as error:
@@ -272,10 +264,7 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """The functions, classes and values that a pickle may name, by name.
-
-    torch looks up in ``values()`` whether a pickle may call one of them.
-    """
+    """Functions, classes and values that a pickle may name; it may call those in ``values()``."""
 
     def values(self) -> Any:
         return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]
@@ -442,6 +431,15 @@ def parts(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else []
 
 
+def walk(value: Any) -> Iterator[Any]:
+    """Yield a value that :func:`require_plain` has checked, and everything in it."""
+    todo = [value]
+    while todo:
+        part = todo.pop()
+        todo.extend(parts(part))
+        yield part
+
+
 def _bytes(value: Any) -> int:
     """Return how many bytes a tensor's or array's numbers take; 0 for other plain data."""
     if isinstance(value, Tensor):
@@ -466,10 +464,7 @@ def require_inert(settings: Any) -> None:
     sections referred to the next one twice, they would become thousands.
     """
     sections: dict[int, dict[str, Any]] = {}
-    todo = [settings]
-    while todo:
-        value = todo.pop()
-        todo.extend(parts(value))
+    for value in walk(settings):
         if isinstance(value, str) and value in HYDRA:
             raise CheckpointError(f"has the key `{value}`, which is an instruction to import code")
         refers = isinstance(value, str) and "${" in value

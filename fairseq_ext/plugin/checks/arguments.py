@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fairseq_ext.checkpoints.registry_checks import misfit
 from fairseq_ext.plugin.table import Patch, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import Parser
@@ -91,18 +92,15 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
 }
 """Options that have no effect unless one of their prerequisites is also given."""
 ONLY_TASKS: dict[str, str] = {
-    **dict.fromkeys(("beam_mt", "max_len_a_mt", "max_len_b_mt"), "speech_to_speech"),
-    "eos_token": "speech_to_speech",
-    **dict.fromkeys(
-        (
-            *("iter_decode_eos_penalty", "iter_decode_max_iter", "iter_decode_force_max_iter"),
-            *("iter_decode_with_beam", "iter_decode_with_external_reranker"),
-            *("retain_iter_history", "decoding_format"),
-        ),
-        "translation_lev",
-    ),
-    **dict.fromkeys(("use_plasma_view", "plasma_path"), "language_modeling"),
-    "adaptive_input": "language_modeling",
+    name: task
+    for task, names in {
+        "speech_to_speech": "beam_mt max_len_a_mt max_len_b_mt eos_token",
+        "translation_lev": "iter_decode_eos_penalty iter_decode_max_iter "
+        "iter_decode_force_max_iter iter_decode_with_beam iter_decode_with_external_reranker "
+        "retain_iter_history decoding_format",
+        "language_modeling": "use_plasma_view plasma_path adaptive_input",
+    }.items()
+    for name in names.split()
 }
 """Options that translation tasks never read, each with a task that reads it."""
 
@@ -166,27 +164,13 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 def refuse_misfit(args: Namespace) -> None:
     """Refuse an architecture that is not made for the task."""
-    from fairseq import models
+    from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
-    from fairseq.tasks.language_modeling import LanguageModelingTask
-    from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
-    from fairseq.tasks.translation import TranslationTask
 
     arch, name = getattr(args, "arch", None), getattr(args, "task", None)
-    model, task = models.ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
-    if model is None or task is None:
-        return
-    is_language_model = issubclass(model, models.FairseqLanguageModel)
-    translates = not issubclass(model, (models.FairseqLanguageModel, models.FairseqEncoderModel))
-    for kind, fits in (
-        (LanguageModelingTask, is_language_model),
-        (MultilingualTranslationTask, issubclass(model, models.FairseqMultiModel)),
-        (TranslationTask, translates),
-    ):
-        if issubclass(task, kind) and not fits:
-            raise ConfigError(
-                f"`--task {name}` does not go with `--arch {arch}`; give another one."
-            )
+    model, task = ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
+    if model and task and misfit(task, model):
+        raise ConfigError(f"`--task {name}` does not go with `--arch {arch}`; give another one.")
 
 
 @around("fairseq.dataclass.utils:compose")
