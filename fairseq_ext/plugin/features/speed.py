@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
 from fairseq_ext.plugin.table import Layer, Patch, around
-from fairseq_ext.training import adam, fp32_copies, loss, onednn_matmul
+from fairseq_ext.training import adam, loss, onednn_matmul
 from fairseq_ext.utils import memory
 
 logger = logging.getLogger(__name__)
@@ -104,21 +104,55 @@ MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
 
 @around(f"{MIXIN}._sync_fp16_grads_to_fp32")
 def copy_gradients_at_once(original: Callable, self: Any) -> None:
-    if self._needs_sync and fp32_copies.copy_gradients(self):
-        self._needs_sync = False
+    if self._needs_sync:
+        weights = [weight for weight in self.fp16_params if weight.requires_grad]
+        copies = _fp32_copies(self, weights, "grad")
+        if copies is not None and all(weight.grad is not None for weight in weights):
+            torch._foreach_copy_(copies, [weight.grad for weight in weights])
+            self._needs_sync = False
     original(self)
 
 
 @around(f"{MIXIN}._sync_fp32_params_to_fp16")
 def copy_weights_at_once(original: Callable, self: Any) -> None:
-    if not fp32_copies.copy_weights(self):
-        original(self)
+    weights = [weight for weight in self.fp16_params if weight.requires_grad]
+    copies = _fp32_copies(self, weights, "data")
+    if copies is None:
+        return original(self)
+    torch._foreach_copy_([weight.data for weight in weights], copies)
+
+
+def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tensor] | None:
+    """Return the ``data`` or ``grad`` of the weights' fp32 copies, in the weights' shapes.
+
+    None if some are missing, or are on several devices.
+    """
+    copies = optimizer.fp32_params
+    if not optimizer.has_flat_params:
+        pairs = zip(optimizer.fp16_params, copies, strict=True)
+        parts = [getattr(copy, part) for weight, copy in pairs if weight.requires_grad]
+        return None if any(tensor is None for tensor in parts) else parts
+    if not isinstance(copies, dict) or len(copies) > 1:
+        return None
+    (flat,) = copies.values()
+    sizes = [weight.numel() for weight in weights]
+    if flat.numel() != sum(sizes):
+        return None
+    parts = getattr(flat, part).split(sizes)
+    return [tensor.view_as(weight) for tensor, weight in zip(parts, weights, strict=True)]
+
+
+def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
+    """Compute the norm of all gradients, some of them sparse, together and in fp32."""
+    dense = [part.coalesce().values() if part.is_sparse else part for part in gradients]
+    norms = torch._foreach_norm(dense, 2, dtype=torch.float32)
+    return torch.linalg.vector_norm(torch.stack([norm.to(dense[0].device) for norm in norms]))
 
 
 def norm_in_one_pass() -> None:
     from fairseq import utils
 
-    utils.multi_tensor_total_norm = fp32_copies.total_norm
+    utils.multi_tensor_total_norm = total_norm
     utils.multi_tensor_l2norm_available = True
 
 
