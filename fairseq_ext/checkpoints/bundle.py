@@ -73,14 +73,8 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 class Bundle:
     """The contents of ``bundle.json``.
 
-    Attributes:
-        folder: the bundle's folder.
-        src, tgt: languages.
-        architecture: its name in fairseq.
-        numbers: number format of the weights, one of :data:`KINDS`.
-        search: defaults of the search.
-        files: SHA-256 of each file that is used, by name.
-        updates: number of training updates, if it is known.
+    ``numbers`` is one of :data:`KINDS`, ``search`` has defaults of the search, and ``files`` the
+    SHA-256 of each file that is used, by name.
     """
 
     folder: Path
@@ -172,11 +166,7 @@ def has_program(path: str | Path) -> bool:
 
 
 def read(path: str | Path) -> Bundle:
-    """Read a bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`.
-
-    Raises:
-        CheckpointError: the bundle cannot be used, or is of a later version.
-    """
+    """Read a bundle's ``bundle.json``; the other files are left to :meth:`Bundle.check`."""
     folder = home(path)
     content = _json(folder / MANIFEST)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
@@ -190,10 +180,17 @@ def read(path: str | Path) -> Bundle:
     updates = origin.get("updates") if isinstance(origin, dict) else None
     fields["updates"] = updates if type(updates) is int else None
     listed, search = fields["files"], fields["search"]
-    words = [f"dict.{fields[side]}.txt" for side in ("src", "tgt")]
-    names = isinstance(fields["architecture"], str) and all(map(files.is_name, words))
-    _require(names and fields["numbers"] in KINDS and is_search(search), folder / MANIFEST)
-    _require(_are_sums(listed, words), folder / MANIFEST)
+    _require(isinstance(listed, dict), folder / MANIFEST)
+    words = {f"dict.{fields[side]}.txt" for side in ("src", "tgt")}
+    is_sound = (
+        isinstance(fields["architecture"], str)
+        and fields["numbers"] in KINDS
+        and is_search(search)
+        and {CONFIG, WEIGHTS, *words} <= listed.keys()
+        and all(files.is_name(name) and name != MANIFEST for name in listed)
+        and all(isinstance(value, str) and _SHA256.fullmatch(value) for value in listed.values())
+    )
+    _require(is_sound, folder / MANIFEST)
     if search.get("beam", 1) > WIDEST_BEAM:
         raise CheckpointError(
             f"{folder / MANIFEST} asks for a beam of {search['beam']:,} by default, but may ask "
@@ -212,19 +209,6 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
         versions.require_unchanged()
     except DataError as error:
         raise CheckpointError(str(error)) from None
-
-
-def _are_sums(listed: Any, words: list[str]) -> bool:
-    """Return whether ``listed`` maps file names, among them all required ones, to SHA-256 sums."""
-    return (
-        isinstance(listed, dict)
-        and {CONFIG, WEIGHTS, *words} <= listed.keys()
-        and all(files.is_name(name) and name != MANIFEST for name in listed)
-        and all(
-            isinstance(checksum, str) and _SHA256.fullmatch(checksum)
-            for checksum in listed.values()
-        )
-    )
 
 
 def require_kind(path: Path) -> None:
@@ -278,34 +262,21 @@ def configuration(manifest: Bundle) -> dict[str, Any]:
     return content
 
 
-def load(path: str | Path, *, checksums: bool = True) -> dict[str, Any]:
-    """Read a bundle as a checkpoint of fairseq at update 0, with its weights in fp32.
-
-    Args:
-        path: path of the bundle.
-        checksums: whether to compare checksums, which reads all files.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or they do not fit each other.
-    """
+def load(path: str | Path) -> dict[str, Any]:
+    """Read a bundle as a checkpoint of fairseq at update 0, with its weights in fp32."""
     with unchanged(path) as manifest:
-        if checksums:
-            manifest.check()
-        return _checkpoint(manifest)
-
-
-def _checkpoint(manifest: Bundle) -> dict[str, Any]:
-    source, target = (
-        dictionaries.symbols(manifest.folder / f"dict.{language}.txt")
-        for language in (manifest.src, manifest.tgt)
-    )
-    config, path = configuration(manifest), manifest.folder / CONFIG
-    cfg, tied = config.get("cfg"), config.get("tied")
-    _require(isinstance(cfg, dict) and isinstance(tied, dict), path)
-    _require(all(isinstance(cfg.get(part), dict) for part in ("model", "task")), path)
-    if config.get("namespace"):  # architectures of fairseq that have no dataclass
-        cfg["model"] = Namespace(**cfg["model"])
-    state = _weights(manifest.folder / WEIGHTS, config.get("binary"))
+        manifest.check()
+        source, target = (
+            dictionaries.symbols(manifest.folder / f"dict.{language}.txt")
+            for language in (manifest.src, manifest.tgt)
+        )
+        config, path = configuration(manifest), manifest.folder / CONFIG
+        cfg, tied = config.get("cfg"), config.get("tied")
+        _require(isinstance(cfg, dict) and isinstance(tied, dict), path)
+        _require(all(isinstance(cfg.get(part), dict) for part in ("model", "task")), path)
+        if config.get("namespace"):  # architectures of fairseq that have no dataclass
+            cfg["model"] = Namespace(**cfg["model"])
+        state = _weights(manifest.folder / WEIGHTS, config.get("binary"))
     try:
         model = {**state, **{name: state[first] for name, first in tied.items()}}
     except (KeyError, TypeError):
