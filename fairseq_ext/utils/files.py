@@ -36,11 +36,7 @@ def explain(error: OSError, path: str | Path | None = None) -> str:
 
 
 def require_file(path: str | Path, description: str = "file") -> Path:
-    """Return ``path`` if it is a regular file that can be opened.
-
-    Raises:
-        DataError: the file is missing, a folder, a device or pipe, or unreadable.
-    """
+    """Return ``path`` if it is a regular file that can be opened; otherwise raise DataError."""
     path = Path(path)
     try:
         mode = path.stat().st_mode
@@ -145,13 +141,10 @@ def atomic_write(
     temporary file is removed. A device or pipe, such as ``/dev/null``, is written to directly.
     ``mode`` is ``"w"`` (UTF-8 text, ``\\n`` line ends) or ``"wb"``. If ``path`` is a symbolic link,
     ``through_links`` replaces its target, otherwise the link itself is replaced.
-
-    Raises:
-        EnvironmentProblem: the path is a folder, its folder is missing or not writable, or the
-            disk is full.
     """
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    if _is_stream(path):
+    exists, is_file = os.path.exists(path), os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
+    if exists and not is_file and not Path(path).is_dir():
         with Path(path).open(mode, **text) as file:
             yield file
         return
@@ -165,8 +158,10 @@ def atomic_write(
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-    except (OSError, RuntimeError) as error:
-        reason = system_error(error)
+    except (OSError, RuntimeError) as error:  # torch raises RuntimeError for some failed writes
+        reason: BaseException | None = error
+        while reason is not None and not isinstance(reason, OSError):
+            reason = reason.__context__
         ours = (str(temporary), str(target))
         if reason is not None and (reason.errno in FULL_DISK or reason.filename in ours):
             raise EnvironmentProblem(explain(reason, path)) from error
@@ -176,32 +171,12 @@ def atomic_write(
             temporary.unlink()
 
 
-def _is_stream(path: str | Path) -> bool:
-    """Return whether the path is something other than a file or a folder, such as a pipe."""
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def system_error(error: BaseException) -> OSError | None:
-    """Return the failed file operation behind an error; torch raises some as RuntimeError."""
-    reason: BaseException | None = error
-    while reason is not None and not isinstance(reason, OSError):
-        reason = reason.__context__
-    return reason
-
-
 @contextmanager
 def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     """Yield an empty folder whose files move to ``folder`` once the block has succeeded.
 
     After an error ``folder`` is as before, even if it did not exist. Files whose names start with
     ``last`` are moved last, so if they exist, all other files do, too.
-
-    Raises:
-        EnvironmentProblem: ``folder`` cannot be made or written to.
     """
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
@@ -303,11 +278,7 @@ def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache.
-
-    Raises:
-        EnvironmentProblem: there is neither ``XDG_CACHE_HOME`` nor a home folder.
-    """
+    """Return this package's cache folder: below ``XDG_CACHE_HOME``, or ~/.cache."""
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
