@@ -157,11 +157,7 @@ def with_defaults(
 
 
 def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
-    """Turn our flat configuration into the nested one that fairseq's Transformer classes read.
-
-    Raises:
-        ConfigError: an embedding dimension is not a multiple of its number of heads.
-    """
+    """Turn our flat configuration into the nested one that fairseq's Transformer classes read."""
     cfg = namespace(cfg)
     sides = [side for side in ("encoder", "decoder") if hasattr(cfg, f"{side}_embed_dim")]
     for side in sides:

@@ -34,15 +34,8 @@ by which these files are sorted."""
 def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     """Return the ``count`` newest or best checkpoints of a run, the newest or best one last.
 
-    Args:
-        folder: the run's ``--save-dir``.
-        kind: a key of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the run
-            decides whether higher is better.
-        count: at least 1.
-
-    Raises:
-        CheckpointError: the folder has fewer checkpoints.
-        ConfigError: ``count`` is less than 1.
+    ``kind`` is a key of :data:`KINDS`. For ``best``, ``--maximize-best-checkpoint-metric`` of the
+    run decides whether higher is better.
     """
     shape, pattern = KINDS[kind]
     if count < 1:

@@ -16,11 +16,8 @@ BOOKKEEPING = ("version", "_float_tensor")
 class Weights:
     """The size and history of a checkpoint.
 
-    Attributes:
-        architecture: its name in fairseq.
-        parameters: numbers in floating-point tensors; a tied tensor counts once.
-        tensor_bytes: size of all tensors of the model on disk, without optimizer state.
-        updates: number of updates in training.
+    ``parameters`` counts numbers in floating-point tensors, a tied tensor once. ``tensor_bytes`` is
+    the size of the model's tensors on disk.
     """
 
     architecture: str

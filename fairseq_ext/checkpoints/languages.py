@@ -35,12 +35,9 @@ TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
 class Plan:
     """The options and weights with which a model of many languages translates one pair.
 
-    Attributes:
-        src, tgt: languages.
-        symbols: symbols to add to the end of the dictionaries if they are missing there.
-        task: options of ``translation_ext``; empty if the checkpoint's own task stays.
-        model: options of the model that change.
-        weights: prefix of the names of the pair's weights.
+    ``symbols`` are added to the dictionaries if missing there. ``task`` has options of
+    ``translation_ext``, or is empty if the checkpoint's own task stays. ``model`` has changed
+    options of the model, and ``weights`` is the prefix of the names of the pair's weights.
     """
 
     src: str
@@ -57,13 +54,10 @@ def plan(
     dictionaries: Sequence[str],
     languages: tuple[str | None, str | None],
 ) -> Plan:
-    """Plan how a published model translates between two languages.
+    """Plan how a published model translates between two languages, None for the training's.
 
-    Args:
-        folder: the model's folder, with the lists of languages that its options name.
-        settings: options of its task.
-        dictionaries: languages that have a dictionary; "" if all languages share one.
-        languages: source and target language to use; None for the training's languages.
+    ``folder`` has the lists of languages that ``settings``, the options of the model's task, name.
+    ``dictionaries`` are the languages that have a dictionary; "" if all languages share one.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:

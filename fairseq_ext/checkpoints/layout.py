@@ -33,14 +33,9 @@ _PARTS = ("model", "task", "criterion", "lr_scheduler", "checkpoint")
 
 
 def section(cfg: Any, part: str) -> dict[str, Any]:
-    """Return the options of one part (``model``, ``task`` …) of a configuration.
+    """Return the options of one part (``model``, ``task`` …) of a configuration, or {}.
 
-    Args:
-        cfg: a dictionary, or a dictionary of OmegaConf.
-        part: name of the part, which may be a dictionary of either kind or a ``Namespace``.
-
-    Returns:
-        A dictionary, empty if there is no such part.
+    ``cfg`` is a dictionary or one of OmegaConf; the part may also be a ``Namespace``.
     """
     options = cfg.get(part) if isinstance(cfg, Mapping) else None
     if type(options).__module__.startswith("omegaconf"):
@@ -73,10 +68,8 @@ def with_options(
 ) -> dict[str, Any]:
     """Return a checkpoint with its task replaced and some options of the model changed.
 
-    Args:
-        checkpoint: a checkpoint with ``cfg`` or with the older ``args``.
-        task: all options of the task, with its name as ``_name``.
-        model: options of the model that change, with its architecture as ``arch``.
+    ``task`` has all options of the task, with its name as ``_name``; ``model`` may have a new
+    architecture as ``arch``.
     """
     args = checkpoint.get("args")
     if args:

@@ -77,15 +77,8 @@ def is_prepared(path: str | Path) -> bool:
 def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
     """Prepare a published model and return its checkpoints, or [] if it is not a published model.
 
-    Args:
-        path: an archive, a folder, or one of the checkpoints in it.
-        src, tgt: languages, which a multilingual model needs; None for the training's languages.
-
-    Raises:
-        CheckpointError: an archive is damaged or unsafe.
-        ConfigError: the folder lacks what translation needs.
-        DataError: its dictionaries or subwords cannot be used.
-        EnvironmentProblem: the cache cannot be written.
+    ``path`` is an archive, a folder, or one of the checkpoints in it. A multilingual model needs
+    languages; None stands for the training's.
     """
     if bundle.is_bundle(path):
         return []

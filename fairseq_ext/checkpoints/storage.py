@@ -61,10 +61,6 @@ def load(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint or a bundle by the rules of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
     Tensors that the file stores unchanged are mapped from it; all of them live on the CPU.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, not a checkpoint, or has contents that no
-            checkpoint has.
     """
     version = _version(path)
     state = _unclaimed.pop(version, None) or _read(path)

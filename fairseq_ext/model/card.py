@@ -50,10 +50,7 @@ _MEASURED = "Measured with the weights in "
 class Card:
     """The part of a model card that only the model's maker can write.
 
-    Attributes:
-        about: text about the model and its data.
-        licence: name of the licence.
-        table: scores on a test set as a table in Markdown; see :func:`score_table`.
+    ``about`` describes the model and its data; ``table`` has scores in Markdown.
     """
 
     about: str = ""
@@ -74,12 +71,7 @@ class Card:
         return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
 
     def render(self, *, updates: int | None, **facts: str | int) -> str:
-        """Render the card in Markdown.
-
-        Args:
-            updates: number of training updates, or None.
-            facts: languages, architecture, parameters, numbers and text, for the template.
-        """
+        """Render the card in Markdown; ``facts`` are for the template."""
         names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]
         metrics = "".join(f"- {name.lower()}\n" for name in names)
         return _CARD.format(

@@ -42,16 +42,10 @@ STATE = re.compile(
 
 
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
-    """Write a model in the format of another tool, whole or not at all.
+    """Write a model in the format of a tool of :data:`TOOLS`, whole or not at all.
 
-    Args:
-        tool: one of :data:`TOOLS`.
-        path: path of a checkpoint or bundle.
-        data: folder with its dictionaries.
-        output: a folder, which must be empty or not exist.
-
-    Returns:
-        The name of the model's architecture in fairseq.
+    ``path`` is a checkpoint or bundle, and ``data`` has its dictionaries. The folder ``output``
+    must be empty or not exist. Return the name of the model's architecture in fairseq.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already; choose another folder.")

@@ -104,9 +104,6 @@ def read(path: str | Path, numbers: str | None = None) -> EngineModel:
     """Check a bundle, read its program, and pack its weights for the engine.
 
     ``numbers`` is the weights' format in the engine; None for the bundle's own.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or there is no program that can run.
     """
     with bundle.unchanged(path) as manifest:
         manifest.check()

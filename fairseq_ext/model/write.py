@@ -65,16 +65,14 @@ def write(
     """Write a bundle, whole or not at all, even if the process is killed.
 
     Args:
-        checkpoint: a checkpoint of any architecture.
+        checkpoint: a checkpoint or bundle of any architecture.
         data: folder with its dictionaries.
-        output: a folder, which must be empty or not exist; or an archive that does not exist, with
-            a name that ends in one of :data:`fairseq_ext.checkpoints.bundle.SUFFIXES`.
-        numbers: format of the weights, one of :data:`fairseq_ext.checkpoints.bundle.KINDS`.
+        output: a new or empty folder, or a new archive; see :data:`bundle.SUFFIXES`.
+        numbers: format of the weights, one of :data:`bundle.KINDS`.
         search: default options of its search.
-        shortlist: file of `fairseq-ext shortlist` to include; None keeps the shortlist of a
-            ``checkpoint`` that is itself a bundle.
+        shortlist: file of `fairseq-ext shortlist`; None keeps that of a bundle.
         card: the part of the model card that only the maker can write.
-        change: function that changes the model before it is written; None for no change.
+        change: function that changes the model before it is written.
     """
     with _becoming(output) as folder:
         if shortlist is None and bundle.is_bundle(checkpoint):

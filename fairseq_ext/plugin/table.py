@@ -98,8 +98,7 @@ def apply(patch: Patch, start: str = "") -> None:
 def owners(target: str) -> Iterator[tuple[Any, str]]:
     """Yield each module or class that has the attribute ``target``, and the attribute's name.
 
-    The module of a command is used only if already loaded, under its own name or as ``__main__``
-    (``python -m``). Importing it would set up its logging in processes that do not run it.
+    A command's module is used only if loaded: importing it would set up its logging.
     """
     module, _, path = target.partition(":")
     *classes, name = path.split(".")

@@ -7,16 +7,9 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
+    """Open a listening socket; port 0 is any free port.
 
     Clients that connect before the models are loaded have to wait.
-
-    Args:
-        host: name or address of this machine.
-        port: 0 for any free port.
-
-    Raises:
-        ConfigError: there is no such address, or the port is in use.
     """
     try:
         if not 0 <= port <= 65535:  # getaddrinfo would take it modulo 65,536

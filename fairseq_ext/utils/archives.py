@@ -54,20 +54,13 @@ def safe_extract(
 ) -> list[Path]:
     """Unpack a tar or zip archive of files and folders into ``folder``, or nothing of it.
 
-    The archive is opened only once, so that no other file can take its name meanwhile.
-
-    Args:
-        archive: a ``.zip``, or a tar file, plain or in gzip, bzip2, xz or zstd.
-        folder: made if missing; nothing in it is overwritten.
-        max_bytes: the most that the unpacked files may take together.
-        file: the archive if it is already open.
-
-    Returns:
-        The top-level files and folders, sorted.
+    A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
+    nothing in it is overwritten. ``file`` is the archive if it is already open: no other file can
+    take its name meanwhile. Return the top-level files and folders, sorted.
 
     Raises:
-        DataError: the archive is damaged or too large; a member is absolute, leaves the folder, is
-            a link or a device, or would overwrite a file.
+        DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
+            absolute, leaves the folder, is a link or a device, or would overwrite a file.
         EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
     """
     if file is None:
@@ -96,15 +89,7 @@ def safe_extract(
 def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Path:
     """Unpack a model's archive into the user's cache, once for each version of the file.
 
-    Args:
-        path: path of the archive.
-        kind: name of the folder in the cache.
-        find: returns the wanted folder in the unpacked one; raises DataError or CheckpointError
-            if the wanted folder cannot be used.
-
-    Raises:
-        CheckpointError: the archive is damaged or unsafe, or has no such folder.
-        EnvironmentProblem: the archive cannot be unpacked: space or a library is missing.
+    ``find`` returns the wanted folder in the unpacked one, or raises DataError or CheckpointError.
     """
     return _unpacked(path.absolute(), version(path), kind, find)
 
@@ -140,12 +125,7 @@ def _unpacked(path: Path, former: Version, kind: str, find: Callable[[Path], Pat
 
 @contextmanager
 def whole_archive(path: str | Path) -> Iterator[None]:
-    """Turn every error from damaged bytes of an archive into DataError.
-
-    Raises:
-        DataError: the file is damaged.
-        OSError: the system has another problem, such as a full disk.
-    """
+    """Turn every error from damaged bytes into DataError; others, as of a full disk, pass."""
     try:
         yield
     except FairseqExtError:

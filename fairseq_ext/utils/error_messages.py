@@ -28,10 +28,9 @@ _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE
 
 
 def report(error: BaseException) -> int | None:
-    """Print the message of an error that ends the command.
+    """Print the message of an error that ends the command, and return the exit status.
 
-    Returns:
-        The exit status; None, and nothing is printed, if the error needs its traceback.
+    Return None, and print nothing, if the error needs its traceback.
     """
     line = None if os.environ.get(TRACEBACK) else final_line(error)
     if line is None:

@@ -13,11 +13,7 @@ Version = tuple[int, ...]
 
 
 def version(file: str | Path | int) -> Version:
-    """Return a file's device, inode, size in bytes, and times of modification and last change.
-
-    Args:
-        file: its path or descriptor.
-    """
+    """Return device, inode, size, and times of modification and change of a path or descriptor."""
     status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
     return *_version_of(status), status.st_ctime_ns
 

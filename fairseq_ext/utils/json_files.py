@@ -16,11 +16,7 @@ DIGITS = 18  # most digits of a whole number, so that it fits into int64
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file in UTF-8.
-
-    Raises:
-        DataError: the file is unreadable, or as in :func:`parse_json`; errors name file and line.
-    """
+    """Read a JSON file in UTF-8; errors name file and line."""
     try:
         text = require_file(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -30,16 +26,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse JSON, and refuse doubtful values that Python's reader accepts.
-
-    Args:
-        text: the JSON.
-        where: its origin, for the message.
-
-    Raises:
-        DataError: the text is not JSON, has a number out of range, half of a surrogate pair or a
-            key twice in one object, or is nested too deeply.
-    """
+    """Parse JSON, and refuse doubtful values; ``where`` is the text's origin, for the message."""
 
     def refuse(number: str) -> None:
         line = text.count("\n", 0, text.find(number)) + 1

@@ -25,13 +25,7 @@ class LiteralError(ConfigError):
 
 
 def literal(text: str) -> Any:
-    """Evaluate a Python expression of literals, without running code.
-
-    Args:
-        text: such as ``[(512, 3)] * 4``, ``{"left": True}`` or ``-1.5e-3``.
-
-    Returns:
-        The value that ``eval`` returns for it.
+    """Return what ``eval`` returns for an expression of literals such as ``[(512, 3)] * 4``.
 
     Raises:
         LiteralError: the text has anything else (a name, a call, an index …), or it or its value

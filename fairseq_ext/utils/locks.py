@@ -24,11 +24,8 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 def held(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the lock file ``path`` in an existing folder during the block, then remove it.
 
-    Yields:
-        Whether this file system has locks; if not, nothing is held.
-
-    Raises:
-        filelock.Timeout: another process holds it, and ``wait`` is False.
+    Yield False, and hold nothing, on a file system without locks. Raise ``filelock.Timeout`` if
+    another process holds it and ``wait`` is False.
     """
     import filelock  # takes as long as translating a sentence, which needs no lock
 

@@ -20,11 +20,9 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 def keep() -> bool:
     """Let this process keep the memory that it frees; return whether it now does.
 
-    Training soon needs freed memory again, but the system would clear it each time: gradients and
-    products the size of a large embedding are above the threshold, and each of their pages costs a
-    page fault and a page of zeros in every update. With this setting, memory stays resident until
-    the process ends, and fragmentation may add a few percent. Allocator settings in the environment
-    take precedence.
+    Training soon needs freed memory again, but the system would clear it each time: gradients of a
+    large embedding are above the threshold, and each of their pages costs a page fault in every
+    update. Allocator settings in the environment take precedence.
     """
     mallopt = _mallopt()
     if mallopt is None or any(name.startswith(CHOICES) for name in os.environ):
@@ -35,11 +33,10 @@ def keep() -> bool:
 
 
 def give_back() -> None:
-    """Let this process return the memory that it frees to the system.
+    """Let this process return the memory that it frees; call this before it has threads.
 
     By default each thread has a heap, which keeps freed memory, and each large block that is freed
-    raises the threshold above which blocks come from the system. Here threads share one heap, and
-    the threshold is fixed. A process that runs for weeks calls this before it has threads.
+    raises the threshold. Here threads share one heap, and the threshold is fixed.
     """
     mallopt = _mallopt()
     if mallopt is not None:

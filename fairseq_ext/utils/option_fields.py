@@ -14,13 +14,10 @@ _OPTION = "option"
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
-    """Declare a field from which :func:`add_options` makes an option.
+    """Declare a field from which :func:`add_options` makes an option, required without a default.
 
-    Args:
-        default: the option's default; without one, the option is required.
-        help: the text for ``--help``.
-        names: the option's names, if not the field's; without ``--`` for a positional argument.
-        settings: for ``add_argument``; type and action follow from the field's annotation.
+    ``names`` replace the field's; without ``--`` for a positional argument. ``settings`` are for
+    ``add_argument``; type and action follow from the field's annotation.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -34,24 +31,14 @@ def flag(name: str) -> str:
 
 
 def require_at_least(options: Any, **minima: int) -> None:
-    """Refuse the first option whose value is below its minimum; ``minima`` has field names.
-
-    Raises:
-        ConfigError: the message names the option.
-    """
+    """Refuse the first option whose value is below its minimum; ``minima`` has field names."""
     for name, minimum in minima.items():
         if (value := getattr(options, name)) < minimum:
             raise ConfigError(f"`{flag(name)}` must be at least {minimum}, but is {value} instead.")
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add an option for each field that :func:`option` declares.
-
-    Args:
-        parser: a parser, or a group of its options.
-        kind: the dataclass.
-        names: names of the fields to add; empty adds all.
-    """
+    """Add an option to a parser or group for each field, or those in ``names``, of a dataclass."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

@@ -77,14 +77,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def advise(message: str, options: Iterable[str], command: str, example: str = "") -> str:
-    """Add to argparse's message the option or value that was probably meant.
-
-    Args:
-        message: the argument of ``ArgumentParser.error``.
-        options: all options of the parser, such as ``--max-tokens``.
-        command: the command whose ``--help`` to name, such as ``fairseq-ext translate``.
-        example: a call of the command, to show where an argument is missing or has no option.
-    """
+    """Add to argparse's message the option or value that was probably meant, or an example."""
     usage = f"Example: `{example}`." if example else f"`{command} --help` explains them."
     if choice := re.fullmatch(
         r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message

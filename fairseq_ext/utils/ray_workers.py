@@ -21,15 +21,8 @@ def run(
 ) -> None:
     """Start as many workers as the cluster has room for, and wait for all of them.
 
-    Args:
-        address: of the cluster, for ``ray.init``; ``local`` starts a cluster.
-        work: a function of a module, called with ``request`` and whether the worker has no GPU.
-        request: what to work on.
-        cpu: whether to leave GPUs alone.
-
-    Raises:
-        EnvironmentProblem: Ray is not installed, or there is no such cluster.
-        FairseqExtError: a worker raised it.
+    A worker calls ``work`` with ``request`` and with whether it has no GPU; ``cpu`` leaves GPUs
+    alone. The ``address`` ``local`` starts a cluster.
     """
     extras.need("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers

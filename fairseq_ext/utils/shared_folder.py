@@ -29,12 +29,8 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 class SharedFolder:
     """A folder in which several workers do one job.
 
-    Attributes:
-        path: the folder, which :meth:`begin` makes if necessary.
-        head: the beginning of all manifests of this kind of job: ``format`` and ``version``.
-        command: the command that works in the folder, for messages.
-        things: a word for its files, for messages.
-        option: the option that names the folder.
+    ``head`` begins all manifests of this kind of job: ``format`` and ``version``. ``command``, a
+    word for its files (``things``) and the ``option`` that names the folder are for messages.
     """
 
     path: Path
@@ -44,14 +40,7 @@ class SharedFolder:
     option: str = "--parts"
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
-        """Return whether some worker has begun this job in the folder.
-
-        Args:
-            job: everything that the files depend on, as JSON.
-
-        Raises:
-            DataError: the folder has files of another job, or files without a manifest.
-        """
+        """Return whether some worker has begun this job; refuse a folder of another job."""
         manifest = self.path / MANIFEST
         if manifest.exists():
             self._require_same(manifest, {**self.head, **job})
@@ -61,12 +50,7 @@ class SharedFolder:
         return False
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Make the folder and its manifest, unless another worker of the job has made them.
-
-        Raises:
-            DataError: the folder has files of another job.
-            OSError: the folder cannot be made or written to.
-        """
+        """Make the folder and its manifest, unless another worker of the job has made them."""
         self.path.mkdir(parents=True, exist_ok=True)
         with locks.held(self.path / ".manifest.lock", wait=True):
             if not self.is_of(job):
@@ -120,10 +104,8 @@ class SharedFolder:
     ) -> None:
         """Make files until none of them is missing, side by side with other workers.
 
-        Args:
-            names: names of the files.
-            do: writes the file of a given name to the folder, after all files that belong to it.
-            spread: a function like ``map`` that may use several processes.
+        ``do`` writes the file of a given name, after all files that belong to it. ``spread`` is a
+        function like ``map`` that may use several processes.
         """
         announced = False
         while missing := self.missing(names):

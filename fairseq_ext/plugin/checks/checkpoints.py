@@ -119,10 +119,7 @@ def _trainer_load_checkpoint(
 
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
-    """Check that a resumed training keeps its schedule; fairseq checks only loss and optimizer.
-
-    fairseq would fail to load another schedule's state, or silently load wrong values.
-    """
+    """Check that a resumed training keeps its schedule; fairseq would load another's state."""
     if not storage.is_archive(filename):
         return
     state = storage.peek(filename)

@@ -71,18 +71,12 @@ def batch_in_parts(
 
 
 def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
-    """Order sentences by length, and sentences of equal length at random.
+    """Order sentences by length, and sentences of equal length at random: int64 ``[sentences]``.
 
     The order equals fairseq's: numpy's global generator gives the same numbers, and sorting is
-    stable. This needs 12 bytes a sentence, 8 of them for the result; fairseq needs some 30.
-
-    Args:
-        sizes: for each side its lengths, int ``[sentences]``, at most :data:`LONGEST`. The last
-            side is the first sort key: ``[target, source]`` orders by source, then by target.
-        shuffle: False keeps sentences of equal lengths in the order of the corpus.
-
-    Returns:
-        int64 ``[sentences]``.
+    stable. This needs 12 bytes a sentence; fairseq needs some 30. ``sizes`` has the lengths of each
+    side, of which the last side is the first sort key. Without ``shuffle``, sentences of equal
+    lengths keep the order of the corpus.
     """
     count = len(sizes[0])
     order = np.arange(count, dtype=np.int32 if count <= np.iinfo(np.int32).max else np.int64)
@@ -107,13 +101,7 @@ def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
-    """Sort a permutation by ``lengths`` with a counting sort; equal lengths keep their order.
-
-    Args:
-        order: ``[sentences]``, each sentence once.
-        lengths: int ``[sentences]``, at most :data:`LONGEST`.
-        dtype: type of the result.
-    """
+    """Sort a permutation by ``lengths`` with a counting sort; equal lengths keep their order."""
     blocks = [slice(first, first + BLOCK) for first in range(0, len(order), BLOCK)]
     bins = int(lengths.max(initial=0)) + 1
     counts = sum((np.bincount(lengths[block], minlength=bins) for block in blocks), 0)

@@ -134,8 +134,7 @@ def stop(thread: Callable[[], Any]) -> None:
     """End a ``BackgroundConsumer``, given a weak reference to it.
 
     The thread ends when it has made a given number of items, so this number is set to 0. The queue
-    is emptied because the thread waits while it is full. (Python keeps a running thread alive even
-    if nobody uses its iterator any more.)
+    is emptied because the thread waits while it is full.
     """
     consumer = thread()
     if consumer is None:

@@ -37,8 +37,7 @@ def _free_port() -> int:
 def join_processes(training: Any) -> None:
     """Set in ``cfg.distributed_training`` how this CPU process finds the job's other processes.
 
-    ``torchrun`` gives the details in environment variables. Without them,
-    ``--distributed-world-size`` asks for processes to be spawned on this machine.
+    They come from ``torchrun``, or are spawned by ``--distributed-world-size``.
     """
     if training.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
@@ -59,8 +58,7 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Refuse processes of ``torchrun`` that would each train alone, but in one folder.
 
-    By default, fairseq trains in as many processes as there are GPUs. If that number is 1, fairseq
-    ignores ``torchrun``.
+    fairseq ignores ``torchrun`` if its own number of processes, by default that of GPUs, is 1.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:
@@ -127,11 +125,7 @@ def gather_on_cpu(
 
 @around("fairseq.distributed.utils:_broadcast_object_slow")
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Send an object by pickle, like all data between the ranks of a job.
-
-    Rank 0 has already loaded it safely from a checkpoint. ``weights_only`` would refuse the
-    configuration objects in it.
-    """
+    """Send an object, which rank 0 has loaded safely, by pickle like all data between ranks."""
     message = [obj]
     torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
     return message[0]
