@@ -7,7 +7,6 @@
   models that a file may name;
 - :mod:`~fairseq_ext.checkpoints.layout`: a checkpoint's parts, some of which this plugin adds;
 - :mod:`~fairseq_ext.checkpoints.dictionaries`: the words that a model was trained with;
-- :mod:`~fairseq_ext.checkpoints.languages`: the languages that a model translates between;
 - :mod:`~fairseq_ext.checkpoints.published`: models that fairseq's authors have published;
 - :mod:`~fairseq_ext.checkpoints.describe`: the size and history of a checkpoint;
 - :mod:`~fairseq_ext.checkpoints.averaging`: the mean of several checkpoints.

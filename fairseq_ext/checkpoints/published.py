@@ -5,23 +5,33 @@ of the subwords, but does not say how text becomes tokens. :func:`prepare` makes
 the user's cache that looks like a run's folder. It has links to the checkpoints, dictionaries,
 ``text.json``, and :data:`MARK` with task options that replace the checkpoint's options.
 Nothing in a model's folder is run, and nothing is written into it.
+
+Three tasks of fairseq tell a model its languages in three ways. Each becomes options of the task
+``translation_ext``, the only task that translation, training, bundles and the engine need to know:
+
+==================================  ================================================================
+``translation_multi_simple_epoch``  ``--source-prefix __en__`` (or the target's token, with
+                                    ``--encoder-langtok tgt``), ``--target-prefix __de__``
+``translation_from_pretrained_bart``  ``--source-suffix [en_XX]``, ``--target-suffix [ro_RO]``
+``multilingual_translation``        none: the pair has an encoder and a decoder of its own
+==================================  ================================================================
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.checkpoints import bundle, dictionaries, layout
-from fairseq_ext.checkpoints import languages as multilingual
 from fairseq_ext.text import pipeline, subwords
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils import files
@@ -50,6 +60,15 @@ _DICTIONARY = re.compile(r"dict\.([\w-]+)\.txt")
 HUB = ("transformer.", "lightconv.", "dynamicconv.", "conv.")
 """Prefixes of the names of :func:`hub_models`; anything else is a path, and needs no fairseq."""
 OUTPUT = "decoder.output_projection.weight"
+EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
+PAIRS = "multilingual_translation"
+STYLES = {"multilingual": "__{}__", "mbart": "[{}]"}
+SPECIFICATIONS = {"main": "", "mono_dae": "_dae", "mined": "_mined"}
+"""Kinds of training data with their own language tokens, and the endings of these tokens."""
+MASK = "<mask>"
+LISTS = ("ML50_langs.txt", "langs.txt", "lang_dict.txt", "language_pairs.txt")
+TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
+                "max_target_positions")  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +183,7 @@ def _prepared(
     settings = layout.options(storage.peek(links[0]), "task")
     by_language = _dictionaries(folder)
     try:
-        plan = multilingual.plan(folder, settings, list(by_language), languages)
+        src, tgt, symbols, changes = plan_pair(folder, settings, list(by_language), languages)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         if isinstance(error, FairseqExtError):
             raise
@@ -172,31 +191,30 @@ def _prepared(
             f"{folder} has language options that no model has ({type(error).__name__}). "
             f"{safe_load.ADVICE}"
         ) from error
-    source, target = (by_language.get(code) or by_language.get("") for code in (plan.src, plan.tgt))
+    source, target = (by_language.get(code) or by_language.get("") for code in (src, tgt))
     if source is None or target is None:
         raise ConfigError(
-            f"{folder} must have the dictionaries dict.{plan.src}.txt and dict.{plan.tgt}.txt, but "
-            f"has {', '.join(file.name for file in by_language.values())}."
+            f"{folder} must have the dictionaries dict.{src}.txt and dict.{tgt}.txt, but has "
+            f"{', '.join(file.name for file in by_language.values())}."
         )
-    text, origin = _text(folder, path, (plan.src, plan.tgt))
+    text, origin = _text(folder, path, (src, tgt))
     if not (home / MARK).exists():
-        for code, file in ((plan.src, source), (plan.tgt, target)):
-            symbols = set(dictionaries.symbols(file))
-            added = [symbol for symbol in plan.symbols if symbol not in symbols]
+        for code, file in ((src, source), (tgt, target)):
+            present = set(dictionaries.symbols(file))
+            added = [f"{symbol} 1" for symbol in symbols if symbol not in present]
             lines = file.read_text(encoding="utf-8").removesuffix("\n")
             with files.atomic_write(home / f"dict.{code}.txt") as copy:
-                copy.write("\n".join([lines, *(f"{symbol} 1" for symbol in added)]) + "\n")
+                copy.write("\n".join([lines, *added]) + "\n")
         if text.subwords != "none":
             subwords.load(text.subwords, text.files)
         text.save(home)
-        changes = {"task": plan.task, "model": plan.model, "weights": plan.weights}
         with files.atomic_write(home / MARK) as mark:
-            mark.write(json.dumps(changes if plan.task else {}))
+            mark.write(json.dumps(changes))
     models = f"an ensemble of {len(links)} models" if len(links) > 1 else "one model"
     logger.warning(
         "%s has the layout of fairseq's published models: %s, %s to %s. Its text steps are, by %s: "
         "%s; options such as `--no-tokenize` and `--bpe-codes` override them.",
-        *(folder, models, plan.src, plan.tgt, origin, text.describe().partition(": ")[2]),
+        *(folder, models, src, tgt, origin, text.describe().partition(": ")[2]),
     )
     return links
 
@@ -274,3 +292,148 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             bias = name.replace("weight_linear.weight", "conv_bias")
             renamed.setdefault(bias, weight.new_zeros(1, 1, weight.shape[1]))
     return renamed
+
+
+# Models of many languages
+
+
+def plan_pair(
+    folder: Path,
+    settings: Mapping[str, Any],
+    with_dictionary: Sequence[str],
+    languages: tuple[str | None, str | None],
+) -> tuple[str, str, list[str], dict[str, Any]]:
+    """Plan how a published model translates between two languages, None for the training's.
+
+    ``folder`` has the lists of languages that ``settings``, the options of the model's task, name.
+    Languages ``with_dictionary`` have one of their own; "" stands for one that all share.
+    Return both languages, symbols to add to the dictionaries if missing there, and changes of the
+    checkpoint for :func:`adapted`: options of ``task`` and ``model``, and the prefix of its
+    ``weights``.
+    """
+    name = str(settings.get("task") or settings.get("_name") or "translation")
+    if not name.startswith("translation") and name != PAIRS:
+        raise CheckpointError(f"{folder} holds a model of the task {name}, not of translation.")
+    trained = settings.get("source_lang"), settings.get("target_lang")
+    if name == EPOCHS:
+        codes = _languages(folder, settings)
+    elif name == MBART:
+        codes = _split(settings.get("langs"))
+    elif name == PAIRS:
+        codes = sorted({code for pair in _pairs(folder, settings) for code in pair.split("-")})
+    else:
+        codes = [code for code in with_dictionary if code]
+    src, tgt = (code or default for code, default in zip(languages, trained, strict=True))
+    multilingual = name in (EPOCHS, MBART, PAIRS)
+    for option, value, code in zip(("--src", "--tgt"), languages, (src, tgt), strict=True):
+        if multilingual or value is not None or code is None:
+            _require_language(folder, option, code, codes)
+        if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
+            raise CheckpointError(f"{folder} has {str(code)[:40]!r}, which is no language code.")
+    if not multilingual and None not in trained and (src, tgt) != trained:
+        raise ConfigError(
+            f"{folder} translates from {trained[0]} to {trained[1]} only, not from {src} to {tgt}; "
+            "leave out `--src` and `--tgt`."
+        )
+    src, tgt, prefix = str(src), str(tgt), ""
+    if not multilingual:
+        return src, tgt, [], {}
+    symbols: list[str] = []
+    task: dict[str, Any]
+    if name == EPOCHS:
+        symbols, task = _tokens(folder, settings, codes, {"src": src, "tgt": tgt})
+    elif name == MBART:
+        symbols = [*(STYLES["mbart"].format(code) for code in codes), MASK]
+        task = {f"{side}_suffix": STYLES["mbart"].format(code)
+                for side, code in (("source", src), ("target", tgt))}  # fmt: skip
+    else:
+        if settings.get("encoder_langtok") or settings.get("decoder_langtok"):
+            raise CheckpointError(
+                f"{folder} has language tokens of the task {PAIRS}, unsupported here."
+            )
+        prefix, task = f"models.{src}-{tgt}.", {}
+    task |= {"_name": "translation_ext", "source_lang": src, "target_lang": tgt}
+    task |= {option: settings[option] for option in TASK_OPTIONS if option in settings}
+    for option in ("left_pad_source", "left_pad_target"):
+        task[option] = str(task.get(option, option == "left_pad_source")) == "True"
+    arch = str(settings.get("arch") or "")
+    model = {}
+    if arch.startswith(("mbart", "bart")):  # a Transformer, once its classifier is left out
+        model = {"arch": "transformer"}
+    elif arch.startswith("multilingual_"):
+        model = {"arch": arch.removeprefix("multilingual_")}
+    return src, tgt, symbols, {"task": task, "model": model, "weights": prefix}
+
+
+def _tokens(
+    folder: Path, settings: Mapping[str, Any], codes: Sequence[str], pair: Mapping[str, str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Return all language tokens of ``translation_multi_simple_epoch``, and those of the pair."""
+    if settings.get("lang_tok_replacing_bos_eos"):
+        raise CheckpointError(
+            f"{folder} was trained with `--lang-tok-replacing-bos-eos`, which is unsupported here."
+        )
+    style = STYLES.get(str(settings.get("lang_tok_style") or "multilingual"))
+    encoder = settings.get("encoder_langtok")
+    decoder = "tgt" if settings.get("decoder_langtok") else None
+    langtoks = settings.get("langtoks")
+    if isinstance(langtoks, Mapping) and "main" in langtoks:
+        encoder, decoder = langtoks["main"]
+    elif not encoder and not decoder:
+        encoder, decoder = "src", "tgt"  # the options of the published commands
+    kinds = _split(settings.get("langtoks_specs") or ["main"])
+    if style is None or {encoder, decoder} - {"src", "tgt", None} or set(kinds) - {*SPECIFICATIONS}:
+        raise CheckpointError(f"{folder} has language tokens of an unsupported kind.")
+    symbols = [style.format(code + SPECIFICATIONS[kind]) for kind in kinds for code in codes]
+    if style == STYLES["mbart"]:
+        symbols.append(MASK)
+    return symbols, {
+        "source_prefix": style.format(pair[encoder]) if encoder else "",
+        "target_prefix": style.format(pair[decoder]) if decoder else "",
+    }
+
+
+def _languages(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    """Return the languages of ``translation_multi_simple_epoch``, in the order of their tokens."""
+    langs = settings.get("langs")
+    if langs:
+        return _split(langs)
+    for name in (Path(str(settings.get("lang_dict") or "-")).name, *LISTS[:3]):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8").replace(",", " ").split()
+    return sorted({code for pair in _pairs(folder, settings) for code in pair.split("-")})
+
+
+def _pairs(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    pairs = settings.get("lang_pairs")
+    names = sorted(path.name for path in folder.glob("language_pairs*.txt"))
+    if not pairs or (isinstance(pairs, str) and "/" in pairs):
+        for name in (Path(str(pairs)).name, *names):
+            if (folder / name).is_file():
+                return _split((folder / name).read_text(encoding="utf-8"))
+        raise ConfigError(
+            f"{folder} does not list its languages; put the list from its archive beside the model "
+            f"as {LISTS[1]} or {LISTS[3]}."
+        )
+    return _split(pairs)
+
+
+def _split(value: Any) -> list[str]:
+    """Return the words of a list, or of a text in which commas or white space separate them."""
+    words: Iterable[Any] = (
+        value.replace(",", " ").split() if isinstance(value, str) else value or ()
+    )
+    return [str(word) for word in words]
+
+
+def _require_language(folder: Path, option: str, code: str | None, codes: Sequence[str]) -> None:
+    """Refuse a language that the model lacks, or a missing language that the model needs."""
+    if code in codes or (code is not None and not codes):
+        return
+    near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []
+    near = near or [other for other in codes if code and other.startswith(code[:2])][:3]
+    listed = ", ".join(codes[:6]) + (f" and {len(codes) - 6} more" if len(codes) > 6 else "")
+    if code is None:
+        raise ConfigError(f"`{option}` must be one of the languages of {folder}: {listed}.")
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed}."
+    raise ConfigError(f"`{option} {code}` is no language of {folder}; {hint}")
