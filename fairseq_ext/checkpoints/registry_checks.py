@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from fairseq_ext.checkpoints import layout, safe_load, storage
+from fairseq_ext.checkpoints import layout, safe_load
 from fairseq_ext.checkpoints.safe_load import ADVICE, about
-from fairseq_ext.utils.errors import CheckpointError, ConfigError
+from fairseq_ext.utils.errors import CheckpointError
 
 MOST_POSITIONS = 1_000_000
 MOST_TABLE_BYTES = 512 << 20  # of a table of sines and cosines with a row for each position
@@ -92,29 +92,6 @@ def task_class(cfg: Any, path: str | Path) -> type:
 
     options = layout.section(cfg, "task")
     return registered(path, "task", options.get("task") or options.get("_name"), TASK_REGISTRY)
-
-
-def require_translation(path: str | Path, src: str | None = None, tgt: str | None = None) -> None:
-    """Check that a checkpoint has a translation task and, if languages are asked for, not reversed.
-
-    Data may have other names for the languages. Files that cannot be read pass, because reading
-    them later reports the fault.
-    """
-    from fairseq.tasks.translation import TranslationTask
-
-    if not storage.is_checkpoint(path):
-        return
-    cfg = layout.configuration(storage.peek(path))
-    kind = task_class(cfg, path)
-    if not issubclass(kind, TranslationTask):
-        raise CheckpointError(f"{path} holds no translation model, but one for `{kind.__name__}`.")
-    task = layout.section(cfg, "task")
-    trained = (task.get("source_lang"), task.get("target_lang"))
-    if (tgt, src) == trained and src != tgt:
-        raise ConfigError(
-            f"`--src` and `--tgt` must be {' and '.join(trained)} for {path}, but are {src} and "
-            f"{tgt}."
-        )
 
 
 # Sizes of a model to be built

@@ -8,8 +8,8 @@ from fairseq import checkpoint_utils
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_ext.checkpoints import registry_checks
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.checkpoints import layout, registry_checks, storage
+from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
 def load(
@@ -20,15 +20,25 @@ def load(
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
     """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 
-    ``data`` is a folder with dictionaries. The default languages are those of the training.
+    ``data`` is a folder with dictionaries. The default languages are those of the training. Data
+    may have other names for them, so only the reverse direction is refused.
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}
-    for path in paths:
-        registry_checks.require_translation(path, src, tgt)
+    for path in filter(storage.is_checkpoint, paths):  # reading another file reports its fault
+        cfg = layout.configuration(storage.peek(path))
+        kind, task = registry_checks.task_class(cfg, path), layout.section(cfg, "task")
+        if not issubclass(kind, TranslationTask):
+            raise CheckpointError(
+                f"{path} holds no translation model, but one for `{kind.__name__}`."
+            )
+        if (tgt, src) == (task.get("source_lang"), task.get("target_lang")) and src != tgt:
+            raise ConfigError(
+                f"`--src` and `--tgt` must be {tgt} and {src} for {path}, but are {src} and {tgt}."
+            )
     return checkpoint_utils.load_model_ensemble_and_task(
         [str(path) for path in paths],
         arg_overrides={"data": str(data), "eval_bleu": False, **languages},
