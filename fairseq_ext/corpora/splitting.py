@@ -351,7 +351,7 @@ def prepare(
 
 def shared(folder: Path) -> SharedFolder:
     """Return the shared folder of a job."""
-    return SharedFolder(folder, HEAD, "corpus pairs --parts")
+    return SharedFolder(folder, HEAD)
 
 
 def work(job: SplitJob, workers: int | None) -> None:

@@ -128,7 +128,7 @@ class Shards:
 
 def write(shards: Shards) -> None:
     """Write all shards, together with other workers."""
-    folder = SharedFolder(shards.out, HEAD, "binarize", "shards", "--output")
+    folder = SharedFolder(shards.out, HEAD)
     names = [f"shard-{number:03d}.json" for number in range(shards.count)]
     folder.begin(shards.job())
     if folder.missing(names):

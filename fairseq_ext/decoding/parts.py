@@ -46,7 +46,7 @@ class Folder:
     @property
     def shared(self) -> SharedFolder:
         """The :class:`SharedFolder` through which several workers translate the parts."""
-        return SharedFolder(self.path, HEAD, "translate --parts")
+        return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
         """Return the parts that are not translated yet, of ``parts`` or, if None, of all parts."""

@@ -27,27 +27,31 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job.
-
-    ``head`` begins all manifests of this kind of job: ``format`` and ``version``. ``command``, a
-    word for its files (``things``) and the ``option`` that names the folder are for messages.
-    """
+    """A folder in which several workers do one job; ``head`` begins manifests of its kind."""
 
     path: Path
     head: Mapping[str, Any]
-    command: str
-    things: str = "parts"
-    option: str = "--parts"
 
     def is_of(self, job: Mapping[str, Any]) -> bool:
         """Return whether some worker has begun this job; refuse a folder of another job."""
         manifest = self.path / MANIFEST
-        if manifest.exists():
-            self._require_same(manifest, {**self.head, **job})
-            return True
-        if any(self.path.glob("[!.]*")):
-            raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
-        return False
+        if not manifest.exists():
+            if any(self.path.glob("[!.]*")):
+                raise DataError(f"{self.path} has files, but no {MANIFEST}; choose another folder.")
+            return False
+        content = read_json(manifest)
+        if not isinstance(content, dict) or content.get("format") != self.head["format"]:
+            raise DataError(f"{manifest} is of another command; choose another folder.")
+        before, now = _flat(content), _flat({**self.head, **job})
+        for name in [*now, *before]:
+            values = before.get(name), now.get(name)
+            if values[0] != values[1]:
+                former, new = ("unset" if value is None else f"`{value}`" for value in values)
+                raise DataError(
+                    f"{self.path} has files of another job, in which `{name}` was {former} and not "
+                    f"{new}. Choose another folder, or remove this one."
+                )
+        return True
 
     def begin(self, job: Mapping[str, Any]) -> None:
         """Make the folder and its manifest, unless another worker of the job has made them."""
@@ -57,23 +61,6 @@ class SharedFolder:
                 with atomic_write(self.path / MANIFEST) as file:
                     json.dump({**self.head, **job}, file, indent=1, ensure_ascii=False)
                     file.write("\n")
-
-    def _require_same(self, manifest: Path, job: Mapping[str, Any]) -> None:
-        content = read_json(manifest)
-        if not isinstance(content, dict) or content.get("format") != self.head["format"]:
-            raise DataError(
-                f"{manifest} is not the manifest of `{self.command}`; choose another folder."
-            )
-        before, now = _flat(content), _flat(job)
-        for name in [*now, *before]:
-            values = before.get(name), now.get(name)
-            if values[0] != values[1]:
-                former, new = ("unset" if value is None else f"`{value}`" for value in values)
-                raise DataError(
-                    f"{manifest.parent} has {self.things} of another job, in which `{name}` was "
-                    f"{former} and not {new}. Choose another folder for "
-                    f"`{self.option}`, or remove this one."
-                )
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the names of files that nobody has made yet."""
@@ -112,9 +99,7 @@ class SharedFolder:
             if any([*spread(partial(self.make, do=do), missing)]):
                 continue
             if not announced:
-                print(
-                    f"waiting for {len(missing):,} {self.things} of other workers", file=sys.stderr
-                )
+                print(f"waiting for {len(missing):,} files of other workers", file=sys.stderr)
             announced = True
             time.sleep(PAUSE)
         for name in names:

@@ -347,7 +347,7 @@ def folder(tmp_path: Path) -> SharedFolder:
     [
         ({"lowercase": False}, "of another job, in which `lowercase` was `True` and not `False`."),
         ({"rules": "letters"}, "`rules` was `None` and not `letters`."),
-        ({"limit": 8}, "`limit` was `9` and not `8`. Choose another folder for"),
+        ({"limit": 8}, "`limit` was `9` and not `8`. Choose another folder, or"),
     ],
 )
 def test_another_job(folder: SharedFolder, changed: dict, message: str):
