@@ -35,18 +35,17 @@ def read_weights(path: str | Path) -> Weights:
         count = parameters_of(Tensors(file), manifest)
         return Weights(manifest.architecture, count, file.stat().st_size, manifest.updates)
     from fairseq_ext.checkpoints import storage
-    from fairseq_ext.checkpoints.layout import architecture, memory, num_updates
+    from fairseq_ext.checkpoints.layout import architecture, num_updates, ties
 
     state = storage.load(path)
-    weights, storages = {}, {}  # tied weights count once; parts of one matrix share a storage
+    tied = ties(state["model"])
+    count, storages = 0, {}  # tied weights count once; parts of one matrix share a storage
     for name, weight in state["model"].items():
-        storage_of = weight.untyped_storage()
         if weight.numel():
-            storages[storage_of.data_ptr()] = storage_of.nbytes()
-        if weight.is_floating_point() and not name.endswith(BOOKKEEPING):
-            weights[memory(weight)] = weight.numel()
-    size = sum(storages.values())
-    return Weights(architecture(state), sum(weights.values()), size, num_updates(state))
+            storages[weight.untyped_storage().data_ptr()] = weight.untyped_storage().nbytes()
+        if weight.is_floating_point() and name not in tied and not name.endswith(BOOKKEEPING):
+            count += weight.numel()
+    return Weights(architecture(state), count, sum(storages.values()), num_updates(state))
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:

@@ -32,14 +32,10 @@ _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
 
-def is_archive(path: str | Path) -> bool:
-    """Return whether a file starts like torch's checkpoints."""
-    return head(path, len(safe_load.LEGACY)).startswith((b"PK", safe_load.LEGACY))
-
-
 def is_checkpoint(path: str | Path) -> bool:
-    """Return whether :func:`load` can read a path, which is a file of torch's or a bundle."""
-    return bundle.is_bundle(path) or is_archive(path)
+    """Return whether a path is a bundle or starts like torch's checkpoints."""
+    start = head(path, len(safe_load.LEGACY))
+    return bundle.is_bundle(path) or start.startswith((b"PK", safe_load.LEGACY))
 
 
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:

@@ -25,6 +25,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fairseq_ext.base import wings
+from fairseq_ext.base.configuration import namespace
 from fairseq_ext.checkpoints import bundle, layout, storage
 from fairseq_ext.engine import BEGIN, END, NUMBERS, PAD, UNKNOWN
 from fairseq_ext.engine.compilers import compile_model
@@ -161,7 +162,7 @@ def _becoming(output: Path) -> Iterator[Path]:
 
 def _model_settings(cfg: Any) -> dict[str, Any]:
     """Return the options of a model that belong to its architecture."""
-    values = _plain(cfg)
+    values = vars(namespace(cfg))
     name = values.get("arch") or values["_name"]
     model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
     fields = next(
@@ -174,7 +175,7 @@ def _model_settings(cfg: Any) -> dict[str, Any]:
 
 def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
     """Return the options of a translation task, without those for training."""
-    values = _plain(cfg)
+    values = vars(namespace(cfg))
     fields = TASK_DATACLASS_REGISTRY[values["_name"]].__dataclass_fields__
     of_training = {name for name in fields if name == "data" or name.startswith("eval_")}
     return {
@@ -182,13 +183,6 @@ def _task_settings(cfg: Any, task: TranslationTask) -> dict[str, Any]:
         **{"data": None, "eval_bleu": False},
         **{"source_lang": task.cfg.source_lang, "target_lang": task.cfg.target_lang},
     }
-
-
-def _plain(cfg: Any) -> dict[str, Any]:
-    options: Any = vars(cfg)
-    if OmegaConf.is_config(cfg):  # whose attributes are not its options
-        options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-    return dict(options)
 
 
 def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def _trainer_load_checkpoint(
 
 def _require_scheduler(cfg: Any, filename: str) -> None:
     """Check that a resumed training keeps its schedule; fairseq would load another's state."""
-    if not storage.is_archive(filename):
+    if not storage.is_checkpoint(filename):
         return
     state = storage.peek(filename)
     if state.get("last_optimizer_state") is None:  # fairseq loads only its weights

@@ -133,13 +133,17 @@ def _preprocess(original: Callable, args: Namespace) -> None:
         log = Path(destdir, "preprocess.log")
         if log.is_file():
             shutil.copyfile(log, stage / log.name)  # fairseq appends to it
-        naming = _naming(str(stage), destdir)
-        logger.addFilter(naming)
+
+        def rename(record: logging.LogRecord) -> bool:
+            record.msg = str(record.msg).replace(str(stage), destdir)
+            return True
+
+        logger.addFilter(rename)
         try:
             original(Namespace(**{**vars(args), "destdir": str(stage)}))
             _keep_pipeline(args, stage)
         finally:
-            logger.removeFilter(naming)
+            logger.removeFilter(rename)
         _require_same_dictionaries(stage, Path(destdir))
         indexed.write_manifest(stage, Path(destdir))
 
@@ -152,16 +156,6 @@ def _keep_pipeline(args: Namespace, stage: Path) -> None:
         return
     pipeline.require_same(args.destdir, pipe)
     pipe.save(stage)
-
-
-def _naming(old: str, new: str) -> Callable[[logging.LogRecord], bool]:
-    """Make a filter that replaces ``old`` with ``new`` in log messages."""
-
-    def rename(record: logging.LogRecord) -> bool:
-        record.msg = str(record.msg).replace(old, new)
-        return True
-
-    return rename
 
 
 def _require_no_dictionary(args: Namespace) -> None:

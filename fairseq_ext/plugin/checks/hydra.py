@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from fairseq_ext.checkpoints.layout import section
 from fairseq_ext.plugin.table import Patch, around, running
 from fairseq_ext.utils import error_messages
 
@@ -89,17 +90,15 @@ def fill_in_architecture(cfg: Any) -> None:
         ARCH_MODEL_REGISTRY,
         MODEL_DATACLASS_REGISTRY,
     )
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import open_dict
 
     model = cfg.get("model")
-    settings = {"_name": model} if isinstance(model, str) else model or {}
+    settings = {"_name": model} if isinstance(model, str) else section(cfg, "model")
     name = settings.get("_name")
     if name not in ARCH_CONFIG_REGISTRY or name in MODEL_DATACLASS_REGISTRY:
         return
     if ARCH_MODEL_REGISTRY[name].__module__.startswith("fairseq."):
         return
-    if OmegaConf.is_config(settings):
-        settings = OmegaConf.to_container(settings, resolve=False)
     options = Namespace(**settings)
     ARCH_CONFIG_REGISTRY[name](options)
     with open_dict(cfg):

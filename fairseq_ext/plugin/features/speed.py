@@ -1,9 +1,7 @@
 """Make updates take less time and memory, with the same results.
 
-The loss reads the model's features and computes the output layer itself, in chunks. Adam goes over
-each tensor once. Half-precision gradients and weights are copied together. Dropout draws fewer
-random numbers. The faster library computes matrix products. The process keeps its memory for the
-next update.
+The loss reads the model's features and computes the output layer itself, in chunks; the other
+patches say what they change.
 """
 
 import contextlib

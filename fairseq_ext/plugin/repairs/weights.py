@@ -1,13 +1,9 @@
 """Avoid fairseq's second copies of weights, and repair the moving averages of weights.
 
-Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”).
-After loading, fairseq computes with the fused layer instead of the layer's own attention, so a
-Linformer would silently translate with ordinary attention.
-
-With ``--store-ema`` fairseq averages the whole state of a model. It fails on integers, and averages
-tied weights once for each of their names. It leaves out the version numbers of modules, so it later
-loads the average like a very old model, without a final layer norm. A checkpoint does not store how
-many updates have passed since the average was last updated (``--ema-update-freq``).
+Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”),
+which would silently replace a Linformer's attention. With ``--store-ema`` fairseq averages the
+whole state of a model, without the version numbers of modules, so it later loads the average like
+a very old model.
 """
 
 import functools
@@ -18,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.checkpoints.layout import memory
+from fairseq_ext.checkpoints.layout import ties
 from fairseq_ext.plugin.table import Patch, around, replaced
 
 logger = logging.getLogger(__name__)
@@ -152,10 +148,7 @@ def average_once(
 ) -> None:
     """Average each tied tensor once, by hiding all of its names but the first."""
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
-    first: dict[Any, str] = {}
-    for name, average in averages.items():
-        first.setdefault(memory(average), name)
-    repeated = averages.keys() - first.values()
+    repeated = ties(averages)
     state = {name: v for name, v in new_model.state_dict().items() if name not in repeated}
     original(self, SimpleNamespace(state_dict=lambda: state), updates)
 
