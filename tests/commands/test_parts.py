@@ -252,10 +252,10 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
     small_parts = (*words, "--part-lines", 9)
     message = error_line(*small_parts, "--beam", 2)
-    assert "`options --beam` was `None` and not `2`. Choose another folder" in message
-    assert "`options --lenpen` was `None` and not `0.0`" in error_line(*small_parts, "--lenpen", 0)
+    assert "`options --beam` was unset and not `2`. Choose another folder" in message
+    assert "`options --lenpen` was unset and not `0.0`" in error_line(*small_parts, "--lenpen", 0)
     message = error_line(*small_parts, "--no-tokenize")
-    assert "`options --tokenize` was `None` and not `False`" in message
+    assert "`options --tokenize` was unset and not `False`" in message
     assert "`part_lines` was `9` and not `10000`" in error_line(*words)
     assert "`details` was `False` and not `True`" in error_line(
         *small_parts, "--json", tmp_path / "details"
