@@ -336,7 +336,7 @@ JOB = {"lowercase": True, "limit": 9, "rules": None}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SharedFolder:
-    shared = SharedFolder(tmp_path, {"format": "a", "version": 1}, "a command")
+    shared = SharedFolder(tmp_path, {"format": "a", "version": 1})
     shared.begin(JOB)
     write_lines(tmp_path / "part", ["made"])
     return shared
@@ -346,7 +346,7 @@ def folder(tmp_path: Path) -> SharedFolder:
     ("changed", "message"),
     [
         ({"lowercase": False}, "of another job, in which `lowercase` was `True` and not `False`."),
-        ({"rules": "letters"}, "`rules` was `None` and not `letters`."),
+        ({"rules": "letters"}, "`rules` was unset and not `letters`."),
         ({"limit": 8}, "`limit` was `9` and not `8`. Choose another folder, or"),
     ],
 )
@@ -358,6 +358,6 @@ def test_another_job(folder: SharedFolder, changed: dict, message: str):
 
 
 def test_another_kind_of_job(folder: SharedFolder):
-    other = SharedFolder(folder.path, {"format": "b", "version": 1}, "another command")
-    with pytest.raises(DataError, match=r"of `another command`; choose another folder\."):
+    other = SharedFolder(folder.path, {"format": "b", "version": 1})
+    with pytest.raises(DataError, match=r"of another command; choose another folder\."):
         other.is_of(JOB)
