@@ -23,7 +23,7 @@ average=10 beam=5
 read -ra tiny_flags <<<"$tiny"
 flags=(--clip-norm 1.0)
 
-part_lines=10000 longest=250 ratio=3 own="" rest=()
+part_lines=10000 longest=250 ratio=3 pairs_folder="" sums="" rest=()
 
 # synthetic_usage: help on the options that both recipes have.
 synthetic_usage() {
@@ -82,11 +82,12 @@ begin() {
     [[ "$src" != "$tgt" ]] || die "\`--src\` and \`--tgt\` are both \`$src\`; choose two languages."
     check_own
     if [[ "$corpus" == */* || -d "$corpus" ]]; then
-        own="$(own_text --corpus "$corpus" "$src" "$tgt")"
-        corpus="$(basename "$own")" bpe=8000
+        pairs_folder="$(own_text --corpus "$corpus" "$src" "$tgt")"
+        corpus="$(basename "$pairs_folder")" bpe=8000
+        sums="$(cat "$pairs_folder"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)"
     fi
     read_options "${rest[@]}"
-    [[ -z "$own" || " ${rest[*]} " == *" --data "* ]] || data="$out/data"
+    [[ -z "$pairs_folder" || " ${rest[*]} " == *" --data "* ]] || data="$out/data"
     ((4 * average <= updates)) ||
         die "\`--average\` must be at most a quarter of the $updates updates, but is $average."
     inverse_sqrt
@@ -102,21 +103,21 @@ begin() {
     use_environment sacremoses subword_nmt
     open_run "$out" "$(settings)
 $(printf 'corpus=%s %s %s\npart_lines=%s\nlimits=%s %s\n' \
-        "${own:-$corpus}" "$src" "$tgt" "$part_lines" "$longest" "$ratio")
+        "${pairs_folder:-$corpus}${sums:+ $sums}" "$src" "$tgt" "$part_lines" "$longest" "$ratio")
 $(own_settings)"
     stage corpus prepare_corpus
 }
 
 prepare_corpus() {
-    if [[ -z "$own" ]]; then
+    if [[ -z "$pairs_folder" ]]; then
         prepare_official
         return
     fi
     run mkdir -p "$data"
-    run fairseq-ext prepare --data "$own" --src "$src" --tgt "$tgt" --tokenize -o "$data/text"
+    run fairseq-ext prepare --data "$pairs_folder" --src "$src" --tgt "$tgt" --tokenize -o "$data/text"
     [[ "$bpe" == 0 ]] || run fairseq-ext subwords "$data/text" --src "$src" --tgt "$tgt" \
-        --size "$bpe" -o "$data/bpe"
-    run ln -sfn "$own" "$data/reference"
+        ${other_subwords:+--kind "$other_subwords"} --size "$bpe" -o "$data/bpe"
+    run ln -sfn "$pairs_folder" "$data/reference"
     link_corpus
 }
 

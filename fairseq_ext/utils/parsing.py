@@ -100,7 +100,7 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
         candidates = set(options).difference(words)  # fairseq may refuse one that it lists
         near = [match for word in words for match in near_names(word, candidates)]
         if near:
-            return f"{message}; did you mean {joined(near)}?"
+            return f"{message}; did you mean {alternatives(near)}?"
         if {"False", "True"} & set(message.split()):
             return (
                 f"{message}. The option before is a switch, which takes no value "
@@ -120,7 +120,7 @@ def advise(message: str, options: Iterable[str], command: str, example: str = ""
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``; did you mean …?``, or a full stop if no name is near."""
     near = near_names(name, names)
-    return f"; did you mean {joined(near)}?" if near else "."
+    return f"; did you mean {alternatives(near)}?" if near else "."
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
@@ -132,5 +132,6 @@ def near_names(name: str, names: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
 
 
-def joined(names: Iterable[str]) -> str:
+def alternatives(names: Iterable[str]) -> str:
+    """Join quoted names by `or`."""
     return " or ".join(f"`{name}`" for name in names)
