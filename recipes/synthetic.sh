@@ -84,7 +84,7 @@ begin() {
     if [[ "$corpus" == */* || -d "$corpus" ]]; then
         pairs_folder="$(own_text --corpus "$corpus" "$src" "$tgt")"
         corpus="$(basename "$pairs_folder")" bpe=8000
-        sums="$(cat "$pairs_folder"/{train,valid,test}.{"$src","$tgt"} 2>/dev/null | cksum)"
+        dry || sums="$(cat "$pairs_folder"/{train,valid,test}.{"$src","$tgt"} | cksum)"
     fi
     read_options "${rest[@]}"
     [[ -z "$pairs_folder" || " ${rest[*]} " == *" --data "* ]] || data="$out/data"
