@@ -47,8 +47,8 @@ class ByteBPE:
             return cls(ids, models.BPE.read_file(str(vocabulary), str(merges))[1])
         except Exception as error:  # the library raises Exception itself
             raise DataError(
-                f"`{merges}` must be the merges of `{vocabulary}`, but is not ({error}); take both "
-                "files from one model."
+                f"`{merges}` must be the merges of `{vocabulary}`, but is not ({error!s:.100}); "
+                "take both files from one model."
             ) from None
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
