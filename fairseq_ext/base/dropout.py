@@ -12,8 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 STEPS = 2**16
-LEAST = 2**14
-"""Fewest values for which our dropout is faster than torch's, despite its Python code."""
+LEAST = 2**14  # fewest values for which our dropout is faster than torch's, despite its Python code
 
 
 def is_active(dropout: nn.Module) -> bool:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
-USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"
-"""The folder to give to fairseq's ``--user-dir``."""
+USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"  # the folder to give to fairseq's `--user-dir`
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:

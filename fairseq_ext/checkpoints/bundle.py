@@ -46,8 +46,7 @@ from fairseq_ext.utils.json_files import read_json
 
 MANIFEST, CONFIG = "bundle.json", "config.json"
 WEIGHTS, PROGRAM, SHORTLIST = "model.safetensors", "program.json", "shortlist.txt"
-SUFFIXES = (".zip", ".tar.zst")
-"""Endings of the names of archived bundles."""
+SUFFIXES = (".zip", ".tar.zst")  # endings of the names of archived bundles
 FORMAT, VERSION = "fairseq-ext bundle", 2
 BITS, BITS_INT8 = "bits", "bits-int8"
 """Kinds of bundles whose binary weights take one bit each, ternary weights 1.6. All other weights
@@ -59,8 +58,7 @@ CONSTANT = "program."
 """Prefix of the names of tensors that belong to the program and not to the state dict."""
 LATENT = {"bmt": 2.0, "xnor": 1.0}
 """For each binarizer, the ratio of a latent weight to the level to which it is binarized."""
-TERNARY = "ternary"
-"""The binarizer whose latent weights depend on the number of zeros."""
+TERNARY = "ternary"  # the binarizer whose latent weights depend on the number of zeros
 LARGEST = 1 << 24  # most bytes of a JSON file
 LEVEL = 10  # compression level of zstd
 WIDEST_BEAM = 100

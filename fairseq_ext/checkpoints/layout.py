@@ -18,14 +18,12 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-DICTIONARIES = "dictionaries"
-"""In ``extra_state``: see :mod:`fairseq_ext.checkpoints.dictionaries`."""
+DICTIONARIES = "dictionaries"  # in `extra_state`: see dictionaries.py
 EARLY_STOPPING = "early_stopping"
 """In ``extra_state``: how often validation has not improved, and by which metric."""
 AVERAGED = "averaged"
 """In ``extra_state``: the names of the checkpoints that were averaged into this one."""
-BINARY_STAGE = "binary_stage.current"
-"""In ``model``: the stage of a binarized model, see :mod:`fairseq_ext.binary.stages`."""
+BINARY_STAGE = "binary_stage.current"  # in `model`: the stage of a binarized model (stages.py)
 
 _OF_THE_OPTIMIZER = ("last_optimizer_state", "optimizer")
 # The parts of a configuration that are read.

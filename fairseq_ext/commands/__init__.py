@@ -80,12 +80,9 @@ EXAMPLES = {
 class Command:
     """A subcommand."""
 
-    group: str
-    """The heading below which ``--help`` lists it."""
-    name: str
-    """The name that users type."""
-    package: str
-    """The package of its module."""
+    group: str  # the heading below which `--help` lists it
+    name: str  # the name that users type
+    package: str  # the package of its module
 
     @property
     def module(self) -> str:

@@ -15,8 +15,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
-NAMED = ("system", "log")
-"""Options whose values are NAME=FILE, with further files after commas."""
+NAMED = ("system", "log")  # options whose values are NAME=FILE, with further files after commas
 PICTURE = (".png", ".json")
 """Endings of a picture's files; a name that ends in .svg gives an SVG instead."""
 # Files that commands read if an argument is a folder; if it is a bundle, they read all files.

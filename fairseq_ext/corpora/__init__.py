@@ -7,5 +7,4 @@
 :mod:`~fairseq_ext.corpora.tatoeba` is the corpus that comes with the package.
 """
 
-SPLITS = ("train", "valid", "test")
-"""Parts of every corpus."""
+SPLITS = ("train", "valid", "test")  # parts of every corpus

@@ -22,12 +22,10 @@ from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
 
-PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"
-"""The environment variable that names the Python for metrics."""
+PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"  # the environment variable that names the Python for metrics
 BATCH = 16
 MEMORY = "where memory was short, a smaller `--metric-batch-size` helps."
-KIND = "comet"
-"""The word before the colon of ``--metric``."""
+KIND = "comet"  # the word before the colon of `--metric`
 DISTRIBUTION = "unbabel-comet"
 PACKAGES = f"{DISTRIBUTION} 'setuptools<81'"  # COMET's torchmetrics needs pkg_resources
 EXAMPLE = "Unbabel/wmt22-comet-da"

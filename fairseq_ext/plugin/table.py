@@ -60,10 +60,8 @@ class Patch:
     Nothing here imports fairseq, so that the table can be printed without it.
     """
 
-    name: str
-    """The short name that ``fairseq-ext doctor`` prints."""
-    reason: str
-    """The problem that occurs without the patch."""
+    name: str  # the short name that `fairseq-ext doctor` prints
+    reason: str  # the problem that occurs without the patch
     layers: tuple[Layer, ...] = ()
     """The wrapped attributes and their wrappers, most of them made by :func:`around`."""
     act: Callable[[], None] | None = None

@@ -62,16 +62,12 @@ GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without 
 UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match different text
 
 TETUM = "tdt"
-ALIASES = {"tet": TETUM}
-"""Moses' codes for languages that have another code here."""
+ALIASES = {"tet": TETUM}  # Moses' codes for languages that have another code here
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
 """Signs that are part of a word before a small letter, as in Finnish ``EU:n``."""
-LETTERS = {"ca": "·"}
-"""Signs that count as letters."""
-ELIDING = ("fr", "it", "ga", "ca")
-"""Languages whose apostrophe ends a word: ``l' homme``."""
-GLOTTAL = ("so", TETUM)
-"""Languages whose apostrophe is a letter between letters."""
+LETTERS = {"ca": "·"}  # signs that count as letters
+ELIDING = ("fr", "it", "ga", "ca")  # languages whose apostrophe ends a word: `l' homme`
+GLOTTAL = ("so", TETUM)  # languages whose apostrophe is a letter between letters
 MISSING = {TETUM: ("Nu #NUMERIC_ONLY#",)}
 """Abbreviations of the scripts that the library lacks."""
 

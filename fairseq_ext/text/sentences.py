@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from fairseq_ext.utils import extras
 
-UNSPACED = ("ja", "zh", "yue")
-"""Languages without a space between sentences."""
+UNSPACED = ("ja", "zh", "yue")  # languages without a space between sentences
 LONGEST_WORD = 1_000
 """Most letters of a word to split: the library's time grows with the square of its length."""
 # Ends of sentences in Chinese and Japanese, Hindi and its neighbours, Amharic, Burmese, Urdu and

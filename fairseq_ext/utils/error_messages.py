@@ -15,8 +15,7 @@ from types import TracebackType
 from fairseq_ext.utils import errors, extras, files
 from fairseq_ext.utils.errors import FairseqExtError, printable
 
-TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"
-"""Environment variable that asks for tracebacks of all errors."""
+TRACEBACK = "FAIRSEQ_EXT_TRACEBACK"  # environment variable that asks for tracebacks of all errors
 USER_CAUSED = files.FULL_DISK | {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
     *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),

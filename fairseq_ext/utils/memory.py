@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8  # from malloc.h
-LARGEST = 2**30
-"""Bytes of the largest block to keep."""
+LARGEST = 2**30  # bytes of the largest block to keep
 INITIAL = 128 * 1024
 """glibc's initial threshold in bytes for taking blocks from the system and returning them."""
 CHOICES = ("MALLOC_", "GLIBC_TUNABLES")

@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 
 from fairseq_ext.utils.errors import printable
 
-FEW = 20
-"""Most choices that a message lists in full."""
+FEW = 20  # most choices that a message lists in full
 FORMER = {
     "--lazy-load": "--dataset-impl lazy",
     "--raw-text": "--dataset-impl raw",
@@ -16,15 +15,13 @@ FORMER = {
     "--min-lr": "--stop-min-lr",
 }
 """fairseq's options of 2019 and 2020, and what some of its parsers call them today."""
-REGISTRIES = ("--arch", "--task", "--criterion")
-"""fairseq's options for names that plugins add."""
+REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names that plugins add
 
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` with an example in its help and one-line errors."""
 
-    example = ""
-    """A command line, shown at the end of the help."""
+    example = ""  # a command line, shown at the end of the help
 
     def format_help(self) -> str:
         """Return argparse's help, with the example unbroken so that it can be copied."""

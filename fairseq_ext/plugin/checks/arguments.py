@@ -53,8 +53,7 @@ TRAIN_IGNORES = (
     *("reset_logging", "suppress_crashes", "scoring", "gen_subset", "fast_stat_sync"),
     *("checkpoint_shard_count", "shard_id", "char_inputs"),
 )
-OFF = (None, False, 0, -1, "")
-"""Values that leave an option switched off."""
+OFF = (None, False, 0, -1, "")  # values that leave an option switched off
 REFUSED: dict[str, tuple[str, ...]] = {
     "train": ("use_plasma_view",),  # needs a pyarrow from before plasma was removed
     "generate": ("lr_scheduler", "retain_iter_history"),

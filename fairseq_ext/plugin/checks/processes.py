@@ -43,8 +43,7 @@ def allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
 
 
-LOCK = ".training.lock"
-"""Name of the lock file, which names the process that trains."""
+LOCK = ".training.lock"  # name of the lock file, which names the process that trains
 
 _held = contextlib.ExitStack()  # global, because a lock belongs to the whole process
 
@@ -121,8 +120,7 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 10.0
-"""Seconds to wait for a process of the job to end before it is killed."""
+PATIENCE = 10.0  # seconds to wait for a process of the job to end before it is killed
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 

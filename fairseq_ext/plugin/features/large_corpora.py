@@ -13,12 +13,9 @@ from fairseq_ext.plugin.table import Patch, around
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 BLOCK = 1 << 14
 """Number of sentences to sort at a time; their keys and positions fit in a processor's cache."""
-KEYS = 1 << 16
-"""Number of different sort keys of 16 bits; numpy sorts 16-bit integers by radix."""
-LONGEST = KEYS - 1
-"""Greatest length in tokens that fits in a sort key."""
-PART = 1 << 18
-"""Number of sentences to divide into batches at a time."""
+KEYS = 1 << 16  # number of different sort keys of 16 bits; numpy sorts 16-bit integers by radix
+LONGEST = KEYS - 1  # greatest length in tokens that fits in a sort key
+PART = 1 << 18  # number of sentences to divide into batches at a time
 OPEN = 3
 """Number of batches at a part's end to make again with the next part, as they may not be full: one
 rounded to a multiple of sentences, its rest, and the sentences that the patch "last batch" adds."""

@@ -126,8 +126,7 @@ def once_by_default(
     original(self, datasets, sample_ratios)
 
 
-PATIENCE = 5.0
-"""Seconds to wait until the current batch is made."""
+PATIENCE = 5.0  # seconds to wait until the current batch is made
 
 
 def stop(thread: Callable[[], Any]) -> None:
