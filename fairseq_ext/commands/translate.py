@@ -292,6 +292,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     from fairseq_ext.decoding import stream
     from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.text import placeholders
+    from fairseq_ext.text.reading import decoded
     from fairseq_ext.text.sentences import sentence_splitter
 
     search, languages = request.search, (request.src, request.tgt)
@@ -310,12 +311,12 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
 
         utility = mbr.build_utility(search.utility or search_options.SAMPLES["utility"])
 
-    def translate(raw: Iterable[bytes], name: str, **place: int) -> Iterator[Translation]:
+    def translate(raw: Iterable[bytes], name: Path | str, **place: int) -> Iterator[Translation]:
         translations = stream.translations(
-            stream.decoded(raw, name),
+            (line for _, line in decoded(raw, name, place.get("first", 1))),
             model.translator,
             codec,
-            name=name,
+            name=str(name),
             **place,
             buffer=BUFFER if search.buffer_size is None else search.buffer_size,
             skip_long=search.skip_long,
@@ -329,7 +330,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
 
 def translate_all(request: Request, translate: TranslateLines) -> Iterator[Translation]:
     """Translate the text of the command line, standard input, or the input files."""
-    from fairseq_ext.decoding import stream
+    from fairseq_ext.text.reading import bounded
 
     if request.lines is not None:
         yield from translate(
@@ -337,11 +338,11 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
         )
     elif request.input is None:
         name = "standard input"
-        yield from translate(stream.unmarked(_standard_input().buffer, name), name)
+        yield from translate(bounded(_standard_input().buffer, name), name)
     before = end = 0
     for path in request.input or ():
         with path.open("rb") as file:
-            for translation in translate(file, str(path), before=before):
+            for translation in translate(file, path, before=before):
                 yield translation
                 end = translation.line
         before = end
@@ -447,7 +448,7 @@ def translate_parts(request: Request) -> None:
         def write_part(part: Part, *files: Any) -> None:
             versions.require_unchanged()
             place = {"first": part.first, "before": part.before}
-            write(translate_lines(part.read(), str(part.path), **place), nbest, *files)
+            write(translate_lines(part.read(), part.path, **place), nbest, *files)
             versions.require_unchanged()  # before the part counts as done
             bar.update(part.lines)
 

@@ -146,8 +146,8 @@ class PairOptions:
     header: bool = option(False, "read column names from the first line of PAIRS")
     csv: bool = option(
         False,
-        "read PAIRS as CSV: cells separated by commas, semicolons or tabs, some in quotation marks "
-        "(default for names that end in .csv)",
+        "read PAIRS as CSV: cells separated by commas, semicolons, tabs or bars, some in quotation "
+        "marks (default for names that end in .csv)",
     )
     source: Path | None = option(
         None, "file of source lines (plain, .gz, .bz2 or .xz), with --target instead of PAIRS"

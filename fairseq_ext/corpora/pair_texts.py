@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, Val
 
 from fairseq_ext.text.cleaning import one_spaced, plain
 from fairseq_ext.text.reading import (
-    COMPRESSED,
+    ENDINGS,
     Part,
     cells,
+    compression,
     cut,
     decoded,
     lines,
@@ -35,7 +36,6 @@ from fairseq_ext.utils.json_files import read_json
 MOST_COPIES = 100
 ORIGINS = ({"pairs"}, {"source", "target"})
 EXAMPLE = '[{"name": "a", "pairs": "a.tsv", "licence": "CC0"}]'
-PACKED = (*COMPRESSED, ".zip")  # cannot be read from the middle
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def unpacked_name(text: int, file: int) -> str:
 
 def is_packed(text: Text, path: Path) -> bool:
     """Return whether a file must go through :func:`unpack` before its parts can be read."""
-    return path.suffix in PACKED or text.table or text.header
+    packed = compression(path) is not None or path.suffix.lower() in ENDINGS
+    return packed or text.table or text.header
 
 
 def rows(text: Text) -> Iterator[list[str]]:

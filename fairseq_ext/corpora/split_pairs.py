@@ -34,7 +34,7 @@ from fairseq_ext.corpora.splitting import GROUPS, SplitJob, leak, text_pipeline
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_csv
+from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_format
 from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import require_file, sha256, writers
@@ -89,7 +89,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
         if paths[0].samefile(paths[1]):
             raise ConfigError(f"`--source` and `--target` are the same file, {paths[0]}.")
         return (Text("", paths),)
-    table = options.csv or ".csv" in Path(options.member or options.pairs).suffixes
+    table = options.csv or ".csv" in str(options.member or options.pairs.name).lower()
     text = Text("", paths, table=table, header=options.header, member=options.member)
     top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))
     text = replace(text, columns=_column_numbers(options, top[0] if top else []))
@@ -109,7 +109,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
             listed = ", ".join(names)
             raise DataError(
                 f"`{options.pairs}` must have one column `{name}`; it has {listed}."
-                f"{'' if options.csv else suggest_csv(names)}"
+                f"{'' if options.csv else suggest_format(names)}"
             )
     return names.index(options.columns[0]) + 1, names.index(options.columns[1]) + 1
 
@@ -139,7 +139,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
 
 def _require_used(options: PairOptions) -> None:
     """Raise :class:`ConfigError` for an option that does not apply to this kind of input."""
-    zipped = options.pairs is not None and options.pairs.suffix == ".zip"
+    zipped = options.pairs is not None and options.pairs.suffix.lower() == ".zip"
     for option, is_set, used, partner in (
         ("--columns", options.columns != (1, 2), options.pairs is not None, "PAIRS"),
         ("--header", options.header, options.pairs is not None, "PAIRS"),

@@ -48,14 +48,14 @@ def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]
     for path in paths:
         if path.is_dir():
             suffixes = FORMATS[name][1] if name else endings
-            matches = [member for member in sorted(path.rglob("*")) if member.suffix in suffixes]
+            matches = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in suffixes]
         else:
-            matches = [path] if name or path.suffix in endings else []
+            matches = [path] if name or path.suffix.lower() in endings else []
         if not matches:
             listed = ", ".join(endings)
             raise ConfigError(f"`{path}` has no file ending in {listed}; `--format` names another.")
         for member in matches:
-            yield name or endings[member.suffix], member
+            yield name or endings[member.suffix.lower()], member
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
@@ -81,7 +81,7 @@ def segments(args: TranslationOptions) -> Iterator[Segment]:
 def _two_sided_format(source: Path) -> str:
     if source.is_dir():
         return "help"
-    return "sgm" if source.suffix == ".sgm" else "lines"
+    return "sgm" if ".sgm" in source.name.lower() else "lines"
 
 
 def run(args: TranslationOptions) -> str:
@@ -90,7 +90,7 @@ def run(args: TranslationOptions) -> str:
     pairs = list(accepted(segments(args), rules, counts))
     listed = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     if not pairs:
-        raise DataError(f"no pair is left: {listed}.")
+        raise DataError(f"no pair is left: {listed or 'the files have none; check them'}.")
     inputs = [path for path in (*args.files, args.source, args.target) if path is not None]
     record = {
         "languages": [args.src, args.tgt],

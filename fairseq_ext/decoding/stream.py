@@ -1,6 +1,5 @@
 """Translate a file or a pipe line by line, in order and in bounded memory; keep empty lines."""
 
-import codecs
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,29 +47,6 @@ class Translation:
     @property
     def text(self) -> str:
         return self.texts[0]
-
-
-def decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Decode UTF-8 lines that end in LF or CR LF; refuse the first line that is not UTF-8."""
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}, line {number}: not UTF-8, byte 0x{line[error.start]:02x}. If it is "
-                "Latin-1, convert it: iconv -f latin1 -t utf-8"
-            ) from None
-
-
-def unmarked(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield the lines of a pipe; refuse a byte-order mark (files are checked for one earlier)."""
-    for number, line in enumerate(lines):
-        if number == 0 and line.startswith(codecs.BOM_UTF8):
-            raise DataError(
-                f"{name}, line 1: starts with a byte-order mark (UTF-8), which would become part "
-                "of the first word. Remove it: … | tail -c +4 | fairseq-ext translate …"
-            )
-        yield line
 
 
 def translations(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairseq_ext.text.reading import lines, refuse_document
+from fairseq_ext.text.reading import READERS, compression, lines, refuse_document, through
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head, require_file
 
@@ -18,19 +18,11 @@ MAX_TOKENS = 10_000  # a longer line would be dropped in training, or exhaust th
 EXAMPLES = 5  # line numbers named in one message
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CONTROL = re.compile(r"(?<!\S)(?:</?s>|<pad>)(?!\S)")
-READERS = {
-    b"\x1f\x8b": "zcat",
-    b"BZh91AY&SY": "bzcat",
-    b"\xfd7zXZ": "xzcat",
-    b"\x28\xb5\x2f\xfd": "zstdcat",
-    b"PK\x03\x04": "unzip -p",
-}
-"""Commands that print the text of a compressed file, by the file's first bytes."""
 
-
+NO_CR = "tr -d '\\r'"
 RETURN = (
     "carriage return inside the line, which fairseq would take for the end of a sentence. "
-    "Delete it: tr -d '\\r' < {path} > {path}.clean"
+    "Delete it: {cure}"
 )
 LONG = (
     "more than {max_tokens:,} tokens in one line. Split the line into sentences, or delete it from "
@@ -84,7 +76,7 @@ def check_text(
             named = ", ".join(map(str, numbers[:EXAMPLES]))
             if len(numbers) > EXAMPLES:
                 named += f" and {len(numbers) - EXAMPLES:,} more"
-            reason = fault.format(path=path, max_tokens=max_tokens)
+            reason = fault.format(cure=through(path, NO_CR), max_tokens=max_tokens)
             raise DataError(f"{path}, line{'s' if len(numbers) > 1 else ''} {named}: {reason}")
     return number
 
@@ -92,14 +84,13 @@ def check_text(
 def _require_plain_text(path: Path) -> None:
     """Refuse documents, compressed files, and byte-order marks, which would be part of a word."""
     refuse_document(path)
-    start = head(path, 16)
-    for magic, reader in READERS.items():
-        if start.startswith(magic):
-            raise DataError(f"{path} is compressed; give its text: {reader} {path} > {path}.txt")
-    if start.startswith(BYTE_ORDER_MARK):
+    if packing := compression(path):
+        cure = through(path, READERS[packing])
+        raise DataError(f"{path} is compressed; give its text: {cure}")
+    if head(path, 3) == BYTE_ORDER_MARK:
         raise DataError(
             f"{path}, line 1: starts with a byte-order mark, which would become part of the first "
-            f"word. Remove it: tail -c +4 {path} > {path}.clean"
+            f"word. Remove it: {through(path, 'tail -c +4')}"
         )
 
 

@@ -1,12 +1,10 @@
 """Read text and tables, plain, compressed or in a zip, whole or in parts."""
 
-import bz2
 import csv
-import gzip
 import hashlib
 import itertools
-import lzma
 import re
+import shlex
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -15,17 +13,40 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.utils.archives import whole_archive
+from fairseq_ext.utils.archives import decompressed, whole_archive
 from fairseq_ext.utils.errors import DataError
+from fairseq_ext.utils.files import head
 
 LONGEST = 1 << 24  # most bytes of a line
 MOST = 1 << 30  # most bytes of a text that is read as a whole
-QUOTED = re.compile('"[^"]*"')
+NO_NUL = "tr -d '\\000'"
+CR_TO_LF = "tr '\\r' '\\n'"
+QUOTED = re.compile('"(?:[^"]|"")*"')
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 DOCUMENTS = (".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf")
-COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # hardly ever in Latin-1
+ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
+READERS = {
+    b"\x1f\x8b": "zcat",
+    b"BZh": "bzcat",
+    b"\xfd7zXZ\0": "xzcat",
+    ZSTD: "zstdcat",
+    ZIP: "funzip",
+}
+"""Commands that print the text of a compressed file, by the file's first bytes."""
+
+
+ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP}
+
+
+def compression(path: Path) -> bytes | None:
+    """Return the first bytes of a compressed file if they are in :data:`READERS`, else None."""
+    start = head(path, 10)
+    if start.startswith(b"BZh") and start[4:] != b"1AY&SY":
+        return None  # a word of the text
+    return next(filter(start.startswith, READERS), None)
 
 
 def refuse_document(path: Path) -> None:
@@ -38,21 +59,34 @@ def refuse_document(path: Path) -> None:
             raise DataError(f"`{path}` is a {kind}; save it as {text}, and give that.")
 
 
+def through(path: Path | str, command: str) -> str:
+    """Show how to send a file, or a stream that has only a name, through a shell command."""
+    if isinstance(path, str):
+        return f"… | {command} | fairseq-ext …"
+    return f"{command} < {shlex.quote(str(path))} > {shlex.quote(f'{path}.new')}"
+
+
 def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
-    """Yield the lines, ends included, of a plain, ``.gz``, ``.bz2``, ``.xz`` or ``.zip`` file."""
+    """Yield the lines, ends included, of a file that is plain, or in gzip, bzip2, xz or zip.
+
+    The file's first bytes tell which it is, or else its name.
+    """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is no file; check the path.")
+    packing = compression(path) or ENDINGS.get(path.suffix.lower())
+    if packing == ZSTD:  # its library would accept a truncated file
+        raise DataError(f"{path} is compressed; give its text: {through(path, 'zstdcat')}")
     with whole_archive(path), ExitStack() as stack:
-        if path.suffix == ".zip":
+        if packing == ZIP:
             archive = stack.enter_context(zipfile.ZipFile(path))
             file = stack.enter_context(archive.open(_member(archive, path, member)))
         else:
-            opened = COMPRESSED.get(path.suffix, open)
-            file = stack.enter_context(opened(path, "rb"))
+            packed = stack.enter_context(path.open("rb"))
+            file = stack.enter_context(decompressed(packed, packing or b""))
         yield from bounded(file, path)
 
 
-def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
+def bounded(file: IO[bytes], path: Path | str) -> Iterator[bytes]:
     """Yield the lines of an open file; refuse an overlong one before it fills the memory."""
     number = 0
     while line := file.readline(LONGEST + 1):
@@ -60,7 +94,7 @@ def bounded(file: IO[bytes], path: Path) -> Iterator[bytes]:
         if number == 1 and b"\n" not in line and b"\r" in line.rstrip(b"\r") and b"\0" not in line:
             raise DataError(
                 f"{path}, line 1: carriage return at each line's end, without a line feed; convert "
-                f"the file: tr '\\r' '\\n' < {path} > {path}.lf"
+                f"it: {through(path, CR_TO_LF)}"
             )
         if len(line) > LONGEST:
             raise DataError(
@@ -95,8 +129,11 @@ def lines(path: Path, member: str | None = None) -> Iterator[tuple[int, str]]:
     return decoded(raw_lines(path, member), path)
 
 
-def decoded(raws: Iterable[bytes], path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
-    """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`."""
+def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator[tuple[int, str]]:
+    """Decode successive raw lines of a file into ``(number, line)``, like :func:`lines`.
+
+    ``path``, or the name of a stream, is for messages.
+    """
     for number, raw in enumerate(raws, first):
         text = _decode(raw, path, number).removesuffix("\n").removesuffix("\r")
         yield number, text.removeprefix("\ufeff") if number == 1 else text
@@ -113,7 +150,7 @@ def read_text(path: str | Path) -> str:
     return "".join(texts)
 
 
-def _decode(raw: bytes, path: Path, number: int) -> str:
+def _decode(raw: bytes, path: Path | str, number: int) -> str:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -121,41 +158,60 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
             f"{path}, line {number}: not UTF-8, byte 0x{raw[error.start]:02x} at offset "
             f"{error.start} of the line; {_conversion(path, raw)}"
         ) from error
-    if "\0" in text:
-        raise DataError(f"{path}, line {number}: NUL bytes; {_conversion(path, raw)}")
+    if "\0" in text or "\x1b$" in text:
+        fault = "NUL bytes" if "\0" in text else "escape sequences"
+        raise DataError(f"{path}, line {number}: {fault}; {_conversion(path, raw)}")
     return text
 
 
-def _conversion(path: Path, line: bytes) -> str:
-    """Suggest a command that converts the file; guess its encoding from ``line``."""
+def _conversion(path: Path | str, line: bytes) -> str:
+    """Suggest a command that converts the text; guess its encoding from ``line``."""
     name = _encoding(line)
-    seems = "if it is Latin-1" if name == "latin1" else f"it seems to be {name.upper()}"
-    return f"{seems}, convert it: iconv -f {name} -t utf-8 {path} > {path}.utf8"
+    if not name:
+        return f"export it as text, or delete its NULs: {through(path, NO_NUL)}"
+    seems = {
+        "cp1252": "if it is Latin-1",  # which Windows extends by quotation marks and dashes
+        "NAME": "if NAME is its encoding (such as gb18030, big5, euc-kr or cp1251)",
+    }.get(name, f"it seems to be {name.upper()}")
+    return f"{seems}, convert it: {through(path, f'iconv -f {name} -t utf-8')}"
 
 
 def _encoding(line: bytes) -> str:
-    """Guess the encoding of bytes that are not UTF-8 or include NUL; return iconv's name for it."""
+    """Guess the encoding of bytes that are not UTF-8 or include NUL or escape sequences.
+
+    Returns iconv's name for it, "NAME" where it cannot be guessed, or "" for bytes that are no
+    text.
+    """
+    if line.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "utf-32"
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     if b"\0" in line:
+        if 4 * line.count(0) < len(line):
+            return ""
         return "utf-16le" if line[1::2].count(0) >= line[::2].count(0) else "utf-16be"
+    if b"\x1b$" in line:
+        return "iso-2022-jp"
     for name in ("shift_jis", "euc-jp"):
         with suppress(UnicodeDecodeError):
             if KANA.search(line.decode(name)):
                 return name
-    return "latin1"
+    return "NAME" if FOREIGN.search(line) else "cp1252"
 
 
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(first line, row)`` of a CSV file, whose quoted cells may contain line ends.
 
-    Cells are separated by commas, semicolons or tabs, whichever most lines have as often as the
-    first line; of equal ones, the most frequent in the first line is chosen. A carriage return,
-    which the format does not allow outside quotation marks, becomes a space.
+    Cells are separated by commas, semicolons, tabs or bars, whichever most lines have as often as
+    the first line; of equal ones, the most frequent in the first line is chosen. A first line such
+    as ``sep=;``, which is Excel's, says it instead. A carriage return, which the format does not
+    allow outside quotation marks, becomes a space.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]
-    if not top:
+    separator = re.fullmatch("sep=(.)", top[0]) if top else None
+    before = int(separator is not None)  # lines before the first row
+    if not (top := top[before:]):
         return
     bare = [QUOTED.sub("", line) for line in top]
 
@@ -163,14 +219,14 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
         cells = bare[0].count(delimiter)
         return cells > 0, sum(line.count(delimiter) == cells for line in bare), cells
 
-    delimiter = max(",;\t", key=regularity)
+    delimiter = separator[1] if separator else max(",;\t|", key=regularity)
     text = itertools.chain((f"{line}\n" for line in top), (f"{line}\n" for _, line in numbered))
     reader = csv.reader(text, delimiter=delimiter, strict=True)
-    start = 1
+    start = before + 1
     try:
         for row in reader:
             yield start, row
-            start = reader.line_num + 1
+            start = before + reader.line_num + 1
     except csv.Error as error:
         raise DataError(
             f"`{path}`, from line {start}: no CSV ({error}); probably a quotation mark is missing "
@@ -178,9 +234,14 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
         ) from error
 
 
-def suggest_csv(fields: Sequence[str]) -> str:
-    """Suggest ``--csv`` for a line without tabs that may be CSV; return "" for others."""
-    return " If it is CSV, give --csv." if len(fields) == 1 and re.search("[,;]", fields[0]) else ""
+def suggest_format(fields: Sequence[str]) -> str:
+    """Suggest what to do with a line without tabs that seems to be CSV, XML, gettext or JSON."""
+    line = fields[0].lstrip() if len(fields) == 1 else ""
+    if line.startswith(("<", "msgid", "#")):
+        return " `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
+    if line.startswith(("{", "[")):
+        return " If it is JSON, write its sentences as tab-separated lines, for example with jq."
+    return " If it is CSV, give --csv." if re.search("[,;|]", line) else ""
 
 
 def cells(
@@ -192,7 +253,7 @@ def cells(
         if len(fields) < max(columns):
             raise DataError(
                 f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
-                f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_csv(fields)}"
+                f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_format(fields)}"
             )
         yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])
 

@@ -188,7 +188,7 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
     packed.seek(0)
     head = packed.read(6)
     packed.seek(0)
-    file = _Limited(_decompressed(packed, head))
+    file = _Limited(decompressed(packed, head))
     total = 0
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar:
         for number, member in enumerate(tar, start=1):
@@ -204,7 +204,8 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
         raise ValueError("it is cut off")
 
 
-def _decompressed(file: IO[bytes], head: bytes) -> Any:
+def decompressed(file: IO[bytes], head: bytes) -> Any:
+    """Return a file that reads the content of one that may be compressed, as its head tells."""
     if head.startswith(_ZSTD):
         extras.need("zstandard")
         import zstandard

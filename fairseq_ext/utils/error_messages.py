@@ -60,7 +60,7 @@ def _plain_words(error: BaseException) -> str | None:
     if isinstance(error, UnicodeDecodeError):
         return (
             f"the input is not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x}). "
-            "If it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+            "If it is Latin-1, convert it: iconv -f cp1252 -t utf-8"
         )
     if str(error).startswith("Too many open files"):  # torch says this of its workers
         return files.explain(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "another file")

@@ -200,11 +200,11 @@ BAD_TEXTS = {
     "carriage-return": (put("train.src", b"1\n2\r3\n4\n"), "train.src, line 2: carriage return"),
     "not-utf-8": (
         put("test.src", "1\n2 é\n3\n".encode("latin1")),
-        *("test.src, line 2: not UTF-8, byte 0xe9 at offset 2", "iconv -f latin1 -t utf-8"),
+        *("test.src, line 2: not UTF-8, byte 0xe9 at offset 2", "iconv -f cp1252 -t utf-8"),
     ),
     "compressed": (
         put("test.src", gzip.compress(b"1\n2\n3\n")),
-        *("test.src is compressed; give its text: zcat", "test.src.txt"),
+        *("test.src is compressed; give its text: zcat <", "test.src.new"),
     ),
 }
 

@@ -99,7 +99,7 @@ def read_all_pairs(folder: Path, *paths: Path) -> None:
     """As `corpus pairs` does, in parts: of tab-separated lines, or of two aligned files."""
     text = pair_texts.Text("fuzzed", paths)
     for place, path in enumerate(paths):
-        if path.suffix in pair_texts.PACKED:
+        if pair_texts.is_packed(text, path):
             pair_texts.unpack(text, place, folder / pair_texts.unpacked_name(0, place))
     for part in pair_texts.cut_texts([text], folder, 3):
         list(pair_texts.read(text, part))

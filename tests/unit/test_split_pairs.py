@@ -258,7 +258,7 @@ def pairs_of(folder: Path, *files: Path, **how: object) -> Pairs:
     """Read the pairs of a text in parts of two lines."""
     text = Text("pairs", files, **how)
     for number, path in enumerate(files):
-        if path.suffix in pair_texts.PACKED:
+        if pair_texts.is_packed(text, path):
             pair_texts.unpack(text, number, folder / pair_texts.unpacked_name(0, number))
     parts = pair_texts.cut_texts([text], folder, 2)
     return [pair for part in parts for pair in pair_texts.read(text, part)]
@@ -303,7 +303,7 @@ def test_unreadable_input_is_named(tmp_path):
         pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
     for form in ("csv", "gz", "zip"):
         path = packed(tmp_path, form, b"a,b\rc,d\r")
-        with pytest.raises(ValueError, match=r"without a line feed; convert the file: tr '\\r'"):
+        with pytest.raises(ValueError, match=r"without a line feed; convert it: tr '\\r'"):
             pairs_of(tmp_path, path)
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
@@ -359,8 +359,29 @@ def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
 def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
     path = write_lines(tmp_path / "pairs.csv", ["a, b, c;d", "e;f", "g, h;i"])
     assert [row for _, row in table_rows(path)] == [["a, b, c", "d"], ["e", "f"], ["g, h", "i"]]
-    with pytest.raises(DataError, match=r"1 column\(s\), .*needs 2\. If it is CSV, give --csv\."):
+    for top in (["sep=|", "a, b|c;d"], ["a,b;c|d", "e;f|g"]):
+        rows = [row for _, row in table_rows(write_lines(path, top))]
+        assert rows[-1] == top[-1].split("|")
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("a, b, c;d", "If it is CSV, give --csv."),
+        ('{"en": "a, b"}', "If it is JSON, write its sentences as tab-separated lines"),
+        ("<tmx>", "`fairseq-ext corpus translations` reads TMX, XLIFF and gettext."),
+    ],
+)
+def test_a_line_without_columns_suggests_its_format(tmp_path, line, cure):
+    path = write_lines(tmp_path / "pairs", [line])
+    with pytest.raises(DataError, match=r"1 column\(s\), .*needs 2\. " + re.escape(cure)):
         list(cells(lines(path), path, (1, 2)))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_bytes_tell_the_compression(tmp_path, pack):
+    (tmp_path / "text").write_bytes(pack(b"BZh is a word\n"))
+    assert list(lines(tmp_path / "text")) == [(1, "BZh is a word")]
 
 
 @pytest.mark.system
@@ -377,7 +398,7 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite").stderr
     assert "(`id / ja`) looks like a header" in output
     assert "holds numbers (`0` …)" in output
-    quoted = write_lines(tmp_path / "quoted.tsv", [f'"b {n}"\t"a {n}"' for n in range(20)])
+    quoted = write_lines(tmp_path / "quoted.tsv", [f'"b ""{n}"""\t"a {n}"' for n in range(20)])
     output = pairs_command(quoted, "--out", tmp_path / "quoted").stderr
     assert "column 1 of" in output
     assert "column 2 of" in output
@@ -413,11 +434,18 @@ def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
         ("utf-16-le", "it seems to be UTF-16LE, convert it: iconv -f utf-16le "),
         ("shift_jis", "it seems to be SHIFT_JIS, convert it: iconv -f shift_jis "),
         ("euc_jp", "it seems to be EUC-JP, convert it: iconv -f euc-jp "),
-        ("latin-1", "if it is Latin-1, convert it: iconv -f latin1 "),
+        ("utf-32", "it seems to be UTF-32, convert it: iconv -f utf-32 "),
+        ("iso-2022-jp", "it seems to be ISO-2022-JP, convert it: iconv -f iso-2022-jp "),
+        ("cp1252", "if it is Latin-1, convert it: iconv -f cp1252 "),
+        ("gb18030", "if NAME is its encoding (such as gb18030, "),
+        ("utf-8", "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"),
     ],
 )
 def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
-    text = {"latin-1": "été, señor\n", "utf-16-le": "abc def\n"}.get(encoding, "これは文です。\n")
+    text = {
+        **{"cp1252": "été, “señor”\n", "utf-16-le": "abc def\n", "utf-8": "abc\0def\n"},
+        "gb18030": "这是一只狗\n",
+    }.get(encoding, "これは文です。\n")
     path = tmp_path / "text"
     path.write_bytes(text.encode(encoding))
     with pytest.raises(DataError) as raised:

@@ -147,8 +147,8 @@ def test_both_versions_of_xliff(tmp_path: Path) -> None:
     second = write(
         tmp_path / "b.xliff",
         '<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" '
-        'trgLang="de"><file id="f"><unit id="1"><segment><source>Yes</source><target>Ja</target>'
-        "</segment><segment><source>No</source></segment></unit></file></xliff>",
+        'trgLang="de"><file id="f"><group id="g"><unit id="1"><segment><source>Yes</source>'
+        "<target>Ja</target></segment><segment><source>No</source></segment></unit></group></file></xliff>",
     )
     segments = list(xml_files.xliff((second,), "en", "de"))
     assert segments[0] == Segment("Yes", "Ja", "f")
@@ -268,6 +268,7 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.mo", b"no catalogue at all, but long enough", "damaged or no .mo file"),
         ("a.mo", struct.pack("<5I", catalogues.MAGIC, 0, 9, 28, 100), "damaged or no .mo file"),
         ("a.docx", b"", "has no file ending in .po"),
+        ("a.PO", b"", "no pair is left: the files have none; check them"),
         ("a.sgm", b"", "use `--source` and `--target`"),
     ],
 )  # fmt: skip

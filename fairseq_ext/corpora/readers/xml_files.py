@@ -42,7 +42,8 @@ def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
         languages.update(dict.fromkeys(codes))
         if not is_language(codes[0], src) or not is_language(codes[1] or tgt, tgt):
             continue
-        document = _attribute(surroundings, "original", "id")
+        parent = [element for element in surroundings if element.tag == "file"]
+        document = _attribute(parent, "original", "id")  # not of a group
         segments = [unit] if unit.tag == "trans-unit" else list(unit.iter("segment"))
         for segment in segments:
             yield _xliff_segment(segment, document)
