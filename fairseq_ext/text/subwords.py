@@ -6,6 +6,7 @@ A library is imported only by the kind that needs it.
 
 import heapq
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,11 @@ Step = Callable[[str], str]
 Learn = Callable[[Sequence[Path], Path, int], None]
 
 METASPACE = "▁"  # the mark that SentencePiece, and tokenizers like it, put before every word
+STAND_IN = "\ue581"  # replaces it in text, where it would become a space; a private character
+# Ends of words that look like subword-nmt's mark, which `remove_bpe` would remove. They get one
+# more backslash in the pieces.
+MARK_LIKE = re.compile(r"(?<=@@)(\\*)(?!\S)")
+ESCAPED_MARK = re.compile(r"(?<=@@)(\\*)\\(?!\S)")
 REMEMBERED = 300_000  # words whose pieces a process caches, some 100 MB
 END_OF_WORD = "</w>"  # subword-nmt's mark
 LONGEST_REMEMBERED = 100  # most characters of a cached word
@@ -41,10 +47,16 @@ def load(kind: str, paths: Sequence[Path]) -> Subwords:
     for path in paths:
         files.require_file(path, f"file of the subwords (`{kind}`)")
     pieces = KINDS[kind](*paths)
-    return pieces._replace(
-        encode=lambda line: escape_controls(pieces.encode(line)),
-        decode=lambda line: pieces.decode(unescape_controls(line)),
-    )
+
+    def encode(line: str) -> str:
+        text = line.replace(METASPACE, STAND_IN) if pieces.mark else line
+        return escape_controls(pieces.encode(text))
+
+    def decode(line: str) -> str:
+        text = pieces.decode(unescape_controls(line))
+        return text.replace(STAND_IN, METASPACE) if pieces.mark else text
+
+    return pieces._replace(encode=encode, decode=decode)
 
 
 def kind_of_merges(path: Path) -> str:
@@ -128,6 +140,13 @@ def merge_pairs(symbols: Sequence[str], ranks: Mapping[tuple[str, str], int]) ->
     return [symbol for symbol in merged if symbol]
 
 
+def _of_merges(merges: Merges) -> Subwords:
+    return Subwords(
+        lambda line: merges(MARK_LIKE.sub(r"\1\\", line) if "@@" in line else line),
+        lambda line: ESCAPED_MARK.sub(r"\1", remove_bpe(line)),
+    )
+
+
 def _sentencepiece(model: Path) -> Subwords:
     extras.need("sentencepiece")
     import sentencepiece
@@ -185,8 +204,8 @@ def _unreadable(path: Path, form: str, error: BaseException) -> DataError:
 KINDS: dict[str, Callable[..., Subwords]] = {
     # Text that already has subword-nmt's pieces, which are only joined.
     "joined": lambda: Subwords(str, remove_bpe),
-    "subword-nmt": lambda codes: Subwords(Merges(codes), remove_bpe),
-    "fastbpe": lambda codes: Subwords(Merges(codes, counts=True), remove_bpe),
+    "subword-nmt": lambda codes: _of_merges(Merges(codes)),
+    "fastbpe": lambda codes: _of_merges(Merges(codes, counts=True)),
     "sentencepiece": _sentencepiece,
     "tokenizers": _tokenizers,
     "byte-level": _byte_level,  # GPT-2's pieces, as ids like those of fairseq's `--bpe gpt2`
@@ -235,7 +254,7 @@ def _learn_sentencepiece(model_type: str) -> Learn:
         try:
             with path.open("wb") as model:
                 sentencepiece.SentencePieceTrainer.train(
-                    sentence_iterator=_lines(texts),
+                    sentence_iterator=_lines(texts, mark=METASPACE),
                     model_writer=model,
                     vocab_size=size,
                     model_type=model_type,
@@ -260,14 +279,16 @@ def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<unk>"], show_progress=False)
-    tokenizer.train_from_iterator(_lines(texts), trainer)
+    tokenizer.train_from_iterator(_lines(texts, mark=METASPACE), trainer)
     tokenizer.save(str(path))
 
 
-def _lines(texts: Sequence[Path]) -> Iterator[str]:
+def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
+    """Yield lines with plain spaces, and with the stand-in of ``mark``, like :func:`load`."""
     for path in texts:
         with path.open(encoding="utf-8", newline="\n") as file:
-            yield from map(one_spaced, file)
+            for line in map(one_spaced, file):
+                yield line.replace(mark, STAND_IN) if mark else line
 
 
 class Learner(NamedTuple):

@@ -116,6 +116,7 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
 
 
 CONTROLS = ["a </s> b", "<s> <pad> <unk>", r"\</s> \\<pad>", "<a> </s>, </s>"]
+CONTROLS += ["x@@ @@ @@@ y", r"x@@\ a@@b @@\\", "▁ a▁ ▁▁"]  # marks of pieces
 
 
 @pytest.mark.parametrize("kind", [*SIZES, "none"])
@@ -126,7 +127,7 @@ def test_control_symbols_stay_words_of_a_text(kind: str, line: str, tmp_path: Pa
         if kind.startswith("sentencepiece"):
             pytest.importorskip("sentencepiece")
         text = write_lines(tmp_path / "text", CONTROLS * 50 + ["a dog sleeps in the sun"] * 9)
-        name, paths = subwords.learn(kind, [text], min(24, SIZES[kind]), tmp_path)
+        name, paths = subwords.learn(kind, [text], min(40, SIZES[kind]), tmp_path)
         text_pipeline = dataclasses.replace(text_pipeline, subwords=name, files=tuple(paths))
     tokens = text_pipeline.encoder()(line)
     assert not {"<s>", "</s>", "<pad>", "<unk>"} & {*tokens.split()}
