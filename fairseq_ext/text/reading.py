@@ -26,6 +26,7 @@ LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
 DOCUMENTS = (".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf")
+SGML = (".sgm", ".sgml")
 FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # hardly ever in Latin-1
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 READERS = {
@@ -50,8 +51,9 @@ def compression(path: Path) -> bytes | None:
 
 
 def refuse_document(path: Path) -> None:
-    """Refuse spreadsheets and documents, whose bytes are no text, by the name's ending."""
+    """Refuse spreadsheets, documents and SGML, which are no plain text, by the name's ending."""
     for endings, kind, text in (
+        (SGML, "file in SGML", "plain text (`fairseq-ext corpus translations` reads both sides)"),
         (SPREADSHEETS, "spreadsheet", "CSV"),
         (DOCUMENTS, "document", "plain text"),
     ):

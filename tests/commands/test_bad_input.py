@@ -95,6 +95,8 @@ class TestCheckText:
         path = file(b"PK\x03\x04").rename(tmp_path / "a.docx")
         with pytest.raises(DataError, match=r"a\.docx` is a document; save it as plain text, and"):
             checks.check_text(path)
+        with pytest.raises(DataError, match="is a file in SGML; save it as plain text"):
+            checks.check_text(path.rename(tmp_path / "ref.sgm"))
 
     def test_limits(self, file):
         assert checks.check_text(file(b"b " * 10_000 + b"\n")) == 1
