@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         options.keep_inputs(args)
         options.require_folders(args)
-        status = args.run(args)
+        with options.cleaned_up():
+            status = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,10 @@
 """``fairseq-ext translate``, against fairseq-interactive, fairseq-generate and their encoders."""
 
+import functools
 import io
 import json
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,8 @@ from tests.support.harness import (
     error_line,
     fairseq,
     run,
+    start,
+    wait_for,
     write_lines,
 )
 
@@ -346,6 +350,19 @@ def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: 
         process.stdout.close()
     assert process.returncode == 1
     assert details.read_text() == "of another day\n"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_unfinished_file(number: signal.Signals, tmp_path: Path) -> None:
+    text = write_lines(tmp_path / "text", ["hola amigo"] * 20_000)
+    words = ("--model", "tatoeba-es-en", "--input", text, "--output", tmp_path / "out")
+    default = functools.partial(signal.signal, number, signal.SIG_DFL)  # `nohup` ignores it
+    process = start("fairseq-ext", "translate", *words, preexec_fn=default)
+    wait_for(lambda: len([*tmp_path.iterdir()]) > 1, process)
+    process.send_signal(number)
+    assert process.wait(60) == -number
+    assert [*tmp_path.iterdir()] == [text]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
