@@ -174,9 +174,9 @@ def run(options: PairOptions) -> str:
     if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
-    if not options.overwrite:
-        _keep_others(options, record)
     with _folder(options) as folder:
+        if not options.overwrite:  # now that no other run is writing there
+            _keep_others(options, record)
         return _write(_work(options, texts, record, folder), record)
 
 

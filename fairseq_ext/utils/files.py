@@ -4,6 +4,7 @@ Nothing here needs fairseq or torch.
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -181,8 +182,21 @@ def staged_folder(folder: str | Path, *, last: str = "dict.") -> Iterator[Path]:
     folder = Path(folder)
     with _hidden_folder(folder, ".partial-", folder) as stage:
         yield stage
-        for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
-            path.replace(folder / path.name)
+        with _locked(folder):  # so that two runs never mix their files
+            for path in sorted(stage.iterdir(), key=lambda p: (p.name.startswith(last), p.name)):
+                path.replace(folder / path.name)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on the folder itself during the block, where the file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Files are whole or absent: atomic writes, staged folders, safe checkpoints and archives."""
 
 import errno
+import fcntl
 import gzip
 import io
 import os
 import random
 import resource
 import tarfile
+import threading
 import tracemalloc
 import zipfile
 from contextlib import contextmanager
@@ -192,6 +194,18 @@ class TestStagedFolder:
             assert not (folder / "b").exists()
         assert names(folder) == ["b", "dict.en", "z"]
         assert order == ["b", "z", "dict.en"]
+
+    def test_two_runs_do_not_mix_their_files(self, tmp_path: Path):
+        """Each waits until the other one has moved all of its own."""
+        descriptor = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        thread = threading.Thread(target=files.write_all, args=(tmp_path, {"a": ["x"]}))
+        thread.start()
+        thread.join(0.2)
+        assert not (tmp_path / "a").exists()
+        os.close(descriptor)
+        thread.join()
+        assert (tmp_path / "a").read_text() == "x\n"
 
     def test_an_error_leaves_no_trace(self, tmp_path: Path):
         with pytest.raises(KeyError), files.staged_folder(tmp_path / "new" / "out") as stage:

@@ -1,6 +1,7 @@
 """Splitting sentence pairs: no leaks, exact sizes, whatever the input's form; clear errors."""
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import itertools
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.corpora import SPLITS, pair_texts, splitting
+from fairseq_ext.corpora import SPLITS, pair_texts, split_pairs, splitting
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.corpora.pair_texts import Text
@@ -24,6 +25,7 @@ from fairseq_ext.corpora.splitting import SplitJob
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
+from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import error_line, run, write_lines
 
@@ -359,7 +361,7 @@ def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
 def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
     path = write_lines(tmp_path / "pairs.csv", ["a, b, c;d", "e;f", "g, h;i"])
     assert [row for _, row in table_rows(path)] == [["a, b, c", "d"], ["e", "f"], ["g, h", "i"]]
-    for top in (["sep=|", "a, b|c;d"], ["a,b;c|d", "e;f|g"]):
+    for top in (["sep=|", "a, b|c;d"], ["a, b|c", "e|f"]):
         rows = [row for _, row in table_rows(write_lines(path, top))]
         assert rows[-1] == top[-1].split("|")
 
@@ -425,6 +427,19 @@ def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
     assert (tmp_path / "out/test.ja").read_bytes() == before
     pairs_command(*options, "--salt", 2, "--overwrite")
     assert (tmp_path / "out/test.ja").read_bytes() != before
+
+
+def test_a_corpus_that_another_run_has_just_written_is_not_overwritten(tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def other_run_first(path, *, wait):
+        write_lines(tmp_path / "out" / "train.es", ["of the other run"])
+        yield True
+
+    monkeypatch.setattr(locks, "held", other_run_first)
+    table = write_lines(tmp_path / "pairs.tsv", [f"a {n}\tb {n}" for n in range(9)])
+    options = PairOptions("es", "en", tmp_path / "out", pairs=table, valid=1, test=1)
+    with pytest.raises(DataError, match="has a corpus already"):
+        split_pairs.run(options)
 
 
 @pytest.mark.parametrize(
