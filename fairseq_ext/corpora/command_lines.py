@@ -164,7 +164,7 @@ class PairOptions:
     max_words: int | None = option(
         None,
         "drop pairs with more than N words on a side (default: keep all)",
-        type=_natural,
+        type=positive,
         metavar="N",
     )
     rule: Sequence[str] = option(

@@ -63,6 +63,7 @@ class Entry(BaseModel):
     licence: str = Field(min_length=1)
     pairs: str | None = None
     columns: list[PositiveInt] = Field([1, 2], min_length=2, max_length=2)
+    header: bool = False
     member: str | None = None
     source: str | None = None
     target: str | None = None
@@ -73,8 +74,14 @@ class Entry(BaseModel):
         names = (self.pairs, self.source, self.target)
         files = (require_file(folder / name, "text file") for name in names if name is not None)
         columns = (self.columns[0], self.columns[1])
-        named = self.model_dump(include={"member", "weight", "licence"})
-        return Text(self.name, tuple(files), columns=columns, **named)
+        named = self.model_dump(include={"header", "member", "weight", "licence"})
+        table = is_csv(self.member or self.pairs or "")
+        return Text(self.name, tuple(files), columns=columns, table=table, **named)
+
+
+def is_csv(name: str) -> bool:
+    """Return whether a file's name tells that it is CSV, perhaps compressed."""
+    return ".csv" in name.lower()
 
 
 def read_list(path: Path) -> tuple[Text, ...]:

@@ -89,7 +89,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
         if paths[0].samefile(paths[1]):
             raise ConfigError(f"`--source` and `--target` are the same file, {paths[0]}.")
         return (Text("", paths),)
-    table = options.csv or ".csv" in str(options.member or options.pairs.name).lower()
+    table = options.csv or pair_texts.is_csv(options.member or options.pairs.name)
     text = Text("", paths, table=table, header=options.header, member=options.member)
     top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))
     text = replace(text, columns=_column_numbers(options, top[0] if top else []))
@@ -264,7 +264,7 @@ def _work(
 def _described(text: Text) -> dict[str, Any]:
     """Return the manifest's record of a text of a corpus list."""
     named = {"name": text.name, "licence": text.licence, "weight": text.weight}
-    return {**named, "columns": list(text.columns), "member": text.member}
+    return {**named, "columns": list(text.columns), "header": text.header, "member": text.member}
 
 
 def _write(job: SplitJob, record: dict[str, Any]) -> str:

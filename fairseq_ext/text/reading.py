@@ -189,7 +189,7 @@ def _encoding(line: bytes) -> str:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     if b"\0" in line:
-        if 4 * line.count(0) < len(line):
+        if 3 * line.count(0) < len(line):
             return ""
         return "utf-16le" if line[1::2].count(0) >= line[::2].count(0) else "utf-16be"
     if b"\x1b$" in line:

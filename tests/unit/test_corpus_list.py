@@ -37,9 +37,10 @@ def listed(folder: Path) -> Path:
     entries = [
         {"name": "a", "pairs": "a.tsv", "columns": [2, 1], "licence": "CC0", "weight": 2},
         {"name": "b", "source": "b.de", "target": "b.en", "licence": "CC BY 4.0", "weight": 0.5},
-        {"name": "c", "pairs": "c.tsv", "licence": "unknown", "weight": 2.25},
+        {"name": "c", "pairs": "c.csv", "header": True, "licence": "unknown", "weight": 2.25},
     ]
-    write_lines(folder / "c.tsv", [f"Zahl {n}\tnumber {n}\tmore" for n in range(700, 800)])
+    rows = [f'"Zahl {n}";number {n};more' for n in range(700, 800)]
+    write_lines(folder / "c.csv", ["german;english;", *rows])
     path = folder / "list.json"
     path.write_text(json.dumps(entries))
     return path
@@ -85,7 +86,7 @@ def test_corpora_are_mixed_by_weight_with_their_licences(tmp_path: Path) -> None
     assert manifest["report"]["splits"]["train"] == sum(trained)
     assert manifest["report"]["dropped"] == {"repeated pair": 100}
     names = [entry["name"] for entry in manifest["inputs"]]
-    assert names == ["a/a.tsv", "b/b.de", "b/b.en", "c/c.tsv"]
+    assert names == ["a/a.tsv", "b/b.de", "b/b.en", "c/c.csv"]
     # the same in other parts
     part_options = ("--parts", tmp_path / "parts", "--part-lines", 77)
     command(tmp_path, *words[:-1], tmp_path / "parted", *part_options)
