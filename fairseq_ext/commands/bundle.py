@@ -78,15 +78,18 @@ def _bundle(args: argparse.Namespace) -> None:
 
     bundle.require_kind(args.output)
     register()
+    from fairseq_ext.decoding.search import Search
     from fairseq_ext.evaluation.score import read_scores
     from fairseq_ext.model import write
     from fairseq_ext.model.card import Card, score_table
+    from fairseq_ext.text.cleaning import one_spaced
 
     if args.system is not None and args.scores is None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = model_of(args.model, args.src, args.tgt)
     search = search_options.specified(args)
+    Search(**search).check()
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")
     for side in ("src", "tgt"):
@@ -111,7 +114,9 @@ def _bundle(args: argparse.Namespace) -> None:
             shortlist=args.shortlist,
             search={**(source_bundle.search if source_bundle else {}), **search},
             card=replace(
-                card, about=args.about or card.about, licence=args.licence or card.licence
+                card,
+                about=args.about or card.about,
+                licence=one_spaced(args.licence or card.licence),
             ),
         )
     parts = args.output.iterdir() if args.output.is_dir() else [args.output]
