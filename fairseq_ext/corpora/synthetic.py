@@ -15,6 +15,7 @@ from fairseq_ext.corpora import SPLITS, streams
 from fairseq_ext.corpora.command_lines import MixOptions, MonolingualOptions
 from fairseq_ext.corpora.streams import KEPT, Encode, Tally
 from fairseq_ext.text import checks, pipeline
+from fairseq_ext.text.cleaning import escape_controls
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
@@ -28,6 +29,8 @@ def run(options: MixOptions) -> str:
     """Write a corpus whose training text has synthetic pairs; return a summary."""
     if options.tag and options.tag.split() != [options.tag]:
         raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
+    if escape_controls(options.tag) != options.tag:
+        raise ConfigError(f"`--tag {options.tag}` is a symbol of fairseq's; choose another word.")
     text_pipeline = pipeline_of(options.data, options.src, options.tgt)
     checks.check_parallel(options.source, options.target, empty_lines=True, max_tokens=None)
     rules = (f"length=1:{options.longest}", f"ratio={options.ratio}", "token=1000", "different")

@@ -244,6 +244,12 @@ def learn_merges(texts: Sequence[Path], codes: Path, merges: int) -> None:
     with codes.open("w", encoding="utf-8", newline="\n") as file:
         subword_nmt.tqdm = partial(tqdm, disable=None)  # no bar if standard error is a file
         subword_nmt.learn_bpe(lines, file, merges, is_dict=True)
+    with codes.open("rb") as file:
+        if sum(1 for _ in file) < 2:  # only the version
+            raise DataError(
+                "no two letters stand side by side twice in the training text, so there is nothing "
+                "to merge; give more text, or `--kind none`."
+            )
 
 
 def _learn_sentencepiece(model_type: str) -> Learn:

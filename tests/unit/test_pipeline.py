@@ -115,6 +115,12 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
         )
 
 
+def test_a_text_without_repeated_pairs_of_letters_has_no_merges(tmp_path: Path):
+    text = write_lines(tmp_path / "text", ["ab cd"])
+    with pytest.raises(DataError, match="give more text, or `--kind none`"):
+        subwords.learn("bpe", [text], 9, tmp_path)
+
+
 CONTROLS = ["a </s> b", "<s> <pad> <unk>", r"\</s> \\<pad>", "<a> </s>, </s>"]
 CONTROLS += ["x@@ @@ @@@ y", r"x@@\ a@@b @@\\", "▁ a▁ ▁▁"]  # marks of pieces
 

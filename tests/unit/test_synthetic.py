@@ -138,6 +138,7 @@ def test_refused(corpus: Path, tmp_path: Path) -> None:
     assert "two has 2 lines but" in refusal("mix", corpus, "--source", two, "--target", short, *out)
     sources = ("--source", two, "--target", two)
     assert "`--tag` must be one word" in refusal("mix", corpus, *sources, "--tag", "a b", *out)
+    assert "is a symbol of fairseq's" in refusal("mix", corpus, *sources, "--tag", "</s>", *out)
     over = "would be overwritten by the output; write it elsewhere."
     assert over in refusal("mix", corpus, *sources, "--out", corpus)
     train = corpus / "train.de"
