@@ -8,6 +8,7 @@ from pathlib import Path
 from fairseq_ext.corpora.command_lines import TranslationOptions
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.readers import Reader, Segment, catalogues, two_files, xml_files
+from fairseq_ext.text.reading import ENDINGS
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.files import sha256, write_all
 
@@ -42,20 +43,26 @@ def accepted(
         yield *pair, " ".join(segment.document.split())
 
 
+def ending(path: Path) -> str:
+    """Return the ending of a file's name in lower case, without one of compression."""
+    name = Path(path.name.lower())
+    return (name.with_suffix("") if name.suffix in ENDINGS else name).suffix
+
+
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
     """Yield the format (``name``, or else by the ending) and path of each file, also in folders."""
-    endings = {ending: key for key, (_, names) in FORMATS.items() for ending in names}
+    endings = {name: key for key, (_, names) in FORMATS.items() for name in names}
     for path in paths:
         if path.is_dir():
             suffixes = FORMATS[name][1] if name else endings
-            matches = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in suffixes]
+            matches = [p for p in sorted(path.rglob("*")) if ending(p) in suffixes]
         else:
-            matches = [path] if name or path.suffix.lower() in endings else []
+            matches = [path] if name or ending(path) in endings else []
         if not matches:
             listed = ", ".join(endings)
             raise ConfigError(f"`{path}` has no file ending in {listed}; `--format` names another.")
         for member in matches:
-            yield name or endings[member.suffix.lower()], member
+            yield name or endings[ending(member)], member
 
 
 def segments(args: TranslationOptions) -> Iterator[Segment]:
@@ -81,7 +88,7 @@ def segments(args: TranslationOptions) -> Iterator[Segment]:
 def _two_sided_format(source: Path) -> str:
     if source.is_dir():
         return "help"
-    return "sgm" if ".sgm" in source.name.lower() else "lines"
+    return "sgm" if ending(source) == ".sgm" else "lines"
 
 
 def run(args: TranslationOptions) -> str:

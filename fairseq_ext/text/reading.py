@@ -7,7 +7,7 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +29,7 @@ DOCUMENTS = (".docx", ".doc", ".odt", ".pptx", ".rtf", ".pdf")
 SGML = (".sgm", ".sgml")
 FOREIGN = re.compile(rb"[\x80-\xff]{4}")  # hardly ever in Latin-1
 ZIP, ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
+# Commands that print the text of a compressed file, by the file's first bytes.
 READERS = {
     b"\x1f\x8b": "zcat",
     b"BZh": "bzcat",
@@ -36,9 +37,6 @@ READERS = {
     ZSTD: "zstdcat",
     ZIP: "funzip",
 }
-"""Commands that print the text of a compressed file, by the file's first bytes."""
-
-
 ENDINGS = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\0", ".zip": ZIP}
 
 
@@ -68,8 +66,9 @@ def through(path: Path | str, command: str) -> str:
     return f"{command} < {shlex.quote(str(path))} > {shlex.quote(f'{path}.new')}"
 
 
-def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
-    """Yield the lines, ends included, of a file that is plain, or in gzip, bzip2, xz or zip.
+@contextmanager
+def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
+    """Open a file that is plain, or in gzip, bzip2, xz or zip.
 
     The file's first bytes tell which it is, or else its name.
     """
@@ -85,6 +84,12 @@ def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
         else:
             packed = stack.enter_context(path.open("rb"))
             file = stack.enter_context(decompressed(packed, packing or b""))
+        yield file
+
+
+def raw_lines(path: Path, member: str | None = None) -> Iterator[bytes]:
+    """Yield the lines of a file, ends included; see :func:`opened`."""
+    with opened(path, member) as file:
         yield from bounded(file, path)
 
 

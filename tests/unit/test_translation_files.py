@@ -2,6 +2,7 @@
 
 import argparse
 import gettext
+import gzip
 import io
 import json
 import struct
@@ -126,6 +127,9 @@ def test_a_memory_gives_units_that_have_both_languages(tmp_path: Path) -> None:
     assert pairs(xml_files.tmx((path,), "en", "de")) == expected
     path = write(tmp_path / "b.tmx", TMX.replace('"1.0"', '"1.0" encoding="utf-16"'), "utf-16")
     assert pairs(xml_files.tmx((path,), "en", "de")) == expected
+    (tmp_path / "c.TMX.gz").write_bytes(gzip.compress(TMX.encode()))
+    ((name, path),) = translation_files.files([tmp_path / "c.TMX.gz"], None)
+    assert (name, pairs(xml_files.tmx((path,), "en", "de"))) == ("tmx", expected)
     with pytest.raises(
         FairseqExtError, match="has no pairs of en and fr; its languages are: en-US"
     ):
@@ -255,6 +259,7 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
         ("a.tmx", BOMB.encode(), "limit on input amplification factor"),
         ("a.tmx", OUTSIDE.encode(), "undefined entity &a;"),
         ("a.tmx", b"<tmx><tu>", "damaged or no XML"),
+        ("a.tmx.gz", gzip.compress(b"<tmx><tu>")[:-9], "is damaged or unsafe"),
         ("a.tmx", b'<?xml version="1.0" encoding="klingon"?><tmx/>', "damaged or no XML"),
         ("a.xlf", b"\xff\xfe\x00", "damaged or no XML"),
         ("a.po", b'msgid "a\xff"\nmsgstr "b"\n', "line 1: not utf-8"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairseq_ext.corpora.readers import LONGEST, Segment
+from fairseq_ext.text.reading import opened
 from fairseq_ext.utils.errors import DataError
 
 CHARSET = re.compile(rb"charset=([\w.:-]+)", re.IGNORECASE)
@@ -50,11 +51,11 @@ def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def _read(path: Path) -> bytes:
-    if not path.is_file():
-        raise DataError(f"`{path}` does not exist or is no file; check the path.")
-    if path.stat().st_size > LARGEST:
+    with opened(path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
         raise DataError(f"`{path}` is larger than {LARGEST:,} bytes; no catalogue is.")
-    return path.read_bytes()
+    return content
 
 
 def _decoded(content: bytes, path: Path) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from fairseq_ext.corpora.readers import Segment, is_language
+from fairseq_ext.text.reading import opened
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import require_file
 
@@ -104,19 +105,20 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
     """
     surroundings: list[Element] = []
     require_file(path)
-    try:
-        for event, element in iterparse(path, ("start", "end")):
-            if event == "start":
-                element.tag = element.tag.rpartition("}")[2]
-                surroundings.append(element)
-                continue
-            surroundings.pop()
-            if element.tag in names and not any(outer.tag in names for outer in surroundings):
-                yield surroundings, element
-                if surroundings:
-                    surroundings[-1].remove(element)  # frees its memory
-    except (ParseError, LookupError, ValueError) as error:
-        raise DataError(f"`{path}` is damaged or no XML: {error}; export it again.") from None
+    with opened(path) as file:
+        try:
+            for event, element in iterparse(file, ("start", "end")):
+                if event == "start":
+                    element.tag = element.tag.rpartition("}")[2]
+                    surroundings.append(element)
+                    continue
+                surroundings.pop()
+                if element.tag in names and not any(outer.tag in names for outer in surroundings):
+                    yield surroundings, element
+                    if surroundings:
+                        surroundings[-1].remove(element)  # frees its memory
+        except (ParseError, LookupError, ValueError) as error:
+            raise DataError(f"`{path}` is damaged or no XML: {error}; export it again.") from None
 
 
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
