@@ -46,6 +46,7 @@ def parse_json(text: str, where: str) -> Any:
             content[name] = value
         return content
 
+    text = text.removeprefix("\ufeff")  # a byte-order mark, as Windows writes it
     hooks: dict[str, Any] = {"object_pairs_hook": once, "parse_constant": refuse}
     try:
         content = json.loads(text, parse_int=integer, parse_float=finite, **hooks)

@@ -48,6 +48,7 @@ def test_json(text: str, message: str) -> None:
 
 
 def test_json_files(tmp_path: Path) -> None:
+    assert parse_json("\ufeff[1]", "x") == [1]
     assert parse_json('["\\ud83d\\ude00", -12, 1.5e3, null]', "x") == ["😀", -12, 1500.0, None]
     (tmp_path / "a").write_bytes(b"[1,\n2\xff]")
     with pytest.raises(DataError, match="a`, line 2: not UTF-8"):
