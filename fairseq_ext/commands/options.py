@@ -170,14 +170,19 @@ def cleaned_up() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block quietly at SIGTERM or Ctrl-C."""
+    """End the block quietly at SIGTERM, SIGHUP or Ctrl-C."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGTERM, stop)
+    if handlers[signal.SIGHUP] != signal.SIG_IGN:
+        # A running server has a handler of its own for SIGTERM, but not for SIGHUP.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         with contextlib.suppress(KeyboardInterrupt):
             yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
