@@ -90,7 +90,9 @@ def split_into_subwords(
         raise DataError(f"{text} has subwords already; give the folder with words.")
     train = [files.require_file(text / f"train.{side}", "training text") for side in (src, tgt)]
     with _staged(text, out, (src, tgt)) as (stage, texts):
-        name, paths = (kind, []) if kind == "none" else subwords.learn(kind, train, size, stage)
+        name, paths = kind, list[Path]()
+        if kind != "none":
+            name, paths = subwords.learn(kind, train, size, stage)
         learnt: dict[str, Any] = {"subwords": name, "files": tuple(paths)}
         replace(text_pipeline, **learnt).save(stage)
         encode = Pipeline(src, tgt, **learnt).encoder()
