@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fairseq_ext.corpora.command_lines import NoiseOptions
+from fairseq_ext.text.cleaning import lower_case, upper_case
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
@@ -13,17 +14,18 @@ SHORTEST = 3  # fewest letters of a word that may get a typing error
 
 
 def add_noise(
-    sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1
+    sentences: Iterable[str], kind: str, share: float = 0.1, seed: int = 1, language: str = ""
 ) -> Iterator[str]:
     """Yield each sentence with noise; a sentence's noise depends on its number and the seed.
 
-    A word of three letters or more gets a typing error with the probability ``share``.
+    A word of three letters or more gets a typing error with the probability ``share``. The language
+    decides which capital belongs to which small letter.
     """
     for number, sentence in enumerate(sentences):
-        yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"))
+        yield KINDS[kind](sentence, share, random.Random(f"{seed} {number}"), language)
 
 
-def _with_typing_errors(sentence: str, share: float, draw: random.Random) -> str:
+def _with_typing_errors(sentence: str, share: float, draw: random.Random, language: str) -> str:
     words = sentence.split(" ")
     return " ".join(
         _mistype(word, draw)
@@ -48,16 +50,16 @@ def _mistype(word: str, draw: random.Random) -> str:
     return before + 2 * letter + after
 
 
-def _without_punctuation(sentence: str, share: float, draw: random.Random) -> str:
+def _without_punctuation(sentence: str, share: float, draw: random.Random, language: str) -> str:
     letters = (char for char in sentence if not unicodedata.category(char).startswith("P"))
     return " ".join("".join(letters).split())
 
 
-Noise = Callable[[str, float, random.Random], str]
+Noise = Callable[[str, float, random.Random, str], str]
 KINDS: Mapping[str, Noise] = {
     "typos": _with_typing_errors,
-    "lower": lambda sentence, *_: sentence.lower(),
-    "upper": lambda sentence, *_: sentence.upper(),
+    "lower": lambda sentence, _, __, language: lower_case(language)(sentence),
+    "upper": lambda sentence, _, __, language: upper_case(language)(sentence),
     "punctuation": _without_punctuation,
 }
 """The function for each value of ``--kind``."""
@@ -73,7 +75,8 @@ def run(options: NoiseOptions) -> str:
     if not 0 < share <= 1:
         raise ConfigError(f"`--share` must be above 0 and at most 1, but is {share} instead.")
     sentences = [line for _, line in lines(options.test)]
-    noisy = list(add_noise(sentences, options.kind, share, seed))
+    language = options.test.suffix.removeprefix(".")
+    noisy = list(add_noise(sentences, options.kind, share, seed, language))
     with atomic_write(options.out) as file:
         file.writelines(f"{line}\n" for line in noisy)
     differing = sum(map(str.__ne__, sentences, noisy))

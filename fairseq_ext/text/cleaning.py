@@ -32,9 +32,19 @@ def lower_case(language: str) -> Callable[[str], str]:
     In Turkish and Azerbaijani, which have two letters i, ``I`` becomes ``ı``. In every language
     ``İ`` becomes ``i``, because Unicode's rule would add a mark that tokenizers split off.
     """
-    if re.split("[-_]", language.lower(), maxsplit=1)[0] in DOTLESS:
+    if is_turkic(language):
         return lambda text: text.replace("I\u0307", "i").translate(TURKIC).lower()
     return lambda text: text.replace("İ", "i").lower()
+
+
+def upper_case(language: str) -> Callable[[str], str]:
+    """Return the function that writes text of a language in capitals; see :func:`lower_case`."""
+    return (lambda text: text.replace("i", "İ").upper()) if is_turkic(language) else str.upper
+
+
+def is_turkic(language: str) -> bool:
+    """Return whether a language has two letters i, with and without a dot."""
+    return re.split("[-_]", language.lower(), maxsplit=1)[0] in DOTLESS
 
 
 def escape_controls(tokens: str) -> str:

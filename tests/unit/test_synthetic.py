@@ -192,6 +192,12 @@ def test_other_kinds(kind: str, expected: str):
     assert list(add_noise(SENTENCES[:2], kind)) == [expected, ""]
 
 
+def test_case_is_that_of_the_language():
+    for language, small, capitals in (("tr", "ılık içi", "ILIK İÇİ"), ("de", "öl ins", "ÖL INS")):
+        assert list(add_noise([small], "upper", language=language)) == [capitals]
+        assert list(add_noise([capitals], "lower", language=language)) == [small]
+
+
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "test.de", SENTENCES)
