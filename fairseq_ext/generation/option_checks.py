@@ -1,11 +1,14 @@
 """Refuse options of fairseq and of this package with which translation cannot work."""
 
+import math
 from typing import Any
 
 from fairseq_ext.utils.errors import ConfigError
 
 STEEPEST = 100  # largest exponent of a length penalty; far larger ones make scores 0 or infinite
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
+# Options with which no hypothesis would have a score, if they are NaN or infinite.
+REAL = ("lenpen", "unkpen", "temperature", "max_len_a", "diversity_rate", "diverse_beam_strength")
 
 
 def refuse_broken(cfg: Any, command: str) -> None:
@@ -29,6 +32,10 @@ def refuse_broken(cfg: Any, command: str) -> None:
         )
     if command in TRANSLATING and (generation.beam < 1 or generation.nbest < 1):
         raise ConfigError("`--beam` and `--nbest` must be at least 1.")
+    for name in REAL if command in TRANSLATING else ():
+        value = getattr(generation, name)
+        if not math.isfinite(value):
+            raise ConfigError(f"`--{name.replace('_', '-')}` must be a number, but is {value}.")
     if command == "fairseq_cli.interactive" and soft:
         raise ConfigError(
             "`--print-alignment soft` is for fairseq-generate; fairseq-interactive prints "

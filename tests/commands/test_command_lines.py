@@ -146,6 +146,7 @@ GENERATE = {
     "tokenizer": (("--tokenizer", "moses"), "`--source-lang` is missing, but the other options"),
     "codes": (("--bpe", "subword_nmt"), "`--bpe-codes` is missing"),
     "no-beam": (("--beam", 0), "`--beam` and `--nbest` must be at least 1."),
+    "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
 }
 
