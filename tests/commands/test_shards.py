@@ -190,7 +190,7 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
     folders = f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
     assert run("fairseq-ext", *command).stdout == folders
     line = error_line(*command, "--flags=--joined-dictionary")
-    assert "`flags 1` was `None` and not `--joined-dictionary`." in line
+    assert "`flags 1` was unset and not `--joined-dictionary`." in line
     other = Path(shutil.copytree(text, tmp_path / "text"))
     command = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
     (other / "train.tgt").write_text("1\n")
