@@ -32,6 +32,15 @@ def refuse_broken(cfg: Any, command: str) -> None:
         )
     if command in TRANSLATING and (generation.beam < 1 or generation.nbest < 1):
         raise ConfigError("`--beam` and `--nbest` must be at least 1.")
+    groups, longest = generation.diverse_beam_groups, generation.max_len_b
+    if groups > 0 and generation.beam % groups:
+        raise ConfigError(
+            f"`--diverse-beam-groups` must divide `--beam` ({generation.beam}), but is {groups}."
+        )
+    if not generation.max_len_a and longest < generation.min_len:
+        raise ConfigError(
+            f"`--max-len-b` must be at least `--min-len` ({generation.min_len}), but is {longest}."
+        )
     for name in REAL if command in TRANSLATING else ():
         value = getattr(generation, name)
         if not math.isfinite(value):

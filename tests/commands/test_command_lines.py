@@ -63,6 +63,8 @@ TRAIN = {
     "sharded-model": (("--ddp-backend", "fully_sharded"), "`--ddp-backend fully_sharded` needs"),
     "not-binary": (("--binary-weights", "qkv"), "`--binary-weights` is an option of"),
     "value": (("--clip-norm", "x"), "`--clip-norm` must be a number, but is 'x'."),
+    "interval": (("--save-interval", 0), "`--save-interval` must be at least 1, but is 0."),
+    "dropout": (("--dropout", 2), "`--dropout` must be from 0 to 1, but is 2."),
     "rates": (("--lr", "1e-3,x"), "`--lr` must be numbers, as in 1,2, but is '1e-3,x'."),
     "language-model": (
         ("--task", "language_modeling"),
@@ -146,6 +148,8 @@ GENERATE = {
     "tokenizer": (("--tokenizer", "moses"), "`--source-lang` is missing, but the other options"),
     "codes": (("--bpe", "subword_nmt"), "`--bpe-codes` is missing"),
     "no-beam": (("--beam", 0), "`--beam` and `--nbest` must be at least 1."),
+    "groups": (("--diverse-beam-groups", 3), "groups` must divide `--beam` (5), but is 3."),
+    "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0."),
     "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
 }
@@ -167,6 +171,9 @@ def test_preprocess(tmp_path: Path):
     assert message(done) == "unrecognized arguments: --trainpre x; did you mean `--trainpref`?"
     done = fairseq("preprocess", ok=False, cwd=tmp_path)
     assert "--trainpref must be set" in message(done)
+    words = ("--trainpref", "x", "--only-source", "--workers", 0)
+    done = fairseq("preprocess", *words, ok=False, cwd=tmp_path)
+    assert message(done) == "`--workers` must be at least 1, but is 0."
     assert not list(tmp_path.iterdir())
 
 

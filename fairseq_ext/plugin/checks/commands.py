@@ -126,6 +126,8 @@ def _preprocess(original: Callable, args: Namespace) -> None:
 
     arguments.name_ignored(get_preprocessing_parser(), args)
     destdir = args.destdir
+    if args.workers < 1:
+        raise ConfigError(f"`--workers` must be at least 1, but is {args.workers}.")
     _require_no_dictionary(args)
     _check_texts(args)
     logger = logging.getLogger("fairseq_cli.preprocess")

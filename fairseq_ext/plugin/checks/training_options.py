@@ -53,9 +53,18 @@ def _numbers(cfg: Any) -> Iterator[str]:
         ("--warmup-updates", getattr(cfg.lr_scheduler, "warmup_updates", None), 0),
         ("--distributed-world-size", cfg.distributed_training.distributed_world_size, 1),
         ("--seed", cfg.common.seed, 0),
+        ("--log-interval", cfg.common.log_interval, 1),
+        ("--validate-interval", dataset.validate_interval, 1),
+        ("--save-interval", cfg.checkpoint.save_interval, 1),
+        ("--encoder-embed-dim", getattr(cfg.model, "encoder_embed_dim", None), 1),
+        ("--decoder-embed-dim", getattr(cfg.model, "decoder_embed_dim", None), 1),
     ):
         if value is not None and not value >= lowest:  # refuses NaN, too
             yield f"`{option}` must be at least {lowest}, but is {value:g}."
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        share = getattr(cfg.model, name, None)
+        if share is not None and not 0 <= share <= 1:
+            yield f"`--{name.replace('_', '-')}` must be from 0 to 1, but is {share:g}."
     text = getattr(cfg.optimizer, "adam_betas", None)
     betas = literal(text) if isinstance(text, str) else (0, 0)
     is_pair = isinstance(betas, tuple | list) and len(betas) == 2
