@@ -66,7 +66,7 @@ def _columns(text: str) -> tuple[int, int] | tuple[str, str]:
 
 @dataclass(frozen=True)
 class OfficialOptions:
-    """Options to prepare a corpus from the catalogue."""
+    """Options to prepare a corpus of the catalogue, such as multi30k."""
 
     corpus: str
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")

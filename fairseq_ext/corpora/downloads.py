@@ -131,7 +131,7 @@ class Part:
 
     @property
     def size(self) -> int:
-        """The number of bytes so far."""
+        """The number of bytes that were downloaded so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
 

@@ -144,7 +144,7 @@ def range_count(lengths: np.ndarray) -> int:
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Return which 64-bit fingerprints lie in range ``number`` of ``count``."""
+    """Mark the 64-bit fingerprints in the ``number``-th of ``count`` equal ranges."""
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 

@@ -163,7 +163,7 @@ RULES: dict[str, Rule] = {
 def checks(
     specifications: Sequence[str], languages: tuple[str, str], max_words: int | None = None
 ) -> tuple[Check, ...]:
-    """Build the checks of a command line, in order; each process builds them once."""
+    """Return the checks of sentence pairs that ``--rule`` options ask for, in order."""
     first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]
     return (*first, *(_check(specification, languages) for specification in specifications))
 

@@ -262,7 +262,7 @@ def _work(
 
 
 def _described(text: Text) -> dict[str, Any]:
-    """Return the manifest's record of a text of a corpus list."""
+    """Describe one text of a corpus list, for the manifest."""
     named = {"name": text.name, "licence": text.licence, "weight": text.weight}
     return {**named, "columns": list(text.columns), "header": text.header, "member": text.member}
 

@@ -272,7 +272,7 @@ def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> D
 
 
 def as_dict(decisions: Sequence[Decision], utility: Utility, **settings: Any) -> dict[str, Any]:
-    """Return all decisions and the ``settings`` as a dict for JSON."""
+    """Return the chosen hypotheses, their utilities and the ``settings`` as a dict for JSON."""
     return {
         "utility": utility.signature,
         **settings,

@@ -1,4 +1,4 @@
-"""Compile Linformer attention to operations of the engine."""
+"""Write Linformer attention as operations of the C engine."""
 
 import numpy as np
 

@@ -142,7 +142,7 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Map x to ``[T, R, C]``; also return source weights ``[H, R, T, S]`` and None."""
+        """Compute a layer; return states ``[T, R, C]`` and source weights ``[H, R, T, S]``."""
         if incremental_state is None:
             source = self.source(encoder_out, encoder_padding_mask)
             x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)

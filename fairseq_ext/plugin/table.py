@@ -1,4 +1,4 @@
-"""Define the rows of the table of patches, apply them, and show them for ``doctor``."""
+"""Describe, apply and list the changes that the plugin makes in fairseq (patches)."""
 
 import functools
 import importlib

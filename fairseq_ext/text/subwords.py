@@ -219,7 +219,7 @@ def number_of_files(kind: str) -> int:
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn one common vocabulary of one of :data:`LEARNT` from texts with a sentence per line."""
+    """Learn one vocabulary for all texts, of a kind in :data:`LEARNT`."""
     learner = LEARNT[kind]
     path = folder / learner.file
     learner.learn(texts, path, size)

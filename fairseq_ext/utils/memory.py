@@ -17,7 +17,7 @@ CHOICES = ("MALLOC_", "GLIBC_TUNABLES")
 
 
 def keep() -> bool:
-    """Let this process keep the memory that it frees; return whether it now does.
+    """Make the C library reuse freed memory instead of returning it; return whether it does.
 
     Training soon needs freed memory again, but the system would clear it each time: gradients of a
     large embedding are above the threshold, and each of their pages costs a page fault in every

@@ -27,7 +27,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keep the sentence numbers of step 0, by which fairseq stores the overlap of groups."""
+    """Count sentences of diverse search as in step 0, though finished ones have left the batch."""
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
             self.sentences = original_batch_idxs

@@ -30,7 +30,7 @@ COPIES = tuple(
 
 @around(f"{LAYER}.__init__")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Build an encoder layer without the second copy of its weights, which fairseq makes last."""
+    """Build an encoder layer without fairseq's second copy of its weights."""
     try:
         original(self, *args, **options)
     except AttributeError:  # fairseq cannot copy a layer without biases

@@ -79,7 +79,7 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 
 @around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check a checkpoint, whichever code reads it; accept a bundle in place of a file."""
+    """Check every checkpoint that fairseq reads; take a bundle in place of a checkpoint."""
     from fairseq.file_io import PathManager
 
     with about(path):
