@@ -32,6 +32,8 @@ def main() -> None:
 
     parser = options.get_training_parser()
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, sys.argv[1:]))
+    if "--user-dir" not in sys.argv:  # fairseq takes --bf16 for a TPU, and would not train
+        cfg.common.tpu = cfg.distributed_training.tpu = False
     # Start like fairseq-train, so that the plugin's repairs there (bf16 on a CPU) apply here.
     distributed.call_main(cfg, train, answers=answers)
 
@@ -52,10 +54,10 @@ def train(cfg: Any, answers: IO[str]) -> None:
 
     def recorded(*args: Any, **kwargs: Any) -> Any:  # what the trainer logs is rounded
         loss, sample_size, logged = train_step(*args, **kwargs)
-        losses.append(loss.item() / sample_size)
+        losses.append(loss.detach() / sample_size)
         return loss, sample_size, logged
 
-    def update(sample: dict[str, Any]) -> float:
+    def update(sample: dict[str, Any]) -> torch.Tensor:
         trainer.train_step([sample])
         return losses.pop()
 
@@ -67,7 +69,7 @@ def train(cfg: Any, answers: IO[str]) -> None:
 
 def serve(
     stream: Iterator[dict[str, Any]],
-    update: Callable[[dict[str, Any]], float],
+    update: Callable[[dict[str, Any]], float | torch.Tensor],
     model: torch.nn.Module,
     answers: IO[str],
 ) -> None:
@@ -82,10 +84,12 @@ def serve(
         answer = {
             "seconds": seconds,
             "tokens": sum(sample["ntokens"] for sample in samples),
-            "losses": losses,
+            "losses": [float(loss) for loss in losses],  # which would wait for a GPU
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
+        if torch.cuda.is_available():
+            answer["mebibytes_of_gpu"] = torch.cuda.max_memory_allocated() / 2**20
         print(json.dumps(answer), file=answers, flush=True)
 
 
