@@ -40,9 +40,10 @@ PEERS = {
     RIVAL: "fairseq's rival, with the plugin",
 }
 WITHOUT_SPEED = """
-from fairseq_ext.plugin import patches
+from fairseq_ext.plugin import patches, table
 from fairseq_ext.plugin.features import speed
-patches.PATCHES = tuple(patch for patch in patches.PATCHES if patch not in speed.PATCHES)
+ours = table.patches_of(speed)
+patches.PATCHES = tuple(patch for patch in patches.PATCHES if patch not in ours)
 import fairseq_ext
 fairseq_ext.register()
 """

@@ -2,8 +2,8 @@
 
 A wing is a subpackage with a ``model.py``, whose import registers its architectures. Its
 ``__init__.py`` lists other modules that register something (a criterion, a schedule, a second
-model) in ``REGISTERS``. ``patches.py`` has its changes to fairseq, and the folder ``commands`` its
-subcommands of ``fairseq-ext`` (see :mod:`fairseq_ext.commands`). ``BITS`` names a module whose
+model) in ``REGISTERS``. The folder ``commands`` has its subcommands of ``fairseq-ext`` (see
+:mod:`fairseq_ext.commands`). ``BITS`` names a module whose
 ``binary_weights`` returns the weights that a bundle stores as bits.
 """
 

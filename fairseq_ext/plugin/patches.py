@@ -5,78 +5,58 @@ accept options that do not work. Each row is a :class:`~fairseq_ext.plugin.table
 of its module is its kind: a ``repair`` of fairseq, ``security`` against untrusted files, a
 ``feature`` of this plugin, or a ``check`` that turns a user's mistake into an error of one line.
 
+A function is decorated with the name of its patch. The last paragraph in the docstring of a patch's
+first function tells what happens without the patch.
+
 Rows are applied in order. If two rows wrap the same function, the later row is called first.
 ``fairseq-ext doctor --patches`` prints the rows of each function.
 """
 
 import importlib
 
-from fairseq_ext.base import wings
 from fairseq_ext.plugin import table
-from fairseq_ext.plugin.checks import (
-    arguments,
-    checkpoints,
-    commands,
-    data,
-    divergence,
-    hydra,
-    processes,
-    training_options,
-)
-from fairseq_ext.plugin.features import (
-    async_checkpoints,
-    engine,
-    large_corpora,
-    speed,
-    time_left,
-)
-from fairseq_ext.plugin.repairs import (
-    batches,
-    cpu_training,
-    generation,
-    log_filters,
-    resume,
-    weights,
-)
-from fairseq_ext.plugin.security import loading
-from fairseq_ext.plugin.table import Layer, Patch
+from fairseq_ext.plugin.table import Patch
 
-__all__ = ["PATCHES", "Layer", "Patch", "active", "apply"]
-
-PATCHES: tuple[Patch, ...] = (
-    *loading.LITERALS,  # first, because it also notices modules that are imported later
+MODULES = (
     # 1. Repairs and features
-    *log_filters.PATCHES,
-    *batches.PATCHES,
-    *large_corpora.PATCHES,
-    *cpu_training.PATCHES,
-    *resume.PATCHES,
-    *weights.PATCHES,
-    *speed.PATCHES,
-    *time_left.PATCHES,
-    *engine.PATCHES,
-    # 2. Patches of single architectures
-    *(
-        patch
-        for wing in wings.names(with_module="patches")
-        for patch in importlib.import_module(f"fairseq_ext.{wing}.patches").PATCHES
-    ),
-    # 3. Checks, which wrap fairseq's functions and our patches above
-    *processes.PATCHES,  # inside `commands`, which removes folders that stay empty
-    *arguments.PATCHES,
-    *generation.PATCHES,  # inside `commands`, which moves results only when they are complete
-    *commands.PATCHES,
-    *training_options.PATCHES,
-    *data.PATCHES,
-    *checkpoints.PATCHES,
-    *async_checkpoints.PATCHES,
-    *loading.PATCHES,  # outside the others: names the file in errors that they let through
-    *divergence.PATCHES,
-    *processes.INTERRUPTION,  # outside all these: its message comes after they have cleaned up
-    *checkpoints.TRAINERS,  # outside all others around loading and saving
-    *hydra.PATCHES,  # outermost: calls all the others if they came too late
+    "repairs.log_filters",
+    "repairs.batches",
+    "features.large_corpora",
+    "repairs.cpu_training",
+    "repairs.resume",
+    "repairs.weights",
+    "features.speed",
+    "features.time_left",
+    "features.engine",
+    # 2. Checks, which wrap fairseq's functions and the patches above
+    "checks.processes",  # inside `commands`, which removes folders that stay empty
+    "checks.arguments",
+    "repairs.generation",  # inside `commands`, which moves results only when they are complete
+    "checks.commands",
+    "checks.training_options",
+    "checks.data",
+    "checks.checkpoints",
+    "features.async_checkpoints",
+    "security.loading",  # outside the others: names the file in errors that they let through
+    "checks.divergence",
+    "checks.hydra",
+)
+FIRST = "no string is evaluated"  # it also notices modules that are imported later
+LAST = (
+    "interruption",  # outside all others: its message comes after they have cleaned up
+    "trainers of other programs",  # outside all others around loading and saving
+    "fairseq-hydra-train",  # outermost: calls all the others if they came too late
 )
 
+
+def _table() -> tuple[Patch, ...]:
+    modules = (importlib.import_module(f"fairseq_ext.plugin.{name}") for name in MODULES)
+    rows = {patch.name: patch for module in modules for patch in table.patches_of(module)}
+    first, last = rows.pop(FIRST), [rows.pop(name) for name in LAST]
+    return first, *rows.values(), *last
+
+
+PATCHES = _table()
 _active: set[str] = set()  # global, because patches change the whole process
 
 

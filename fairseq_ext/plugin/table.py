@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from fairseq_ext.utils.errors import EnvironmentProblem
@@ -32,9 +33,16 @@ class Layer:
     wrapper: Callable[[Any], Any]
     """A function that takes the original, a function or a value, and returns its replacement. It
     must belong to a module: its qualified name shows whether it has already been applied."""
+    patch: str = ""
+    """The name of the patch that the layer belongs to."""
 
 
-def around(*targets: str) -> Callable[[Callable], Layer]:
+def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
+    """Make a decorator that turns a wrapper into a layer of a patch."""
+    return lambda wrapper: Layer(targets, wrapper, patch)
+
+
+def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
     """Make a decorator; it turns a function into a layer that replaces each of the targets.
 
     The function gets the original first, then the arguments of the call.
@@ -48,9 +56,19 @@ def around(*targets: str) -> Callable[[Callable], Layer]:
 
             return call
 
-        return Layer(targets, wrapper)
+        return Layer(targets, wrapper, patch)
 
     return layer
+
+
+def acting(patch: str) -> Callable[[Callable], Callable]:
+    """Make a decorator for a function that a patch calls once, for instance to filter a warning."""
+
+    def mark(function: Callable) -> Callable:
+        function.patch = patch  # type: ignore[attr-defined]
+        return function
+
+    return mark
 
 
 @dataclass(frozen=True)
@@ -63,15 +81,32 @@ class Patch:
     name: str  # the short name that `fairseq-ext doctor` prints
     reason: str  # the problem that occurs without the patch
     layers: tuple[Layer, ...] = ()
-    """The wrapped attributes and their wrappers, most of them made by :func:`around`."""
     act: Callable[[], None] | None = None
-    """Anything else that the patch does, for instance filtering a warning."""
 
     @property
     def kind(self) -> str:
         """The patch's kind, by its functions' folder; an architecture's patch is a feature."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
+
+
+def patches_of(module: ModuleType) -> list[Patch]:
+    """List the patches of a module, whose decorated functions name the patch they belong to.
+
+    The last paragraph of the docstring of a patch's first function is the reason.
+    """
+    parts: dict[str, list[Any]] = {}
+    for value in vars(module).values():
+        if name := getattr(value, "patch", ""):
+            parts.setdefault(name, []).append(value)
+    patches = []
+    for name, functions in parts.items():
+        doc = inspect.getdoc(getattr(functions[0], "wrapper", functions[0])) or ""
+        reason = " ".join(doc.rpartition("\n\n")[2].split()).removesuffix(".")
+        layers = tuple(function for function in functions if isinstance(function, Layer))
+        act = next((function for function in functions if not isinstance(function, Layer)), None)
+        patches.append(Patch(name, reason, layers, act))
+    return patches
 
 
 def apply(patch: Patch, start: str = "") -> None:

@@ -14,9 +14,8 @@ import torch
 
 from fairseq_ext.plugin import patches, table
 from fairseq_ext.plugin.checks import training_options
-from fairseq_ext.plugin.patches import Layer, Patch
 from fairseq_ext.plugin.repairs import cpu_training
-from fairseq_ext.plugin.table import wrap
+from fairseq_ext.plugin.table import Layer, Patch, wrap
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.harness import REPO, USER_DIR, binarize, digits_corpus, fairseq, hypotheses, run
 from tests.support.trainings import ARCHITECTURES, STOCK, TRAINING, load, plugin_without

@@ -18,6 +18,7 @@ import pytest
 
 from fairseq_ext import commands
 from fairseq_ext.base import wings
+from fairseq_ext.plugin import patches
 from tests.support import quick
 from tests.support.harness import REPO, run
 
@@ -261,14 +262,13 @@ def test_the_overview_of_checkpoints_names_every_module():
 
 
 def test_the_table_of_patches_has_those_of_every_module():
-    table = (PACKAGE / "plugin" / "patches.py").read_text(encoding="utf-8")
     modules = [
-        path.stem
+        f"{path.parent.name}.{path.stem}"
         for path in (PACKAGE / "plugin").glob("*/*.py")
-        if "\nPATCHES = " in path.read_text(encoding="utf-8")
+        if re.search(", patch=|^@acting", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert modules
-    assert sorted(re.findall(r"^    \*(\w+)\.PATCHES,", table, re.MULTILINE)) == sorted(modules)
+    assert sorted(patches.MODULES) == sorted(modules)
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():

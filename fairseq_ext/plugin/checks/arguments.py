@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairseq_ext.checkpoints.registry_checks import misfit
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import acting, around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.parsing import Parser
 
@@ -104,14 +104,18 @@ ONLY_TASKS: dict[str, str] = {
 """Options that translation tasks never read, each with a task that reads it."""
 
 
+@acting("command lines")
 def _keep_options_out_of_the_log() -> None:
-    """Keep fairseq from logging several hundred options before our one-line message."""
+    """Keep fairseq from logging several hundred options before our one-line message.
+
+    Missing or conflicting options end in a traceback, and a misspelt name in a page of all names.
+    """
     logging.getLogger("fairseq.dataclass.utils").addFilter(
         lambda record: not str(record.msg).startswith("Error when composing")
     )
 
 
-@around("fairseq.options:parse_args_and_arch")
+@around("fairseq.options:parse_args_and_arch", patch="command lines")
 def _parse_args_and_arch(
     original: Callable, parser: ArgumentParser, *rest: Any, **options: Any
 ) -> Any:
@@ -137,7 +141,7 @@ def _parse_args_and_arch(
     return parsed
 
 
-@around("fairseq.options:add_preprocess_args")
+@around("fairseq.options:add_preprocess_args", patch="command lines")
 def _add_preprocess_args(original: Callable, parser: ArgumentParser) -> Any:
     """Print our messages in `fairseq-preprocess` too, which has a parser of its own."""
     parser.error = types.MethodType(Parser.error, parser)
@@ -172,7 +176,7 @@ def refuse_misfit(args: Namespace) -> None:
         raise ConfigError(f"`--task {name}` does not go with `--arch {arch}`; give another one.")
 
 
-@around("fairseq.dataclass.utils:compose")
+@around("fairseq.dataclass.utils:compose", patch="command lines")
 def _compose(original: Callable, *arguments: Any, overrides: list[str], **options: Any) -> Any:
     """Report an option that has no value, or one of a wrong type."""
     from hydra.errors import ConfigCompositionException
@@ -240,14 +244,3 @@ def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, st
         if len(stored) == 1:
             options[stored.pop()] = word
     return options
-
-
-PATCHES = (
-    Patch(
-        name="command lines",
-        reason="missing or conflicting options end in a traceback, and a misspelt name in a page "
-        "of all names",
-        layers=(_parse_args_and_arch, _add_preprocess_args, _compose),
-        act=_keep_options_out_of_the_log,
-    ),
-)

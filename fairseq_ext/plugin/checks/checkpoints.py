@@ -13,16 +13,20 @@ from typing import Any
 from fairseq_ext.checkpoints import bundle, dictionaries, layout, published, safe_load, storage
 from fairseq_ext.checkpoints.dictionaries import SIDES
 from fairseq_ext.checkpoints.layout import DICTIONARIES, architecture, before_training, differences
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 from fairseq_ext.text import pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 logger = logging.getLogger(__name__)
 
 
-@around("fairseq.checkpoint_utils:_upgrade_state_dict")
+@around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Let training start at update 0 from a file with only weights, ``{"model": …}``."""
+    """Let training start at update 0 from a file with only weights, ``{"model": …}``.
+
+    Training cannot start from a file `{'model': …}`: without other entries it ends in `KeyError:
+    'best_loss'`.
+    """
     if "optimizer_history" not in state and "best_loss" not in state:
         state = {**before_training(), **state}
     return original(state)
@@ -46,8 +50,11 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
     return last, None
 
 
-@around("fairseq.checkpoint_utils:load_checkpoint")
+@around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
+    """Another architecture or schedule ends in a traceback, another dictionary in wrong words, and
+    a missing `--restore-file` in random weights; a run does not keep its text.json.
+    """
     from fairseq.file_io import PathManager
 
     path, option = start(cfg, trainer)
@@ -80,7 +87,7 @@ def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any)
     return loaded
 
 
-@around("fairseq.trainer:Trainer.load_checkpoint")
+@around("fairseq.trainer:Trainer.load_checkpoint", patch="checkpoints that do not fit")
 def _trainer_load_checkpoint(
     original: Callable,
     self: Any,
@@ -134,31 +141,28 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
         )
 
 
-@around("fairseq.checkpoint_utils:load_checkpoint", "fairseq.checkpoint_utils:save_checkpoint")
+@around(
+    "fairseq.checkpoint_utils:load_checkpoint",
+    "fairseq.checkpoint_utils:save_checkpoint",
+    patch="trainers of other programs",
+)
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Make a check skip trainers that are not fairseq's, because they lack attributes we read."""
+    """Checks around loading and saving read attributes that only fairseq's own trainer has."""
     from fairseq.trainer import Trainer
 
     call = original if isinstance(trainer, Trainer) else inspect.unwrap(original)
     return call(cfg, trainer, *rest, **options)
 
 
-TRAINERS = (
-    Patch(
-        name="trainers of other programs",
-        reason="checks around loading and saving read attributes that only fairseq's own trainer "
-        "has",
-        layers=(_only_for_trainers,),
-    ),
-)
-
-
-@around("fairseq.trainer:Trainer.save_checkpoint")
+@around("fairseq.trainer:Trainer.save_checkpoint", patch="dictionaries of a model")
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
+    """Checkpoints do not store dictionaries, so that fairseq accepts one of the same size in
+    another order, and prints wrong words.
+    """
     if words := _task_symbols(self.task):
         extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}
     return original(self, filename, extra_state)
@@ -192,26 +196,3 @@ def _task_symbols(task: Any) -> tuple[list[str], list[str]] | None:
     if not isinstance(task, TranslationTask):
         return None
     return task.source_dictionary.symbols, task.target_dictionary.symbols
-
-
-PATCHES = (
-    Patch(
-        name="weights alone",
-        reason="training cannot start from a file `{'model': …}`: without other entries it ends in "
-        "`KeyError: 'best_loss'`",
-        layers=(_upgrade_state_dict,),
-    ),
-    Patch(
-        name="checkpoints that do not fit",
-        reason="another architecture or schedule ends in a traceback, another dictionary in wrong "
-        "words, and a missing `--restore-file` in random weights; a run does not keep its "
-        "text.json",
-        layers=(_load_checkpoint, _trainer_load_checkpoint),
-    ),
-    Patch(
-        name="dictionaries of a model",
-        reason="checkpoints do not store dictionaries, so that fairseq accepts one of the same "
-        "size in another order, and prints wrong words",
-        layers=(_save_dictionaries,),
-    ),
-)

@@ -14,15 +14,18 @@ from fairseq_ext.checkpoints.dictionaries import difference, symbols
 from fairseq_ext.data_folder import indexed
 from fairseq_ext.generation import option_checks
 from fairseq_ext.plugin.checks import arguments, training_options
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
-@around("fairseq.distributed.utils:call_main")
+@around("fairseq.distributed.utils:call_main", patch="options that do not work")
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Check `fairseq-train`, `-interactive` and `-validate` before they start any process."""
+    """Check `fairseq-train`, `-interactive` and `-validate` before they start any process.
+
+    fairseq accepts these options, and then fails with a traceback or ignores them.
+    """
     # The spec has the module's name even under `python -m`.
     spec = inspect.unwrap(main).__globals__["__spec__"]
     command = spec.name if spec else ""
@@ -38,7 +41,7 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         return original(cfg, main, **options)
 
 
-@around("fairseq.trainer:Trainer.__init__")
+@around("fairseq.trainer:Trainer.__init__", patch="options that do not work")
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Run the checks in processes of `fairseq-hydra-train`, which skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
@@ -57,7 +60,7 @@ def _refuse_broken(cfg: Any, command: str) -> None:
         training_options.require_batch_size(cfg.dataset)
 
 
-@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator")
+@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="options that do not work")
 def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
@@ -85,9 +88,13 @@ def _require_path(cfg: Any) -> None:
         raise ConfigError("`--path` must name the checkpoint to use, but is missing.")
 
 
-@around("fairseq_cli.generate:main")
+@around("fairseq_cli.generate:main", patch="complete result files")
 def _generate(original: Callable, cfg: Any) -> Any:
-    """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete."""
+    """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete.
+
+    When stopped, fairseq-preprocess and `fairseq-generate --results-path` leave incomplete files;
+    bad input ends in a traceback or an unusable folder.
+    """
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     if isinstance(cfg, Namespace):
@@ -102,9 +109,13 @@ def _generate(original: Callable, cfg: Any) -> Any:
         return original(cfg)
 
 
-@around("fairseq_cli.generate:_main")
+@around("fairseq_cli.generate:_main", patch="how translations become text")
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
-    """Make `fairseq-generate` print which ``text.json`` turns its translations into text."""
+    """Make `fairseq-generate` print which ``text.json`` turns its translations into text.
+
+    The output of fairseq-generate does not say how to turn its tokens back into text, which scoring
+    needs.
+    """
     from fairseq.data.data_utils import infer_language_pair
 
     data = str(getattr(cfg.task, "data", None) or "").split(":")[0]
@@ -119,7 +130,7 @@ def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     return original(cfg, output_file)
 
 
-@around("fairseq_cli.preprocess:main")
+@around("fairseq_cli.preprocess:main", patch="complete result files")
 def _preprocess(original: Callable, args: Namespace) -> None:
     """Make `fairseq-preprocess` check every input, and write all results or none."""
     from fairseq.options import get_preprocessing_parser
@@ -205,24 +216,3 @@ def _check_texts(args: Namespace) -> None:
             checks.check_parallel(source, target, empty_lines=empty_lines, controls=False)
             if args.align_suffix and split == "train":  # fairseq would skip a missing file
                 files.require_file(f"{prefix}.{args.align_suffix}", "file of alignments")
-
-
-PATCHES = (
-    Patch(
-        name="complete result files",
-        reason="when stopped, fairseq-preprocess and `fairseq-generate --results-path` leave "
-        "incomplete files; bad input ends in a traceback or an unusable folder",
-        layers=(_preprocess, _generate),
-    ),
-    Patch(
-        name="how translations become text",
-        reason="the output of fairseq-generate does not say how to turn its tokens back into text, "
-        "which scoring needs",
-        layers=(_name_text,),
-    ),
-    Patch(
-        name="options that do not work",
-        reason="fairseq accepts these options, and then fails with a traceback or ignores them",
-        layers=(_call_main, _trainer, _build_generator),
-    ),
-)

@@ -6,14 +6,17 @@ from typing import Any
 import numpy as np
 
 from fairseq_ext.data_folder import indexed
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
-@around("fairseq.tasks:setup_task")
+@around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
+    """A missing folder, split or language, a damaged index or a broken dictionary ends in a
+    traceback; a token outside the dictionary crashes the embedding.
+    """
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
     try:
         task = original(cfg, **options)
@@ -32,7 +35,7 @@ def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
     return task
 
 
-@around("fairseq.data:Dictionary.add_from_file")
+@around("fairseq.data:Dictionary.add_from_file", patch="data folders")
 def _add_from_file(original: Callable, self: Any, f: Any) -> None:
     if not isinstance(f, str):
         return original(self, f)
@@ -46,7 +49,7 @@ def _add_from_file(original: Callable, self: Any, f: Any) -> None:
         raise DataError(f"dictionary {f}: {error}") from error
 
 
-@around("fairseq.data.indexed_dataset:make_dataset")
+@around("fairseq.data.indexed_dataset:make_dataset", patch="data folders")
 def _make_dataset(
     original: Callable, path: str, impl: str, fix_lua_indexing: bool = False, dictionary: Any = None
 ) -> Any:
@@ -58,7 +61,7 @@ def _make_dataset(
     return original(path, impl, fix_lua_indexing, dictionary)
 
 
-@around("fairseq.tasks.translation:TranslationTask.load_dataset")
+@around("fairseq.tasks.translation:TranslationTask.load_dataset", patch="data folders")
 def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **options: Any) -> None:
     original(self, split, *rest, **options)
     if split == self.cfg.train_subset and self.datasets[split].tgt is None:
@@ -88,7 +91,7 @@ def _require_alignments(task: Any, split: str) -> None:
         )
 
 
-@around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size")
+@around("fairseq.tasks.fairseq_task:FairseqTask.filter_indices_by_size", patch="long sentences")
 def _filter_indices_by_size(
     original: Callable,
     self: Any,
@@ -97,7 +100,11 @@ def _filter_indices_by_size(
     max_positions: Any = None,
     ignore_invalid_inputs: bool = False,
 ) -> Any:
-    """Refuse a sentence that is too long, unless it may be left out and shorter ones remain."""
+    """Refuse a sentence that is too long, unless it may be left out and shorter ones remain.
+
+    fairseq prints numpy's types instead of lengths, and if all sentences of a split are too long,
+    it calls the split empty.
+    """
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     is_split = any(dataset is split for split in self.datasets.values())
     if len(skipped) and not (ignore_invalid_inputs and (len(fitting) or not is_split)):
@@ -110,19 +117,3 @@ def _filter_indices_by_size(
             "`--max-tokens`), or leave them out with `--skip-invalid-size-inputs-valid-test`."
         )
     return original(self, indices, dataset, max_positions, ignore_invalid_inputs)
-
-
-PATCHES = (
-    Patch(
-        name="data folders",
-        reason="a missing folder, split or language, a damaged index or a broken dictionary ends "
-        "in a traceback; a token outside the dictionary crashes the embedding",
-        layers=(_setup_task, _add_from_file, _make_dataset, _load_dataset),
-    ),
-    Patch(
-        name="long sentences",
-        reason="fairseq prints numpy's types instead of lengths, and if all sentences of a split "
-        "are too long, it calls the split empty",
-        layers=(_filter_indices_by_size,),
-    ),
-)

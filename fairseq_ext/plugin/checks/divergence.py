@@ -12,12 +12,15 @@ from typing import Any
 import torch
 
 from fairseq_ext.plugin.checks.processes import last_checkpoint
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 from fairseq_ext.utils.errors import DivergenceError
 
 
-@around("fairseq.trainer:Trainer.train_step")
+@around("fairseq.trainer:Trainer.train_step", patch="divergence")
 def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **options: Any) -> Any:
+    """When a loss, gradient or weight is NaN or infinite, training ends in a traceback or goes on,
+    and saves the broken model as the last checkpoint.
+    """
     update = self.get_num_updates() + 1
     try:
         logged = original(self, samples, *rest, **options)
@@ -38,7 +41,7 @@ def _train_step(original: Callable, self: Any, samples: Any, *rest: Any, **optio
     return logged
 
 
-@around("fairseq.trainer:Trainer.valid_step")
+@around("fairseq.trainer:Trainer.valid_step", patch="divergence")
 def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **options: Any) -> Any:
     logged = original(self, sample, *rest, **options)
     loss = _loss(logged)
@@ -48,7 +51,7 @@ def _valid_step(original: Callable, self: Any, sample: Any, *rest: Any, **option
     return logged
 
 
-@around("fairseq.trainer:Trainer._check_grad_norms")
+@around("fairseq.trainer:Trainer._check_grad_norms", patch="divergence")
 def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) -> None:
     """Report NaN gradients as NaN; with several processes fairseq would call them unequal."""
     try:
@@ -59,7 +62,7 @@ def _check_grad_norms(original: Callable, self: Any, grad_norm: torch.Tensor) ->
         raise FloatingPointError("gradients are Nan/Inf") from error
 
 
-@around("fairseq.checkpoint_utils:save_checkpoint")
+@around("fairseq.checkpoint_utils:save_checkpoint", patch="divergence")
 def _save_checkpoint(original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any) -> Any:
     name = _not_finite(trainer)
     if name is not None:
@@ -97,13 +100,3 @@ def _message(trainer: Any, update: int, fault: str) -> str:
         f"training diverged at update {update}: {fault}; {history}. {start} with a lower `--lr`, "
         f"more `--warmup-updates` or `--clip-norm 1`{precision}."
     )
-
-
-PATCHES = (
-    Patch(
-        name="divergence",
-        reason="when a loss, gradient or weight is NaN or infinite, training ends in a traceback "
-        "or goes on, and saves the broken model as the last checkpoint",
-        layers=(_train_step, _valid_step, _check_grad_norms, _save_checkpoint),
-    ),
-)

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fairseq_ext.checkpoints.layout import section
-from fairseq_ext.plugin.table import Patch, around, running
+from fairseq_ext.plugin.table import around, running
 from fairseq_ext.utils import error_messages
 
 HYDRA = "fairseq_cli.hydra_train"
@@ -30,8 +30,11 @@ class _Done(BaseException):
     """Raised after the checked training, so that fairseq-hydra-train does not train once more."""
 
 
-@around("fairseq.distributed.utils:call_main")
+@around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
+    """fairseq-hydra-train imports `common.user_dir` too late for our checks of options, locks and
+    interruption, and it gives a named architecture the model's default sizes.
+    """
     before = _patched_call.set(True)
     try:
         return original(*arguments, **options)
@@ -39,7 +42,7 @@ def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
         _patched_call.reset(before)
 
 
-@around("fairseq_cli.train:add_defaults")
+@around("fairseq_cli.train:add_defaults", patch="fairseq-hydra-train")
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """Start the checked training; fairseq calls this right after it imports the user directory."""
     hydra = next(running(HYDRA), None)
@@ -59,7 +62,7 @@ def _add_defaults(original: Callable, cfg: Any) -> None:
     raise _Done
 
 
-@around("fairseq_cli.hydra_train:_hydra_main")
+@around("fairseq_cli.hydra_train:_hydra_main", patch="fairseq-hydra-train")
 def _hydra_main(original: Callable, cfg: Any, **options: Any) -> Any:
     """Check the later jobs of a sweep, which begin with this plugin already loaded."""
     fill_in_architecture(cfg)
@@ -103,13 +106,3 @@ def fill_in_architecture(cfg: Any) -> None:
     ARCH_CONFIG_REGISTRY[name](options)
     with open_dict(cfg):
         cfg.model = vars(options)
-
-
-PATCHES = (
-    Patch(
-        name="fairseq-hydra-train",
-        reason="fairseq-hydra-train imports `common.user_dir` too late for our checks of options, "
-        "locks and interruption, and it gives a named architecture the model's default sizes",
-        layers=(_call_main, _add_defaults, _hydra_main),
-    ),
-)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import filelock
 
 from fairseq_ext.plugin.features import async_checkpoints
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import acting, around
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem, printable
 
@@ -34,8 +34,12 @@ logger = logging.getLogger(__name__)
 ENOUGH = 4096
 
 
+@acting("open files")
 def allow_open_files() -> None:
-    """Raise this process's limit on open files as far as needed and allowed."""
+    """Raise this process's limit on open files as far as needed and allowed.
+
+    When a worker that loads data cannot open more files, fairseq waits for it forever.
+    """
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if limit != unlimited and limit < ENOUGH:
@@ -76,9 +80,14 @@ def holder(path: Path) -> str:
     return "another process"
 
 
-@around("fairseq.checkpoint_utils:verify_checkpoint_directory")
+@around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="processes of a training")
 def _lock_first(original: Callable, save_dir: str) -> None:
-    """Take the lock before training does anything to its folder."""
+    """Take the lock before training does anything to its folder.
+
+    A second training in the same folder deletes files that the first is writing, and each
+    overwrites the other's checkpoints; when one process of a job is killed, the others end in
+    tracebacks of torch.
+    """
     Path(save_dir).mkdir(parents=True, exist_ok=True)
     _held.enter_context(locked(save_dir))
     original(save_dir)
@@ -92,7 +101,11 @@ LOST = re.compile(
 """Pattern of torch's messages about a process that does not answer."""
 
 
-@around("fairseq.distributed.utils:distributed_main", "fairseq.distributed.utils:call_main")
+@around(
+    "fairseq.distributed.utils:distributed_main",
+    "fairseq.distributed.utils:call_main",
+    patch="processes of a training",
+)
 def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
     """Release the lock at the end, and say in one line that another process of the job is gone."""
     import torch.distributed
@@ -124,9 +137,13 @@ PATIENCE = 10.0  # seconds to wait for a process of the job to end before it is 
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
 
-@around("fairseq.distributed.utils:call_main")
+@around("fairseq.distributed.utils:call_main", patch="interruption")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
-    """Handle signals in the first process of ``fairseq-train``, which waits for the others."""
+    """Handle signals in the first process of ``fairseq-train``, which waits for the others.
+
+    Ctrl-C ends a training in pages of tracebacks; SIGTERM ends it without a message and leaves
+    other processes of its job running for a while.
+    """
     spec = main.__globals__["__spec__"]
     in_main_thread = threading.current_thread() is threading.main_thread()
     if spec is None or spec.name not in TRAINING or not in_main_thread:
@@ -222,28 +239,3 @@ def last_checkpoint(checkpoint: Any) -> Path | None:
     """Find the file that a run with this ``cfg.checkpoint`` would continue from, or None."""
     last = Path(checkpoint.save_dir, f"checkpoint_last{checkpoint.checkpoint_suffix}.pt")
     return last if last.is_file() else None
-
-
-PATCHES = (
-    Patch(
-        name="open files",
-        reason="when a worker that loads data cannot open more files, fairseq waits for it forever",
-        act=allow_open_files,
-    ),
-    Patch(
-        name="processes of a training",
-        reason="a second training in the same folder deletes files that the first is writing, and "
-        "each overwrites the other's checkpoints; when one process of a job is killed, the others "
-        "end in tracebacks of torch",
-        layers=(_lock_first, _work),
-    ),
-)
-
-INTERRUPTION = (
-    Patch(
-        name="interruption",
-        reason="Ctrl-C ends a training in pages of tracebacks; SIGTERM ends it without a message "
-        "and leaves other processes of its job running for a while",
-        layers=(_interruptible,),
-    ),
-)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.literals import literal
 from fairseq_ext.utils.parsing import nearest
@@ -255,21 +255,14 @@ def _data(cfg: Any) -> Iterator[str]:
         )
 
 
-@around("fairseq_cli.train:get_valid_stats")
+@around("fairseq_cli.train:get_valid_stats", patch="name of the best checkpoint's metric")
 def _get_valid_stats(
     original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
 ) -> Any:
+    """If validation does not measure --best-checkpoint-metric, training ends in `KeyError` after
+    the first epoch.
+    """
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric not in stats:
         raise ConfigError(_unknown_metric(metric, stats))
     return original(cfg, trainer, stats, *rest)
-
-
-PATCHES = (
-    Patch(
-        name="name of the best checkpoint's metric",
-        reason="if validation does not measure --best-checkpoint-metric, training ends in "
-        "`KeyError` after the first epoch",
-        layers=(_get_valid_stats,),
-    ),
-)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 
 # Global, because a process runs one training at a time
 _thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
@@ -31,16 +31,20 @@ def wait() -> None:
         _saving.pop().result()
 
 
-@around("fairseq_cli.train:add_defaults")
+@around("fairseq_cli.train:add_defaults", patch="checkpoints written asynchronously")
 def _add_defaults(original: Callable, cfg: Any) -> None:
-    """Add an empty module iopath if it is not installed; without it, fairseq refuses the option."""
+    """Add an empty module iopath if it is not installed; without it, fairseq refuses the option.
+
+    --write-checkpoints-asynchronously needs one more package and writes no checkpoint_last.pt, and
+    a kill leaves a torn checkpoint.
+    """
     original(cfg)
     asynchronous = cfg.checkpoint.write_checkpoints_asynchronously
     if asynchronous and "iopath" not in sys.modules and not importlib.util.find_spec("iopath"):
         sys.modules["iopath"] = ModuleType("iopath")  # fairseq imports it, but never uses it
 
 
-@around("fairseq.checkpoint_utils:save_checkpoint")
+@around("fairseq.checkpoint_utils:save_checkpoint", patch="checkpoints written asynchronously")
 def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
     if not cfg.write_checkpoints_asynchronously or cfg.no_save:
         return original(cfg, *args)
@@ -64,7 +68,9 @@ def _save_checkpoint(original: Callable, cfg: Any, *args: Any) -> str | None:
     return None
 
 
-@around("fairseq.checkpoint_utils:torch_persistent_save")
+@around(
+    "fairseq.checkpoint_utils:torch_persistent_save", patch="checkpoints written asynchronously"
+)
 def _torch_persistent_save(
     original: Callable, obj: Any, filename: str, async_write: bool = False
 ) -> None:
@@ -76,18 +82,8 @@ def _torch_persistent_save(
     original(obj, filename)
 
 
-@around("fairseq.file_io:PathManager.async_close")
+@around("fairseq.file_io:PathManager.async_close", patch="checkpoints written asynchronously")
 def _async_close(original: Callable) -> bool:
     """Wait for the last checkpoint at the end of training, where fairseq calls this."""
     wait()
     return original()
-
-
-PATCHES = (
-    Patch(
-        name="checkpoints written asynchronously",
-        reason="--write-checkpoints-asynchronously needs one more package and writes no "
-        "checkpoint_last.pt, and a kill leaves a torn checkpoint",
-        layers=(_add_defaults, _save_checkpoint, _torch_persistent_save, _async_close),
-    ),
-)

@@ -5,12 +5,16 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, HELP, SHORTLIST_HELP
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import acting, around
 from fairseq_ext.utils.errors import ConfigError
 
 
+@acting("engine")
 def _add_option() -> None:
-    """Add both options to fairseq's generation options, for its commands and YAML files."""
+    """Add both options to fairseq's generation options, for its commands and YAML files.
+
+    fairseq's generator spends most of its time outside matrix products.
+    """
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.dataclass.initialize import hydra_init
@@ -33,7 +37,7 @@ def _add_option() -> None:
     hydra_init()
 
 
-@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator")
+@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="engine")
 def _build_generator(
     original: Callable, self: Any, models: Any, args: Any, *rest: Any, **options: Any
 ) -> Any:
@@ -54,13 +58,3 @@ def _build_generator(
     if path is not None:
         listed = shortlist.read(path, self.source_dictionary.symbols, target.symbols)
     return with_engine(generator, models, target, numbers, listed)
-
-
-PATCHES = (
-    Patch(
-        name="engine",
-        reason="fairseq's generator spends most of its time outside matrix products",
-        act=_add_option,
-        layers=(_build_generator,),
-    ),
-)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 
 PAIRS = "fairseq.data.language_pair_dataset:LanguagePairDataset"
 BLOCK = 1 << 14
@@ -21,14 +21,18 @@ OPEN = 3
 rounded to a multiple of sentences, its rest, and the sentences that the patch "last batch" adds."""
 
 
-@around("fairseq.data.indexed_dataset:_warmup_mmap_file")
+@around("fairseq.data.indexed_dataset:_warmup_mmap_file", patch="fast start on large corpora")
 def read_ahead(original: Callable, path: str) -> None:
-    """Let the system read a file in the background; fairseq would read it and discard the data."""
+    """Let the system read a file in the background; fairseq would read it and discard the data.
+
+    fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, copies them
+    as 64-bit numbers, and reads all data once for nothing.
+    """
     with Path(path).open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-@around(f"{PAIRS}.__init__")
+@around(f"{PAIRS}.__init__", patch="fast start on large corpora")
 def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Make ``src_sizes`` and ``tgt_sizes`` views of ``sizes`` instead of copies."""
     original(self, *args, **kwargs)
@@ -36,7 +40,7 @@ def keep_sizes_once(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
         self.src_sizes, self.tgt_sizes = self.sizes.T
 
 
-@around(f"{PAIRS}.ordered_indices")
+@around(f"{PAIRS}.ordered_indices", patch="fast start on large corpora")
 def order_by_counting(original: Callable, self: Any) -> np.ndarray:
     sizes = [side for side in (self.tgt_sizes, self.src_sizes) if side is not None]
     longest = max(side.max(initial=0) for side in sizes)
@@ -45,7 +49,7 @@ def order_by_counting(original: Callable, self: Any) -> np.ndarray:
     return random_by_length(sizes, self.shuffle)
 
 
-@around(f"{PAIRS}.batch_by_size")
+@around(f"{PAIRS}.batch_by_size", patch="fast start on large corpora")
 def batch_in_parts(
     original: Callable, self: Any, indices: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
@@ -114,13 +118,3 @@ def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
         sorted_order[before[keys] + np.arange(len(keys))] = sentences[ranks]
         begins += of_block
     return sorted_order
-
-
-PATCHES = (
-    Patch(
-        name="fast start on large corpora",
-        reason="fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, "
-        "copies them as 64-bit numbers, and reads all data once for nothing",
-        layers=(read_ahead, keep_sizes_once, order_by_counting, batch_in_parts),
-    ),
-)

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: F401
 from torch import Tensor
 
 from fairseq_ext.base import dropout as sixteen_bits
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import acting, around, replacing
 from fairseq_ext.training import adam, loss, onednn_matmul
 from fairseq_ext.utils import memory
 
@@ -55,10 +55,13 @@ def obstacle(criterion: Any, model: Any) -> str | None:
     return chunked_output.obstacle(model)
 
 
-@around(f"{SMOOTHED}.forward", f"{PLAIN}.forward")
+@around(f"{SMOOTHED}.forward", f"{PLAIN}.forward", patch="loss in chunks")
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
+    """The logits, log-probabilities and gradients of a whole batch are matrices of tokens ×
+    vocabulary, which cost memory and time.
+    """
     from fairseq_ext.training import chunked_output
 
     if not reduce or getattr(self, "_needs_logits", False):
@@ -71,7 +74,7 @@ def leave_output_to_loss(
         return original(self, model, sample, reduce)
 
 
-@around(f"{SMOOTHED}.compute_loss", f"{PLAIN}.compute_loss")
+@around(f"{SMOOTHED}.compute_loss", f"{PLAIN}.compute_loss", patch="loss in chunks")
 def loss_in_chunks(
     original: Callable, self: Any, model: Any, net_output: Any, sample: Any, reduce: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -88,10 +91,11 @@ def loss_in_chunks(
     return losses if smoothing is not None else (losses[0], losses[0])
 
 
-@around("fairseq.optim.adam:Adam.step")
+@around("fairseq.optim.adam:Adam.step", patch="Adam in one pass")
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
+    """fairseq's Adam reads and writes each tensor in a dozen operations."""
     if closure is not None or not adam.can_fuse(self):
         return original(self, closure)
     return adam.step(self)
@@ -100,8 +104,11 @@ def update_in_one_pass(
 MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
 
 
-@around(f"{MIXIN}._sync_fp16_grads_to_fp32")
+@around(f"{MIXIN}._sync_fp16_grads_to_fp32", patch="fp32 copies at once")
 def copy_gradients_at_once(original: Callable, self: Any) -> None:
+    """With --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU waits while
+    the host starts hundreds of copies in every update.
+    """
     if self._needs_sync:
         weights = [weight for weight in self.fp16_params if weight.requires_grad]
         copies = _fp32_copies(self, weights, "grad")
@@ -111,7 +118,7 @@ def copy_gradients_at_once(original: Callable, self: Any) -> None:
     original(self)
 
 
-@around(f"{MIXIN}._sync_fp32_params_to_fp16")
+@around(f"{MIXIN}._sync_fp32_params_to_fp16", patch="fp32 copies at once")
 def copy_weights_at_once(original: Callable, self: Any) -> None:
     weights = [weight for weight in self.fp16_params if weight.requires_grad]
     copies = _fp32_copies(self, weights, "data")
@@ -147,21 +154,33 @@ def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
     return torch.linalg.vector_norm(torch.stack([norm.to(dense[0].device) for norm in norms]))
 
 
+@acting("norm of gradients in one pass")
 def norm_in_one_pass() -> None:
+    """Without apex, fairseq computes the norms of gradients one by one."""
     from fairseq import utils
 
     utils.multi_tensor_total_norm = total_norm
     utils.multi_tensor_l2norm_available = True
 
 
-@around("fairseq.trainer:Trainer.__init__")
+@around("fairseq.trainer:Trainer.__init__", patch="memory kept for reuse")
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
+    """glibc returns freed large blocks to the system, which clears them again for each gradient of
+    a large vocabulary.
+    """
     original(self, *args, **kwargs)
     if self.device.type == "cpu":
         memory.keep()
 
 
+@replacing(
+    "fairseq.modules.fairseq_dropout:FairseqDropout.forward", patch="dropout from 16-bit numbers"
+)
 def draw_sixteen_bits(original: Callable) -> Callable:
+    """On the CPU torch draws a 32-bit number for each value, which takes longer than the rest of
+    dropout.
+    """
+
     def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
         if x.device.type != "cpu" or not sixteen_bits.is_active(self):
             return original(self, x, inplace)
@@ -170,15 +189,23 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     return forward
 
 
-@around("fairseq.trainer:Trainer.train_step", "fairseq.trainer:Trainer.valid_step")
+@around(
+    "fairseq.trainer:Trainer.train_step",
+    "fairseq.trainer:Trainer.valid_step",
+    patch="matrix products by oneDNN",
+)
 def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's fp32
+    matrix products take twice as long as necessary.
+    """
     slow = self.device.type == "cpu" and onednn_matmul.is_slow()
     with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
         return original(self, *args, **kwargs)
 
 
-@around("fairseq.trainer:Trainer.__init__")
+@around("fairseq.trainer:Trainer.__init__", patch="slow bf16")
 def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
+    """Processors without bf16 instructions take several times as long with --bf16."""
     original(self, cfg, *args, **kwargs)
     if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
         return
@@ -188,54 +215,3 @@ def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwa
             f"--bf16: on this processor matrix products take {ratio:.1f} times as long as in "
             "fp32; without the option training is faster, and more exact."
         )
-
-
-PATCHES = (
-    Patch(
-        name="slow bf16",
-        reason="processors without bf16 instructions take several times as long with --bf16",
-        layers=(warn_of_slow_bf16,),
-    ),
-    Patch(
-        name="matrix products by oneDNN",
-        reason="MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, "
-        "torch's fp32 matrix products take twice as long as necessary",
-        layers=(multiply_by_onednn,),
-    ),
-    Patch(
-        name="memory kept for reuse",
-        reason="glibc returns freed large blocks to the system, which clears them again for each "
-        "gradient of a large vocabulary",
-        layers=(keep_memory,),
-    ),
-    Patch(
-        name="loss in chunks",
-        reason="the logits, log-probabilities and gradients of a whole batch are matrices of "
-        "tokens × vocabulary, which cost memory and time",
-        layers=(leave_output_to_loss, loss_in_chunks),
-    ),
-    Patch(
-        name="Adam in one pass",
-        reason="fairseq's Adam reads and writes each tensor in a dozen operations",
-        layers=(update_in_one_pass,),
-    ),
-    Patch(
-        name="fp32 copies at once",
-        reason="with --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU "
-        "waits while the host starts hundreds of copies in every update",
-        layers=(copy_gradients_at_once, copy_weights_at_once),
-    ),
-    Patch(
-        name="norm of gradients in one pass",
-        reason="without apex, fairseq computes the norms of gradients one by one",
-        act=norm_in_one_pass,
-    ),
-    Patch(
-        name="dropout from 16-bit numbers",
-        reason="on the CPU torch draws a 32-bit number for each value, which takes longer than the "
-        "rest of dropout",
-        layers=(
-            Layer(("fairseq.modules.fairseq_dropout:FairseqDropout.forward",), draw_sixteen_bits),
-        ),
-    ),
-)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 
 PRIORITY = 2000  # higher than fairseq's priorities, so that it is printed last
 
@@ -30,9 +30,12 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-@around("fairseq_cli.train:train")
+@around("fairseq_cli.train:train", patch="time left")
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Set, before each epoch, the number of the training's last update."""
+    """Set, before each epoch, the number of the training's last update.
+
+    The progress bar shows the time left in the epoch, but not in the training.
+    """
     done = trainer.get_num_updates()
     trainer.last_update = done + updates_left(cfg, epoch_itr, done)
     if not hasattr(trainer, "began"):
@@ -40,7 +43,7 @@ def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
     return original(cfg, trainer, task, epoch_itr)
 
 
-@around("fairseq.trainer:Trainer.train_step")
+@around("fairseq.trainer:Trainer.train_step", patch="time left")
 def _train_step(original: Callable, self: Any, *args: Any, **options: Any) -> Any:
     from fairseq.logging import metrics
 
@@ -55,12 +58,3 @@ def _left(trainer: Any) -> str:
     (began, first), done = trainer.began, trainer.get_num_updates()
     seconds = (time.monotonic() - began) / max(1, done - first)
     return clock(seconds * (trainer.last_update - done))
-
-
-PATCHES = (
-    Patch(
-        name="time left",
-        reason="the progress bar shows the time left in the epoch, but not in the training",
-        layers=(_train, _train_step),
-    ),
-)

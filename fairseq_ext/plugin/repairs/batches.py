@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_ext.plugin.table import Layer, Patch, around
+from fairseq_ext.plugin.table import around, replacing
 
 
-@around("fairseq.data.data_utils:batch_by_size")
+@around("fairseq.data.data_utils:batch_by_size", patch="last batch")
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Add one more batch for the sentences that fairseq would drop at the end."""
+    """Add one more batch for the sentences that fairseq would drop at the end.
+
+    fairseq drops the end of every split whose size is not a multiple of
+    --required-batch-size-multiple (8): 10 test lines give 8 translations.
+    """
     if not isinstance(indices, np.ndarray):
         indices = np.fromiter(indices, dtype=np.int64, count=-1)
     if len(indices) == 0:  # fairseq would fail, as there is no last batch
@@ -27,11 +31,12 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
     return batches if batched == len(indices) else [*batches, indices[batched:]]
 
 
-@around("fairseq.data.iterators:EpochBatchIterator.__init__")
+@around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="last group")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Fill the last group with empty batches, which fairseq skips.
 
-    ``--grouped-shuffling`` shuffles groups of one batch per process and drops an incomplete group.
+    --grouped-shuffling drops up to one batch per process in every epoch: it shuffles groups of one
+    batch per process, and drops an incomplete group.
     """
     original(self, *args, **kwargs)
     if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
@@ -43,9 +48,13 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
     "fairseq.data.data_utils:get_buckets",
     "fairseq.data.bucket_pad_length_dataset:get_buckets",
     "fairseq.data.audio.raw_audio_dataset:get_buckets",
+    patch="length buckets",
 )
 def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray:
-    """Return the lengths that divide the corpus into ``num_buckets`` parts of about equal size."""
+    """Return the lengths that divide the corpus into ``num_buckets`` parts of about equal size.
+
+    --num-batch-buckets fails: numpy.percentile no longer has `interpolation`.
+    """
     shares = np.linspace(0, 100, num_buckets + 1)[1:]
     return np.unique(np.percentile(sizes, shares, method="lower"))
 
@@ -58,8 +67,13 @@ USERS_OF_REMOVED_NAMES = (
 )
 
 
+@replacing(*USERS_OF_REMOVED_NAMES, patch="old names of numpy")
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
-    """Return a copy of the module numpy that still has the old names that fairseq uses."""
+    """Return a copy of the module numpy that still has the old names that fairseq uses.
+
+    --num-batch-buckets and language modelling use numpy.compat.long, and two rarer places numpy.int
+    and numpy.float, which numpy has removed.
+    """
     view = ModuleType("numpy")
     vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
     return view
@@ -71,28 +85,37 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
     return (np.cumsum(counts) - counts) * itemsize
 
 
-@around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer")
+@around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", patch="data above 2 GiB")
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
-    """Add sizes in int64; fairseq uses int32 where it merges the parts of several workers."""
+    """Add sizes in int64; fairseq uses int32 where it merges the parts of several workers.
+
+    Under numpy 2, fairseq-preprocess with several --workers adds sizes in int32: above some 40
+    million sentences, the index points to wrong ones, or the job ends in OverflowError.
+    """
     index = original(cls, path, dtype)
     index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
     return index
 
 
-@around("fairseq.data.indexed_dataset:infer_dataset_impl")
+@around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Read sentences of the old layout from the file, not from a cache that is still empty."""
+    """Read sentences of the old layout from the file, not from a cache that is still empty.
+
+    Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because fairseq
+    reads a batch before it caches the sentences; without the cache, workers move each other's
+    position in the file.
+    """
     layout = original(path)
     return "lazy" if layout == "cached" else layout
 
 
-@around("fairseq.data.indexed_dataset:IndexedDataset.prefetch")
+@around("fairseq.data.indexed_dataset:IndexedDataset.prefetch", patch="data of the old layout")
 def nothing_to_prefetch(original: Callable, self: Any, indices: Any) -> None:
     """Do nothing when a task such as online back-translation prefetches: no cache is used."""
     return None
 
 
-@around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__")
+@around("fairseq.data.indexed_dataset:IndexedDataset.__getitem__", patch="data of the old layout")
 def opened_here(original: Callable, self: Any, i: int) -> Any:
     """Open the file anew in each process, because forked workers share an open file's position."""
     if self.__dict__.get("opened_by") != os.getpid():
@@ -103,24 +126,36 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
 @around(
     "fairseq.data.indexed_dataset:MMapIndexedDataset.__del__",
     "fairseq.data.indexed_dataset:MMapIndexedDataset.Index.__del__",
+    patch="data sets that cannot be opened",
 )
 def close_if_open(original: Callable, self: Any) -> None:
-    """Keep the destructor of a data set from failing if its file could not be opened."""
+    """Keep the destructor of a data set from failing if its file could not be opened.
+
+    If a data set cannot be opened, tracebacks of two destructors follow the error.
+    """
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
 
 
-@around("fairseq.data.data_utils:_find_extra_valid_paths")
+@around("fairseq.data.data_utils:_find_extra_valid_paths", patch="several validation sets")
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
-    """Return the names for `--valid-subset`: ``valid1``, not ``valid1.de-en.de``."""
+    """Return the names for `--valid-subset`: ``valid1``, not ``valid1.de-en.de``.
+
+    fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets with names of
+    files, and believes that it would ignore valid1.
+    """
     return {name.partition(".")[0] for name in original(dataset_path)}
 
 
-@around("fairseq.data:ConcatDataset.__init__")
+@around("fairseq.data:ConcatDataset.__init__", patch="sets in several parts")
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
-    """Read the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated."""
+    """Read the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated.
+
+    Training on train and train1, or with `--combine-valid-subsets`, ends in “negative dimensions
+    are not allowed”, because `--upsample-primary` is -1 by default.
+    """
     if not isinstance(sample_ratios, int):
         sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
     original(self, datasets, sample_ratios)
@@ -145,71 +180,11 @@ def stop(thread: Callable[[], Any]) -> None:
             consumer._queue.get(timeout=0.02)
 
 
-@around("fairseq.data.iterators:BufferedIterator._create_consumer")
+@around("fairseq.data.iterators:BufferedIterator._create_consumer", patch="end of the process")
 def stop_at_exit(original: Callable, self: Any) -> None:
+    """A run that stops in the middle of an epoch can die after its work, with `terminate called
+    without an active exception` and status 134, because a thread still makes batches while Python
+    shuts down.
+    """
     original(self)
     atexit.register(stop, weakref.ref(self._consumer))
-
-
-PATCHES = (
-    Patch(
-        name="last batch",
-        reason="fairseq drops the end of every split whose size is not a multiple of "
-        "--required-batch-size-multiple (8): 10 test lines give 8 translations",
-        layers=(keep_tail,),
-    ),
-    Patch(
-        name="last group",
-        reason="--grouped-shuffling drops up to one batch per process in every epoch",
-        layers=(complete_groups,),
-    ),
-    Patch(
-        name="length buckets",
-        reason="--num-batch-buckets fails: numpy.percentile no longer has `interpolation`",
-        layers=(bucket_sizes,),
-    ),
-    Patch(
-        name="old names of numpy",
-        reason="--num-batch-buckets and language modelling use numpy.compat.long, and two rarer "
-        "places numpy.int and numpy.float, which numpy has removed",
-        layers=(Layer(USERS_OF_REMOVED_NAMES, numpy_with_old_names),),
-    ),
-    Patch(
-        name="data above 2 GiB",
-        reason="under numpy 2, fairseq-preprocess with several --workers adds sizes in int32: "
-        "above some 40 million sentences, the index points to wrong ones, or the job ends in "
-        "OverflowError",
-        layers=(add_in_int64,),
-    ),
-    Patch(
-        name="data of the old layout",
-        reason="training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, "
-        "because fairseq reads a batch before it caches the sentences; without the cache, workers "
-        "move each other's position in the file",
-        layers=(not_cached, nothing_to_prefetch, opened_here),
-    ),
-    Patch(
-        name="data sets that cannot be opened",
-        reason="if a data set cannot be opened, tracebacks of two destructors follow the error",
-        layers=(close_if_open,),
-    ),
-    Patch(
-        name="several validation sets",
-        reason="fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets "
-        "with names of files, and believes that it would ignore valid1",
-        layers=(names_of_subsets,),
-    ),
-    Patch(
-        name="sets in several parts",
-        reason="training on train and train1, or with `--combine-valid-subsets`, ends in “negative "
-        "dimensions are not allowed”, because `--upsample-primary` is -1 by default",
-        layers=(once_by_default,),
-    ),
-    Patch(
-        name="end of the process",
-        reason="a run that stops in the middle of an epoch can die after its work, with `terminate "
-        "called without an active exception` and status 134, because a thread still makes batches "
-        "while Python shuts down",
-        layers=(stop_at_exit,),
-    ),
-)

@@ -12,20 +12,10 @@ from typing import Any
 
 import torch
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import around
 from fairseq_ext.utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-
-@around("fairseq.distributed.utils:call_main")
-def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
-    """Undo ``--tpu``, which fairseq's ``--bf16`` implies even without the library for TPUs."""
-    if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
-        for group in (cfg.common, cfg.distributed_training, cfg.task):
-            if getattr(group, "tpu", False):
-                group.tpu = False
-    original(cfg, main, **kwargs)
 
 
 def _free_port() -> int:
@@ -82,9 +72,13 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
     distributed_main(index, main, cfg, kwargs)
 
 
-@around("fairseq.distributed.utils:call_main")
+@around("fairseq.distributed.utils:call_main", patch="processes on the CPU")
 def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
-    """Start the processes of a job on CPUs; fairseq starts all other jobs."""
+    """Start the processes of a job on CPUs; fairseq starts all other jobs.
+
+    On the CPU, fairseq divides by the number of CUDA devices (none) under torchrun, starts as many
+    processes as CUDA devices otherwise, and gives DDP device ids for a CPU module.
+    """
     training = cfg.distributed_training
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
         require_one_job(training)
@@ -98,7 +92,22 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
     torch.multiprocessing.spawn(spawned, args=(main, cfg, kwargs), nprocs=processes)
 
 
-@around("fairseq.models.distributed_fairseq_model:DistributedDataParallel")
+@around("fairseq.distributed.utils:call_main", patch="bf16 without a TPU")
+def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
+    """Undo ``--tpu`` without the library for TPUs.
+
+    --bf16 switches --tpu on, and training ends because torch_xla is missing.
+    """
+    if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
+        for group in (cfg.common, cfg.distributed_training, cfg.task):
+            if getattr(group, "tpu", False):
+                group.tpu = False
+    original(cfg, main, **kwargs)
+
+
+@around(
+    "fairseq.models.distributed_fairseq_model:DistributedDataParallel", patch="processes on the CPU"
+)
 def without_device_ids(
     original: Callable, module: torch.nn.Module, **options: Any
 ) -> torch.nn.Module:
@@ -108,7 +117,7 @@ def without_device_ids(
     return original(module=module, **options)
 
 
-@around("fairseq.distributed.utils:all_gather_list")
+@around("fairseq.distributed.utils:all_gather_list", patch="processes on the CPU")
 def gather_on_cpu(
     original: Callable, data: Any, group: Any = None, max_size: int = 16384
 ) -> list[Any]:
@@ -123,16 +132,21 @@ def gather_on_cpu(
     return gathered
 
 
-@around("fairseq.distributed.utils:_broadcast_object_slow")
+@around("fairseq.distributed.utils:_broadcast_object_slow", patch="resume on several processes")
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Send an object, which rank 0 has loaded safely, by pickle like all data between ranks."""
+    """Send an object, which rank 0 has loaded safely, by pickle like all data between ranks.
+
+    Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True refuses its
+    configuration objects.
+    """
     message = [obj]
     torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
     return message[0]
 
 
-@around("fairseq.optim:shard_")
+@around("fairseq.optim:shard_", patch="sharded optimizers")
 def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
+    """--zero-sharding os needs fairscale, although torch can shard optimizers."""
     from fairseq.distributed.utils import get_world_size
 
     from fairseq_ext.training.sharding import ShardedOptimizer
@@ -149,30 +163,3 @@ def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
         f"--zero-sharding os: the optimizer's state of {share:,} of {total:,} weights is in "
         f"this process, one of {processes}"
     )
-
-
-PATCHES = (
-    Patch(
-        name="sharded optimizers",
-        reason="--zero-sharding os needs fairscale, although torch can shard optimizers",
-        layers=(shard_by_torch,),
-    ),
-    Patch(
-        name="processes on the CPU",
-        reason="on the CPU, fairseq divides by the number of CUDA devices (none) under torchrun, "
-        "starts as many processes as CUDA devices otherwise, and gives DDP device ids for a CPU "
-        "module",
-        layers=(start_on_cpu, gather_on_cpu, without_device_ids),
-    ),
-    Patch(
-        name="bf16 without a TPU",
-        reason="--bf16 switches --tpu on, and training ends because torch_xla is missing",
-        layers=(forget_tpu,),
-    ),
-    Patch(
-        name="resume on several processes",
-        reason="rank 0 cannot send a loaded checkpoint to the other ranks, because "
-        "weights_only=True refuses its configuration objects",
-        layers=(send_object,),
-    ),
-)

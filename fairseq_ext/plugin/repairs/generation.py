@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_ext.plugin.table import Patch, around, replaced
+from fairseq_ext.plugin.table import around, replaced
 from fairseq_ext.utils.errors import ConfigError
 
 
-@around("fairseq.search:DiverseBeamSearch.step")
+@around("fairseq.search:DiverseBeamSearch.step", patch="diverse beam search")
 def count_from_the_first(
     original: Callable,
     self: Any,
@@ -27,7 +27,11 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Count sentences of diverse search as in step 0, though finished ones have left the batch."""
+    """Count sentences of diverse search as in step 0, though finished ones have left the batch.
+
+    fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of groups by
+    row of the batch, but looks it up by sentence number.
+    """
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
             self.sentences = original_batch_idxs
@@ -36,11 +40,14 @@ def count_from_the_first(
     return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
 
 
-@around("fairseq.tasks.translation:TranslationTask._inference_with_bleu")
+@around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation-bleu")
 def score_by_language(
     original: Callable, self: Any, generator: Any, sample: Any, model: Any
 ) -> Any:
-    """Score with the tokenizer of the task's target language."""
+    """Score with the tokenizer of the task's target language.
+
+    --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
+    """
     import sacrebleu
 
     from fairseq_ext.text.bleu_tokenizers import USUAL, tokenizer_for
@@ -54,8 +61,9 @@ def score_by_language(
         return original(self, generator, sample, model)
 
 
-@around("fairseq_cli.generate:main")
+@around("fairseq_cli.generate:main", patch="shards of a test set")
 def _generate(original: Callable, cfg: Any) -> Any:
+    """fairseq-generate ignores --num-shards and --shard-id, so that each shard is the whole set."""
     count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
     require_shard(count, shard)
     if count == 1:
@@ -89,24 +97,3 @@ def require_shard(count: int, shard: int) -> None:
             f"`--shard-id` must be from 0 to {count - 1}, as `--num-shards` is {count}, but is "
             f"{shard}."
         )
-
-
-PATCHES = (
-    Patch(
-        name="diverse beam search",
-        reason="fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the "
-        "overlap of groups by row of the batch, but looks it up by sentence number",
-        layers=(count_from_the_first,),
-    ),
-    Patch(
-        "validation-bleu",
-        "--eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word",
-        (score_by_language,),
-    ),
-    Patch(
-        name="shards of a test set",
-        reason="fairseq-generate ignores --num-shards and --shard-id, so that each shard is the "
-        "whole set",
-        layers=(_generate,),
-    ),
-)

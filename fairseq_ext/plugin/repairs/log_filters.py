@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fairseq_ext.plugin.table import Patch, around
+from fairseq_ext.plugin.table import acting, around
 
 HARMLESS = (
     # fairseq composes its configuration with the interface of hydra 1.0, which still works.
@@ -34,18 +34,24 @@ HARMLESS = (
 )
 
 
+@acting("advice on import")  # first, because every import of fairseq prints this advice
+def _hide_advice() -> None:
+    """Without tensorboardX, `import fairseq` asks on stderr, in every process, to install it for
+    speech tasks.
+    """
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+
+
+@acting("warnings of a normal run")
 def _filter_harmless() -> None:
+    """fairseq calls deprecated functions of hydra and torch that still work, and that warn."""
     for start, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
     # Importing fairseq turns the root logger on before the command sets its level.
     logging.getLogger("hydra").setLevel(logging.INFO)
 
 
-def _hide_advice() -> None:
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-
-
-@around("fairseq.logging.progress_bar:progress_bar")
+@around("fairseq.logging.progress_bar:progress_bar", patch="log file")
 def _log_file_once(
     original: Callable,
     iterator: Any,
@@ -55,7 +61,11 @@ def _log_file_once(
     *rest: Any,
     **options: Any,
 ) -> Any:
-    """Open ``--log-file`` only if the logger does not yet write to that file."""
+    """Open ``--log-file`` only if the logger does not yet write to that file.
+
+    fairseq opens --log-file again in each epoch and validation and never closes it, so that lines
+    are written more and more often.
+    """
     from fairseq.logging.progress_bar import logger
 
     files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
@@ -67,9 +77,12 @@ def _log_file_once(
 _reported: set[object] = set()  # names of logs about which an error was printed
 
 
-@around("logging:Handler.handleError")
+@around("logging:Handler.handleError", patch="logs that cannot be written")
 def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
-    """Say only once that a log cannot be written; logging would say it for each line."""
+    """Say only once that a log cannot be written; logging would say it for each line.
+
+    On a full disk, every log line prints a traceback on stderr.
+    """
     error = sys.exc_info()[1]
     silent = not logging.raiseExceptions or sys.stderr is None
     if silent or not isinstance(error, OSError):  # another error is a fault of the caller
@@ -79,31 +92,3 @@ def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
         message = f"fairseq-ext: the log {name} cannot be written: {error.strerror or error}."
         with suppress(OSError):  # stderr may be on that disk, too
             print(message, file=sys.stderr)
-
-
-PATCHES = (
-    # First, because every import of fairseq prints this advice.
-    Patch(
-        name="advice on import",
-        reason="without tensorboardX, `import fairseq` asks on stderr, in every process, to "
-        "install it for speech tasks",
-        act=_hide_advice,
-    ),
-    Patch(
-        name="log file",
-        reason="fairseq opens --log-file again in each epoch and validation and never closes it, "
-        "so that lines are written more and more often",
-        layers=(_log_file_once,),
-    ),
-    Patch(
-        name="logs that cannot be written",
-        reason="on a full disk, every log line prints a traceback on stderr",
-        layers=(_say_once,),
-    ),
-    Patch(
-        name="warnings of a normal run",
-        reason="fairseq calls deprecated functions of hydra and torch that still work; each prints "
-        "a warning",
-        act=_filter_harmless,
-    ),
-)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import EARLY_STOPPING, position
-from fairseq_ext.plugin.table import Patch, around, replaced, running
+from fairseq_ext.plugin.table import around, replaced, running
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import atomic_write
 
@@ -33,7 +33,7 @@ PLATEAU = "fairseq.optim.lr_scheduler.reduce_lr_on_plateau:ReduceLROnPlateauLRSc
 # 1. Batches
 
 
-@around("fairseq.trainer:Trainer.get_train_iterator")
+@around("fairseq.trainer:Trainer.get_train_iterator", patch="batches after resume")
 def compose_as_in_first_epoch(
     original: Callable,
     self: Any,
@@ -45,6 +45,9 @@ def compose_as_in_first_epoch(
     """Make a resumed run reuse the batches of the first epoch, as an uninterrupted run does.
 
     Tasks with their own iterators, or with new batches each epoch, do not need this patch.
+
+    A run resumed in its second or a later epoch draws its batches with another seed than the
+    uninterrupted run.
     """
     from fairseq.tasks import FairseqTask
 
@@ -57,7 +60,10 @@ def compose_as_in_first_epoch(
     return original(self, epoch, combine, load_dataset, **options)
 
 
-@around("fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch")
+@around(
+    "fairseq.data.iterators:EpochBatchIterator._get_iterator_for_epoch",
+    patch="batches after resume",
+)
 def shuffle_as_asked(
     original: Callable, self: Any, epoch: int, shuffle: bool, *args: Any, **kwargs: Any
 ) -> Any:
@@ -67,7 +73,7 @@ def shuffle_as_asked(
     return original(self, epoch, shuffle, *args, **kwargs)
 
 
-@around("fairseq.data.iterators:GroupedIterator.__init__")
+@around("fairseq.data.iterators:GroupedIterator.__init__", patch="batches left of an epoch")
 def group_what_is_left(
     original: Callable,
     self: Any,
@@ -79,6 +85,9 @@ def group_what_is_left(
 
     fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
     group if earlier batches were grouped by another one.
+
+    A run resumed within an epoch, with another --update-freq or number of processes, loses batches,
+    reads some twice, or ends in `UnboundLocalError`.
     """
     from fairseq.data.iterators import CountingIterator, _chunk_iterator
 
@@ -98,13 +107,15 @@ def group_what_is_left(
         iterable.take(done + groups * chunk_size)
 
 
-@around("fairseq.data.iterators:EpochBatchIterator.state_dict")
+@around("fairseq.data.iterators:EpochBatchIterator.state_dict", patch="batches left of an epoch")
 def store_processes(original: Callable, self: Any) -> dict[str, Any]:
     """Store how many processes share the batches of an epoch."""
     return {**original(self), "processes": self.num_shards}
 
 
-@around("fairseq.data.iterators:EpochBatchIterator.load_state_dict")
+@around(
+    "fairseq.data.iterators:EpochBatchIterator.load_state_dict", patch="batches left of an epoch"
+)
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it stopped, even with another number of processes.
 
@@ -137,10 +148,13 @@ def early_stopping_state() -> dict[str, Any]:
     return {"best": None, "num_runs": 0}
 
 
-@around("fairseq.trainer:Trainer.save_checkpoint")
+@around("fairseq.trainer:Trainer.save_checkpoint", patch="validation after resume")
 def save_early_stopping(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> str | None:
+    """--patience and reduce_lr_on_plateau start counting again after a resume; with another
+    --best-checkpoint-metric, its values are compared with values of the earlier metric.
+    """
     stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
     return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
 
@@ -151,7 +165,7 @@ def aim(cfg: Any) -> str:
     return f"{extreme} {cfg.best_checkpoint_metric}"
 
 
-@around("fairseq.checkpoint_utils:load_checkpoint")
+@around("fairseq.checkpoint_utils:load_checkpoint", patch="validation after resume")
 def restore_validation(
     original: Callable, cfg: Any, trainer: Any, **options: Any
 ) -> tuple[Any, Any]:
@@ -194,7 +208,7 @@ def restore_validation(
     return extra_state, iterator
 
 
-@around(f"{PLATEAU}.state_dict")
+@around(f"{PLATEAU}.state_dict", patch="validation after resume")
 def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
     plateau = self.lr_scheduler
     return {
@@ -204,7 +218,7 @@ def save_plateau(original: Callable, self: Any) -> dict[str, Any]:
     }
 
 
-@around(f"{PLATEAU}.load_state_dict")
+@around(f"{PLATEAU}.load_state_dict", patch="validation after resume")
 def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> None:
     original(self, state)
     for name in ("num_bad_epochs", "cooldown_counter"):
@@ -214,14 +228,18 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 # 3. Files
 
 
-@around("fairseq.file_io:PathManager.copy")
+@around("fairseq.file_io:PathManager.copy", patch="whole checkpoint files")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
+    """fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill leaves a
+    torn file; temporary files of killed runs stay; on a full disk, fairseq appends to the same torn
+    file three times, and ends in a traceback.
+    """
     with atomic_write(dst_path, "wb", through_links=False) as copy:
         shutil.copyfile(src_path, copy.name)
     return dst_path
 
 
-@around("fairseq.checkpoint_utils:torch_persistent_save")
+@around("fairseq.checkpoint_utils:torch_persistent_save", patch="whole checkpoint files")
 def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = False) -> None:
     from fairseq import checkpoint_utils
 
@@ -229,7 +247,7 @@ def save_whole(original: Callable, obj: Any, filename: str, async_write: bool = 
         checkpoint_utils._torch_persistent_save(obj, file)
 
 
-@around("fairseq.checkpoint_utils:_torch_persistent_save")
+@around("fairseq.checkpoint_utils:_torch_persistent_save", patch="whole checkpoint files")
 def save_once(original: Callable, obj: Any, f: Any) -> None:
     """Save once; fairseq would try three times, each time appending to the broken attempt."""
     if isinstance(obj, io.BytesIO):  # a checkpoint that is written asynchronously
@@ -238,7 +256,7 @@ def save_once(original: Callable, obj: Any, f: Any) -> None:
         torch.save(obj, f)
 
 
-@around("fairseq.checkpoint_utils:verify_checkpoint_directory")
+@around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="whole checkpoint files")
 def sweep_directory(original: Callable, save_dir: str) -> None:
     """Remove temporary files of killed runs when the first process starts."""
     original(save_dir)
@@ -247,12 +265,14 @@ def sweep_directory(original: Callable, save_dir: str) -> None:
         leftover.unlink(missing_ok=True)
 
 
-@around("fairseq.checkpoint_utils:save_checkpoint")
+@around("fairseq.checkpoint_utils:save_checkpoint", patch="number of best checkpoints")
 def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None:
     """Keep every checkpoint as one of the best until the number to keep is reached.
 
     fairseq keeps a new checkpoint only if it is better than the worst one, even while there are
     fewer. So until the number is reached, the worst one counts as infinitely bad.
+
+    --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
     from fairseq import checkpoint_utils
 
@@ -268,7 +288,7 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
         return original(cfg, *rest)
 
 
-@around("fairseq.checkpoint_utils:save_checkpoint")
+@around("fairseq.checkpoint_utils:save_checkpoint", patch="checkpoints of an interval")
 def save_interval_at_end(
     original: Callable, cfg: Any, trainer: Any, epoch_itr: Any, val_loss: float | None
 ) -> Any:
@@ -276,6 +296,8 @@ def save_interval_at_end(
 
     It is written before the other files: a run killed in between resumes from the previous
     `checkpoint_last.pt` and writes them all again.
+
+    --save-interval-updates writes no checkpoint at the end of an epoch.
     """
     from fairseq.checkpoint_utils import checkpoint_paths
     from fairseq.file_io import PathManager
@@ -323,16 +345,17 @@ def why_finished(trainer: Any, next_epoch: int) -> str | None:
     return None
 
 
-@around("fairseq_cli.train:train")
+@around("fairseq_cli.train:train", patch="finished runs")
 def skip_if_finished(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
 ) -> tuple[list[None], bool]:
+    """When started again, a finished run trains one more update and overwrites its checkpoints."""
     if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
         return [None], True
     return original(cfg, trainer, task, epoch_itr)
 
 
-@around("fairseq.checkpoint_utils:load_checkpoint")
+@around("fairseq.checkpoint_utils:load_checkpoint", patch="finished runs")
 def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) -> tuple[Any, Any]:
     """Log that a run has finished; :func:`skip_if_finished` prevents another update."""
     extra_state, iterator = original(cfg, trainer, **options)
@@ -340,49 +363,3 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
     if extra_state is not None and reason is not None:
         logger.info(f"nothing to do: this run has finished ({reason})")
     return extra_state, iterator
-
-
-PATCHES = (
-    Patch(
-        name="batches after resume",
-        reason="a run resumed in its second or a later epoch draws its batches with another seed "
-        "than the uninterrupted run",
-        layers=(compose_as_in_first_epoch, shuffle_as_asked),
-    ),
-    Patch(
-        name="batches left of an epoch",
-        reason="a run resumed within an epoch, with another --update-freq or number of processes, "
-        "loses batches, reads some twice, or ends in `UnboundLocalError`",
-        layers=(group_what_is_left, store_processes, continue_on_other_processes),
-    ),
-    Patch(
-        name="validation after resume",
-        reason="--patience and reduce_lr_on_plateau start counting again after a resume; with "
-        "another --best-checkpoint-metric, its values are compared with values of the earlier "
-        "metric",
-        layers=(save_early_stopping, restore_validation, save_plateau, restore_plateau),
-    ),
-    Patch(
-        name="whole checkpoint files",
-        reason="fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill "
-        "leaves a torn file; temporary files of killed runs stay; on a full disk, fairseq appends "
-        "to the same torn file three times, and ends in a traceback",
-        layers=(copy_whole, save_whole, save_once, sweep_directory),
-    ),
-    Patch(
-        name="number of best checkpoints",
-        reason="--keep-best-checkpoints 3 keeps only one checkpoint while the loss rises",
-        layers=(keep_best_until_full,),
-    ),
-    Patch(
-        name="checkpoints of an interval",
-        reason="--save-interval-updates writes no checkpoint at the end of an epoch",
-        layers=(save_interval_at_end,),
-    ),
-    Patch(
-        name="finished runs",
-        reason="when started again, a finished run trains one more update and overwrites its "
-        "checkpoints",
-        layers=(notice_finished, skip_if_finished),
-    ),
-)

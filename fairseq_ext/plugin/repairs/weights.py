@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints.layout import ties
-from fairseq_ext.plugin.table import Patch, around, replaced
+from fairseq_ext.plugin.table import around, replaced
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +28,13 @@ COPIES = tuple(
 )
 
 
-@around(f"{LAYER}.__init__")
+@around(f"{LAYER}.__init__", patch="weights kept twice")
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
-    """Build an encoder layer without fairseq's second copy of its weights."""
+    """Build an encoder layer without fairseq's second copy of its weights.
+
+    fairseq's encoder layers keep a second copy of their weights; once loaded, they compute with it
+    and ignore attention that replaced theirs.
+    """
     try:
         original(self, *args, **options)
     except AttributeError:  # fairseq cannot copy a layer without biases
@@ -41,7 +45,7 @@ def without_copies(original: Callable, self: Any, *args: Any, **options: Any) ->
     self.BT_version = False  # there is no fused layer
 
 
-@around(f"{LAYER}._load_from_state_dict")
+@around(f"{LAYER}._load_from_state_dict", patch="weights kept twice")
 def load_once(
     original: Callable, self: Any, state: dict[str, Any], prefix: str, *rest: Any
 ) -> None:
@@ -51,9 +55,13 @@ def load_once(
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
 
 
-@around("fairseq.nan_detector:NanDetector.add_hooks")
+@around("fairseq.nan_detector:NanDetector.add_hooks", patch="report of a NaN")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
-    """Check the gradients of a layer's outputs with hooks on the tensors."""
+    """Check the gradients of a layer's outputs with hooks on the tensors.
+
+    When gradients are not finite, fairseq repeats the update to find the layer to blame; torch's
+    old backward hooks end this in `StopIteration`, because an encoder's output is not a tensor.
+    """
     if self.forward:
         self.fhooks.append(module.register_forward_hook(self.fhook_fn))
     if self.backward:
@@ -83,8 +91,12 @@ def _master_weights(optimizer: Any) -> list[torch.Tensor]:
     return list(weights.values()) if isinstance(weights, dict) else list(weights)
 
 
-@around(*(f"{optimizer}.state_dict" for optimizer in HALF_PRECISION))
+@around(
+    *(f"{optimizer}.state_dict" for optimizer in HALF_PRECISION),
+    patch="half precision after resume",
+)
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
+    """Checkpoints do not store fp32 master weights and the loss scaler's state."""
     state = original(self)
     if weights := _master_weights(self):
         state["fp32_params"] = [tensor.data for tensor in weights]
@@ -93,7 +105,10 @@ def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
     return state
 
 
-@around(*(f"{optimizer}.load_state_dict" for optimizer in HALF_PRECISION))
+@around(
+    *(f"{optimizer}.load_state_dict" for optimizer in HALF_PRECISION),
+    patch="half precision after resume",
+)
 def restore_half_precision(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
@@ -107,12 +122,12 @@ def restore_half_precision(
         vars(self.scaler).update(state.get("scaler", {}))
 
 
-@around("fairseq.optim:AMPOptimizer.state_dict")
+@around("fairseq.optim:AMPOptimizer.state_dict", patch="half precision after resume")
 def save_loss_scale(original: Callable, self: Any) -> dict[str, Any]:
     return {**original(self), "grad_scaler": self.scaler.state_dict()}
 
 
-@around("fairseq.optim:AMPOptimizer.load_state_dict")
+@around("fairseq.optim:AMPOptimizer.load_state_dict", patch="half precision after resume")
 def restore_loss_scale(
     original: Callable, self: Any, state: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
@@ -121,18 +136,23 @@ def restore_loss_scale(
         self.scaler.load_state_dict(state["grad_scaler"])
 
 
-@around("fairseq.models.ema.ema:EMA.__init__")
+@around("fairseq.models.ema.ema:EMA.__init__", patch="--store-ema of every model")
 def copy_whole_numbers(
     original: Callable, self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any
 ) -> None:
-    """Copy integers from the model into the average instead of averaging them."""
+    """Copy integers from the model into the average instead of averaging them.
+
+    The average of a pre-norm Transformer loses its last layer norms, tied weights decay once for
+    each of their names, and a model with an integer buffer ends in `result type Float can't be
+    cast`.
+    """
     original(self, model, *args, **kwargs)
     state = self.model.state_dict()
     integers = {name for name, value in state.items() if not torch.is_floating_point(value)}
     self.skip_keys = {*self.skip_keys, *integers}
 
 
-@around("fairseq.models.ema.ema:EMA.restore")
+@around("fairseq.models.ema.ema:EMA.restore", patch="--store-ema of every model")
 def keep_versions(
     original: Callable, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
 ) -> None:
@@ -142,7 +162,7 @@ def keep_versions(
     original(self, {**versions, **state_dict}, *args, **kwargs)
 
 
-@around("fairseq.models.ema.ema:EMA._step_internal")
+@around("fairseq.models.ema.ema:EMA._step_internal", patch="--store-ema of every model")
 def average_once(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
@@ -153,17 +173,21 @@ def average_once(
     original(self, SimpleNamespace(state_dict=lambda: state), updates)
 
 
-@around("fairseq.models.ema.ema:EMA.step")
+@around("fairseq.models.ema.ema:EMA.step", patch="--store-ema after resume")
 def count_all_updates(
     original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Count updates from the run's first update, not from the update after a resume."""
+    """Count updates from the run's first update, not from the update after a resume.
+
+    --ema-update-freq starts counting again after a resume, and resuming from a checkpoint without
+    an average ends in `KeyError: 'model'`.
+    """
     if updates is not None:
         self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)
     original(self, new_model, updates)
 
 
-@around("fairseq.trainer:Trainer.load_checkpoint")
+@around("fairseq.trainer:Trainer.load_checkpoint", patch="--store-ema after resume")
 def begin_at_weights(
     original: Callable, self: Any, filename: str, *rest: Any, **options: Any
 ) -> Any:
@@ -187,38 +211,3 @@ def begin_at_weights(
     if begins and extra_state is not None:
         del extra_state["ema"]  # or these weights would stay in memory
     return extra_state
-
-
-PATCHES = (
-    Patch(
-        name="weights kept twice",
-        reason="fairseq's encoder layers keep a second copy of their weights; once loaded, they "
-        "compute with it and ignore attention that replaced theirs",
-        layers=(without_copies, load_once),
-    ),
-    Patch(
-        name="report of a NaN",
-        reason="when gradients are not finite, fairseq repeats the update to find the layer to "
-        "blame; torch's old backward hooks end this in `StopIteration`, because an encoder's "
-        "output is not a tensor",
-        layers=(watch_tensors,),
-    ),
-    Patch(
-        name="half precision after resume",
-        reason="checkpoints do not store fp32 master weights and the loss scaler's state",
-        layers=(save_half_precision, restore_half_precision, save_loss_scale, restore_loss_scale),
-    ),
-    Patch(
-        name="--store-ema of every model",
-        reason="the average of a pre-norm Transformer loses its last layer norms, tied weights "
-        "decay once for each of their names, and a model with an integer buffer ends in `result "
-        "type Float can't be cast`",
-        layers=(copy_whole_numbers, keep_versions, average_once),
-    ),
-    Patch(
-        name="--store-ema after resume",
-        reason="--ema-update-freq starts counting again after a resume, and resuming from a "
-        "checkpoint without an average ends in `KeyError: 'model'`",
-        layers=(count_all_updates, begin_at_weights),
-    ),
-)

@@ -28,7 +28,7 @@ from fairseq_ext.checkpoints import bundle, dictionaries, registry_checks, safe_
 from fairseq_ext.checkpoints.layout import differences
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import compare
-from fairseq_ext.plugin.table import COMMANDS, Layer, Patch, around, replaced
+from fairseq_ext.plugin.table import COMMANDS, acting, around, replaced, replacing
 from fairseq_ext.text.checks import check_merges
 from fairseq_ext.utils.archives import write_member
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
@@ -37,9 +37,13 @@ from fairseq_ext.utils.literals import literal
 PACKAGES = ("fairseq", "fairseq_cli")
 
 
-@around("importlib.machinery:SourceFileLoader.exec_module")
+@around("importlib.machinery:SourceFileLoader.exec_module", patch="no string is evaluated")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
-    """Replace ``eval`` in a module of fairseq, run its code, then patch it if it is a command."""
+    """Replace ``eval`` in a module of fairseq, run its code, then patch it if it is a command.
+
+    fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain data can
+    run any command.
+    """
     if module.__name__.partition(".")[0] not in PACKAGES:
         return original(self, module)
     module.eval = literal  # type: ignore[attr-defined]
@@ -50,6 +54,7 @@ def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
         patches.complete(module.__name__)
 
 
+@acting("no string is evaluated")
 def install() -> None:
     """Replace ``eval`` in fairseq's imported modules, also in one that ``python -m`` runs."""
     for name, module in list(sys.modules.items()):
@@ -59,15 +64,26 @@ def install() -> None:
             module.eval = literal  # type: ignore[attr-defined]
 
 
+@acting("checkpoints are plain data")
 def _load_nothing_but_data() -> None:
-    """Make every ``torch.load``, also in child processes, read only data and a few classes."""
+    """Make every ``torch.load``, also in child processes, read only data and a few classes.
+
+    Loading runs code in a checkpoint, with weights_only=False as in fairseq's own repository, or
+    with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD as advised on the web; with neither, torch refuses
+    argparse.Namespace, which stock checkpoints contain.
+    """
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     safe_load.allow_classes()
 
 
+@replacing("fairseq.checkpoint_utils:torch", patch="checkpoints are read safely")
 def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
-    """Copy the module torch, with our ``load``, for fairseq's ``load_checkpoint_to_cpu``."""
+    """Copy the module torch, with our ``load``, for fairseq's ``load_checkpoint_to_cpu``.
+
+    torch reads damaged files without an error, its error messages are pages long, and a pickle may
+    fill all memory.
+    """
 
     def load(file: IO[bytes], map_location: Any = None) -> dict[str, Any]:
         return storage.load(file.name)
@@ -77,9 +93,16 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
     return view
 
 
-@around("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
+@around(
+    "fairseq.checkpoint_utils:load_checkpoint_to_cpu",
+    patch="checkpoints are checked before models are built",
+)
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
-    """Check every checkpoint that fairseq reads; take a bundle in place of a checkpoint."""
+    """Check every checkpoint that fairseq reads; take a bundle in place of a checkpoint.
+
+    fairseq builds any architecture, task, criterion or size that a file names, and faults end in
+    tracebacks.
+    """
     from fairseq.file_io import PathManager
 
     with about(path):
@@ -88,7 +111,10 @@ def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
         return original(str(file), *rest, **options)
 
 
-@around("fairseq.checkpoint_utils:load_model_ensemble_and_task")
+@around(
+    "fairseq.checkpoint_utils:load_model_ensemble_and_task",
+    patch="checkpoints are checked before models are built",
+)
 def _one_by_one(
     original: Callable,
     filenames: list[str],
@@ -152,14 +178,17 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
         raise ConfigError(f"{name} was trained without `--source-bos`; leave it out.")
 
 
-@around("fairseq_cli.validate:main")
+@around("fairseq_cli.validate:main", patch="checkpoints are checked before models are built")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Name the file in errors about its criterion, which `fairseq-validate` builds."""
     with about(cfg.common_eval.path):
         return original(cfg, *rest, **options)
 
 
-@around("fairseq.logging.meters:MetersDict.load_state_dict")
+@around(
+    "fairseq.logging.meters:MetersDict.load_state_dict",
+    patch="checkpoints are checked before models are built",
+)
 def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     """Check the kinds of meters, because fairseq would call any name that the file gives."""
     from fairseq.logging import meters
@@ -171,8 +200,14 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     original(self, state_dict)
 
 
-@around("fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__")
+@around(
+    "fairseq.data.encoders.subword_nmt_bpe:SubwordNMTBPE.__init__",
+    patch="merges are checked before they are read",
+)
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
+    """A damaged file of merges, which a checkpoint may name, ends the program with the usage text
+    of subword-nmt.
+    """
     # fairseq itself downloads a URL, and reports missing codes.
     path = str(cfg.bpe_codes or "")
     if path and "://" not in path:
@@ -180,8 +215,9 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
     original(self, cfg)
 
 
-@around("fairseq.data.fasta_dataset:FastaDataset.__init__")
+@around("fairseq.data.fasta_dataset:FastaDataset.__init__", patch="paths in a shell command")
 def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
+    """The path of a FASTA data set becomes part of a shell command."""
     self.threadlocal = threading.local()  # the destructor reads it
     if shlex.quote(path) != path:
         raise DataError(
@@ -191,8 +227,11 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
     original(self, path, *rest, **options)
 
 
-@around("fairseq.file_utils:load_archive_file")
+@around("fairseq.file_utils:load_archive_file", patch="no code that data names")
 def _inside(original: Callable, archive_file: str) -> Any:
+    """An archive can write outside its folder, and a data configuration can name code on GitHub,
+    which fairseq runs.
+    """
     try:
         with replaced(tarfile.TarFile, "extractall", _extract_all):
             return original(archive_file)
@@ -207,7 +246,10 @@ def _extract_all(tar: tarfile.TarFile, folder: str) -> None:
         write_member(tar, member, Path(folder))
 
 
-@around("fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction")
+@around(
+    "fairseq.models.speech_to_text.hub_interface:S2THubInterface.get_prediction",
+    patch="no code that data names",
+)
 def _text_alone(
     original: Callable, cls: type, *args: Any, synthesize_speech: bool = False, **options: Any
 ) -> Any:
@@ -217,53 +259,3 @@ def _text_alone(
             "repository whose code would be fetched and run. Load that model yourself."
         )
     return original(cls, *args, **options)
-
-
-PATCHES = (
-    Patch(
-        name="checkpoints are plain data",
-        reason="loading runs code in a checkpoint, with weights_only=False as in fairseq's own "
-        "repository, or with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD as advised on the web; with neither, "
-        "torch refuses argparse.Namespace, which stock checkpoints contain",
-        act=_load_nothing_but_data,
-    ),
-    Patch(
-        name="checkpoints are read safely",
-        reason="torch reads damaged files without an error, its error messages are pages long, and "
-        "a pickle may fill all memory",
-        layers=(Layer(("fairseq.checkpoint_utils:torch",), _torch_that_loads_safely),),
-    ),
-    Patch(
-        name="checkpoints are checked before models are built",
-        reason="fairseq builds any architecture, task, criterion or size that a file names, and "
-        "faults end in tracebacks",
-        layers=(_checked, _one_by_one, _meters, _validated),
-    ),
-    Patch(
-        name="merges are checked before they are read",
-        reason="a damaged file of merges, which a checkpoint may name, ends the program with the "
-        "usage text of subword-nmt",
-        layers=(_merges_checked,),
-    ),
-    Patch(
-        name="paths in a shell command",
-        reason="the path of a FASTA data set becomes part of a shell command",
-        layers=(_unquoted,),
-    ),
-    Patch(
-        name="no code that data names",
-        reason="an archive can write outside its folder, and a data configuration can name code on "
-        "GitHub, which fairseq runs",
-        layers=(_inside, _text_alone),
-    ),
-)
-
-LITERALS = (
-    Patch(
-        name="no string is evaluated",
-        reason="fairseq calls eval() on strings of saved configurations, so that a checkpoint of "
-        "plain data can run any command",
-        act=install,
-        layers=(_without_eval,),
-    ),
-)
