@@ -18,7 +18,6 @@ from fairseq_ext.utils.option_fields import add_options, option
 if TYPE_CHECKING:
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text.pipeline import Pipeline
-    from fairseq_ext.text.subwords import Step
 
 TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
@@ -68,21 +67,8 @@ def chosen_codec(
     steps = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
     if options.keep_tokens and not steps.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
-    encode = steps.encoder()
-    if constraints:
-        encode = _with_constraints(encode, steps.encoder(tgt))
-    return TextCodec(encode, steps.joiner() if options.keep_tokens else steps.decoder())
-
-
-def _with_constraints(encode_source: Step, encode_target: Step) -> Step:
-    """Make the function that encodes a line of source and, after tabs, target constraints."""
-
-    def encode(line: str) -> str:
-        text, *constraints = line.split("\t")
-        tokens = encode_source(text)
-        return "\t".join([tokens, *filter(None, map(encode_target, constraints))]) if tokens else ""
-
-    return encode
+    codec = TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
+    return codec.with_constraints(steps.encoder(tgt)) if constraints else codec
 
 
 def _overridden(

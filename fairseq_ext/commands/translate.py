@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fairseq_ext.commands import options, search_options, text_options
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
-from fairseq_ext.decoding.search import BUFFER, DATA_HELP
+from fairseq_ext.decoding.search import BUFFER, DATA_HELP, require_compatible
 from fairseq_ext.utils.errors import ConfigError, printable
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
@@ -132,15 +132,7 @@ class Request:
     def check(self) -> None:
         """Refuse options that do not go together."""
         self.parts.check(self.input, {"--output": self.output, "--json": self.json})
-        exclusive = {
-            "--keep": bool(self.keep),
-            "--markup": self.markup,
-            "--constraints": self.search.constraints is not None,
-            "--split-sentences": self.split_sentences,
-        }
-        names = [name for name, is_present in exclusive.items() if is_present]
-        if len(names) > 1 and names != ["--keep", "--markup"]:
-            raise ConfigError(f"`{names[0]}` does not go with `{names[-1]}`; give one of them.")
+        require_compatible(self.keep, self.markup, self.search.constraints, self.split_sentences)
 
     def resolved(self) -> Request:
         """Find the models, and decide which argument is a data folder and which are text."""

@@ -1,7 +1,7 @@
 """Search options and results, shared by all translators (no torch)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -86,6 +86,10 @@ class Search:
             if isinstance(value, kind):
                 wish = f"at least {minimum}" if value < minimum else f"at most {maximum}"
             raise ConfigError(f"`{option}` must be {wish}, but is {value} instead.")
+        if self.constraints not in (None, "ordered", "unordered"):
+            raise ConfigError(
+                f"`--constraints` must be ordered or unordered, but is {self.constraints} instead."
+            )
         if self.nbest > self.beam:
             raise ConfigError(
                 f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
@@ -122,6 +126,21 @@ class Counts:
 
 Translates: TypeAlias = "Translator | EngineTranslator"
 """A translator of lines of tokens, which several threads may call."""
+
+
+def require_compatible(
+    keep: Sequence[str], markup: bool, constraints: str | None, split_sentences: bool
+) -> None:
+    """Refuse kinds of marked text that do not go together."""
+    exclusive = {
+        "--keep": keep,
+        "--markup": markup,
+        "--constraints": constraints,
+        "--split-sentences": split_sentences,
+    }
+    names = [name for name, value in exclusive.items() if value]
+    if len(names) > 1 and names != ["--keep", "--markup"]:
+        raise ConfigError(f"`{names[0]}` does not go with `{names[-1]}`; give one of them.")
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:

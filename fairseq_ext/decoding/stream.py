@@ -19,6 +19,17 @@ class TextCodec(NamedTuple):
     encode: Step
     decode: Step
 
+    def with_constraints(self, encode_target: Step) -> "TextCodec":
+        """Also encode target text that follows a line, separated by tabs."""
+
+        def encode(line: str) -> str:
+            text, *constraints = line.split("\t")
+            tokens = self.encode(text)
+            required = filter(None, map(encode_target, constraints))
+            return "\t".join([tokens, *required]) if tokens else ""
+
+        return self._replace(encode=encode)
+
 
 class Ranked(NamedTuple):
     """Translations of a sentence as text and as tokens, best first; empty for skipped sentences."""

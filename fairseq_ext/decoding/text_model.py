@@ -9,15 +9,18 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
 from fairseq_ext.decoding import stream
 from fairseq_ext.decoding.loading import open_model
-from fairseq_ext.decoding.search import BUFFER, Search, Translates
+from fairseq_ext.decoding.search import BUFFER, Search, Translates, require_compatible
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
+from fairseq_ext.text import placeholders
+from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
@@ -58,6 +61,9 @@ class Model:
         max_len_a: float | None = None,
         max_len_b: int | None = None,
         alignments: bool = False,
+        split_sentences: bool = False,
+        keep: Sequence[str] = (),
+        markup: bool = False,
     ) -> Translation: ...
 
     @overload
@@ -71,6 +77,9 @@ class Model:
         max_len_a: float | None = None,
         max_len_b: int | None = None,
         alignments: bool = False,
+        split_sentences: bool = False,
+        keep: Sequence[str] = (),
+        markup: bool = False,
     ) -> list[Translation]: ...
 
     def translate(
@@ -83,6 +92,9 @@ class Model:
         max_len_a: float | None = None,
         max_len_b: int | None = None,
         alignments: bool = False,
+        split_sentences: bool = False,
+        keep: Sequence[str] = (),
+        markup: bool = False,
     ) -> Translation | list[Translation]:
         """Translate one line or several lines.
 
@@ -93,21 +105,33 @@ class Model:
             lenpen: scores are divided by length to this power.
             max_len_a, max_len_b: a translation has at most ``a × source tokens + b`` tokens.
             alignments: whether to return attention weights, if the model has them.
+            split_sentences: whether to translate each sentence of a line alone.
+            keep: regular expressions of text to keep as it is, such as ``"%[sd]"``.
+            markup: whether lines are XML or HTML, whose tags are kept.
 
         Returns:
             A list with the result for each line, in order; for a single string, just its result.
 
         Raises:
-            ConfigError: the search is not possible.
+            ConfigError: the search is not possible, or options exclude each other.
             DataError: a line is not a string or is longer than :attr:`limit`; the message gives
                 the number of the line.
         """
         single = isinstance(texts, str)
         texts = [texts] if single else _listed(texts, "texts")
-        overrides = {"beam": beam, "lenpen": lenpen, "max_len_a": max_len_a, "max_len_b": max_len_b}
         translations = list(
             self.stream(
-                texts, buffer=max(len(texts), 1), nbest=nbest, alignments=alignments, **overrides
+                texts,
+                buffer=max(len(texts), 1),
+                beam=beam,
+                nbest=nbest,
+                lenpen=lenpen,
+                max_len_a=max_len_a,
+                max_len_b=max_len_b,
+                alignments=alignments,
+                split_sentences=split_sentences,
+                keep=keep,
+                markup=markup,
             )
         )
         return translations[0] if single else translations
@@ -124,6 +148,9 @@ class Model:
         max_len_a: float | None = None,
         max_len_b: int | None = None,
         alignments: bool = False,
+        split_sentences: bool = False,
+        keep: Sequence[str] = (),
+        markup: bool = False,
     ) -> Iterator[Translation]:
         """Translate lines as they come, even an endless stream.
 
@@ -132,6 +159,7 @@ class Model:
             buffer: lines to read before translating them; no more are kept in memory.
             skip_long: whether lines that are too long get empty translations and a warning.
             beam, nbest, lenpen, max_len_a, max_len_b, alignments: see :meth:`translate`.
+            split_sentences, keep, markup: see :meth:`translate`.
 
         Raises:
             ConfigError, DataError: see :meth:`translate`.
@@ -144,8 +172,23 @@ class Model:
             attention=alignments,
         )
         search.check()
-        options = {"search": search, "name": "the text", "buffer": buffer, "skip_long": skip_long}
-        return stream.translations(_strings(lines), self._translator, self._codec, **options)
+        keep = _listed(keep, "keep")
+        require_compatible(keep, markup, self._search.constraints, split_sentences)
+        return stream.translations(
+            _strings(lines),
+            self._translator,
+            self._codec,
+            search=search,
+            name="the text",
+            buffer=buffer,
+            skip_long=skip_long,
+            splitter=self._splitter if split_sentences else None,
+            keeper=placeholders.keeper(keep, markup),
+        )
+
+    @functools.cached_property
+    def _splitter(self) -> SentenceSplitter:
+        return sentence_splitter(self.src, self.tgt)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Score how probable translations are.
@@ -207,6 +250,7 @@ def load(
     threads: int | None = None,
     max_tokens: int = Search.max_tokens,
     cpu: bool = False,
+    constraints: str | None = None,
 ) -> Model:
     """Load a trained model that translates text; it prepares the text as in its training.
 
@@ -224,6 +268,8 @@ def load(
             processors. With a checkpoint, it is set in torch for the whole process.
         max_tokens: most source tokens in a batch.
         cpu: whether to use the CPU even if there is a GPU.
+        constraints: ``ordered`` or ``unordered`` if text that the translation must have, in this or
+            in any order, follows each line after tabs.
 
     Raises:
         CheckpointError: a file cannot be used.
@@ -236,15 +282,17 @@ def load(
         )
     if threads is not None and threads < 1:
         raise ConfigError(f"`threads` must be at least 1, but is {threads} instead.")
-    fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "attention": True}
+    fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "constraints": constraints}
 
     def search(saved_options: Mapping[str, int | float]) -> Search:
-        return Search(**saved_options, **fixed)
+        return Search(**saved_options, **fixed, attention=True)
 
     folder = None if data is None else Path(data)
     model = open_model([Path(path)], folder, (src, tgt), search, threads)
     text = model.text()
     codec = TextCodec(text.encoder(), text.decoder())
     target = text.encoder(text.tgt)
+    if constraints is not None:
+        codec = codec.with_constraints(target)
     model.versions.require_unchanged()
     return Model(model.translator, codec, target, model.search)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -215,6 +216,33 @@ def test_texts_that_cannot_be(loaded: dict[str, Model], kind: str):
         model.score([""], ["w1"])
     with pytest.raises(DataError, match="target 1 has 2,001 tokens"):
         model.score(["w1"], [long])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_to_keep(loaded: dict[str, Model], kind: str):
+    model = loaded[kind]
+    options = {"keep": [r"\{\w+\}"], "markup": True, "max_len_b": 6}
+    text = model.translate("w1 {name} <b>w3</b> w2", **options).text
+    assert re.fullmatch(r".*\{name\}.*<b>.*</b>.*", text)
+    assert model.translate("{name}", **options).text == "{name}"
+    with pytest.raises(ConfigError, match="`--keep` does not go with `--split-sentences`"):
+        model.translate("w1", keep=["w1"], split_sentences=True)
+    with pytest.raises(ConfigError, match="`keep` must be a list of strings"):
+        model.translate("w1", keep="w1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_constraints(run: Path, kind: str):
+    path = run / "bundle" if kind == "bundle" else run
+    engine = {} if kind == "bundle" else {"engine": kind, "cpu": True}
+    model = fairseq_ext.load(path, constraints="ordered", **engine)
+    text, free = (each.text for each in model.translate(["w1 w2\tw9 w9\tw5", "w1 w2"], max_len_b=9))
+    assert re.search(r"\bw9 w9\b.*\bw5\b", text)
+    assert not re.search(r"\bw9 w9\b.*\bw5\b", free)
+    with pytest.raises(ConfigError, match="`--markup` does not go with `--constraints`"):
+        model.translate("w1", markup=True)
+    with pytest.raises(ConfigError, match="`--constraints` must be ordered or unordered"):
+        fairseq_ext.load(path, constraints="sorted", **engine)
 
 
 @pytest.mark.parametrize("kind", KINDS)
