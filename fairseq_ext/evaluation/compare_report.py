@@ -400,7 +400,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     pages = {
         ".md": as_page(result, Path(output), pictures) + "\n",
         ".csv": tables.comma_separated(numbers(result)),
-        ".tex": tables.latex(rows(result)) + "\n",
+        ".tex": _as_latex(result),
     }
     paths = [plots.with_ending(output, ending) for ending in pages]
     for path, page in zip(paths, pages.values(), strict=True):
@@ -414,6 +414,25 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
     with files.atomic_write(page) as file:
         file.write(as_html(result, [*shown_pictures, *pictures]))
     return [*paths, *drawn, *forest, translations, page]
+
+
+def _as_latex(result: Result) -> str:
+    """Return tables of scores, of training and of translation, each as narrow as a page."""
+    names, *columns = zip(*rows(result), strict=True)
+    facts = [*_facts(result.systems[0])]
+    left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown
+    parts = {
+        "scores, with half of the 95% interval; Holm: p, corrected for all comparisons": [
+            column for column in columns if not column[0].startswith(left_out + tuple(facts))
+        ],
+        "sizes and training": [column for column in columns if column[0] in facts[:5]],
+        "translation": [column for column in columns if column[0] in facts[5:]],
+    }
+    return "\n".join(
+        f"% {title}\n{tables.latex([*zip(names, *part, strict=True)])}\n"
+        for title, part in parts.items()
+        if part
+    )
 
 
 def _panels(result: Result) -> list[tuple[str, str, Place]]:

@@ -11,7 +11,7 @@ import gzip
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +60,29 @@ def as_html(rows: Sequence[Sequence[str]]) -> str:
 
 def latex(rows: Sequence[Sequence[str]]) -> str:
     """Format rows, the heading first, as a ``tabular`` with the rules of booktabs."""
-    heading, *body = map(_latex_row, rows)
-    columns = "l" + "r" * (len(rows[0]) - 1)
+    heading, *body = [[cell.translate(LATEX) for cell in row] for row in rows]
+    columns = "@{}l" + "r" * (len(heading) - 1) + "@{}"
     return "\n".join(
         [
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            heading,
+            _latex_row(map(_stacked, heading)),
             r"\midrule",
-            *body,
+            *map(_latex_row, body),
             r"\bottomrule",
             r"\end{tabular}",
         ]
     )
 
 
-def _latex_row(cells: Sequence[str]) -> str:
-    row = " & ".join(cell.translate(LATEX) for cell in cells) + r" \\"
+def _stacked(heading: str) -> str:
+    """Give each word of a heading its own line, which keeps the table narrow."""
+    words = heading.split(" ")
+    return heading if len(words) == 1 else "\\shortstack[r]{" + r"\\".join(words) + "}"
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    row = " & ".join(cells) + r" \\"
     # After `\\` and the rules above, LaTeX would read `[` or `*` as the start of an argument.
     return f"{{}}{row}" if row.lstrip().startswith(("[", "*")) else row
 
