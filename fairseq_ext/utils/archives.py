@@ -159,13 +159,12 @@ def _require_size(total: int, max_bytes: int) -> None:
 class _Member(tarfile.TarInfo):
     """A member of a tar file that refuses a header with an impossible size."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        member = super().frombuf(buf, encoding, errors)
+    # Newer Pythons, and Debian's, build follow-up headers without `frombuf`, but all call this.
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         # A negative size would make tarfile read one member forever.
-        if member.size < 0 or (member.size > _HEADER and not member.isreg()):
-            raise tarfile.ReadError(f"a header of {member.size} bytes")
-        return member
+        if self.size < 0 or (self.size > _HEADER and not self.isreg()):
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        return super()._proc_member(tar)
 
 
 class _Limited:
