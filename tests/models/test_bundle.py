@@ -267,7 +267,7 @@ def killed(operation: int, write: Callable[[], object], folder: Path) -> bool:
     """Whether ``kill -9`` ended the process before that file operation in the folder."""
 
     def work() -> None:
-        at_operation(operation, folder)()
+        at_operation(operation, str(folder))
         write()
 
     status = fork_status(work)

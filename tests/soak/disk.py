@@ -8,7 +8,6 @@ becomes full or read-only; other users have a limit on the size of files, and a 
 import hashlib
 import json
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -17,16 +16,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak import forks
 from tests.soak.kills import BMT, LENGTH, difference, progress
 from tests.soak.report import Report, noted, parser
 from tests.support import damages
-from tests.support.harness import USER_DIR, binarize, digits_corpus
+from tests.support.harness import USER_DIR, after, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 ROOM = 12 << 20  # bytes of the small file system
 ROOT = os.geteuid() == 0
 Words = Callable[[Path], list[object]]
+FILE_LIMIT = "from resource import *; setrlimit(RLIMIT_FSIZE, ({0}, {0}))"
+HANDLE_LIMIT = """
+from resource import *
+used = {{int(path.name) for path in Path("/proc/self/fd").iterdir()}}
+number = [handle for handle in range(1 << 16) if handle not in used][{}]
+setrlimit(RLIMIT_NOFILE, (number, number))
+"""
+
+
+def attempt(words: list[object], code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command after some code; its output goes through pipes, which no limit hits."""
+    return subprocess.run(after(code, *words), input="", capture_output=True, text=True)
+
+
+def done(words: list[object]) -> str:
+    """Run a command, which must succeed; return its output."""
+    ended = attempt(words)
+    assert ended.returncode == 0, ended.stderr[-1500:]
+    return ended.stdout + ended.stderr
 
 
 @dataclass
@@ -58,10 +75,10 @@ def cases(scratch: Path, data: Path) -> list[Case]:
     log, model, text = scratch / "model.log", scratch / "model", data.parent / "text"
     run = (*TRAINING, *BMT, "--max-update", 3, "--stage-updates", "1,1,1", "--warmup-updates", 0)
     words = ["fairseq-train", data, *run, "--save-dir", model, "--user-dir", USER_DIR]
-    assert forks.run(words, log) == 0, log.read_text()[-1500:]
+    log.write_text(done(words))
     last, bundle = model / "checkpoint_last.pt", scratch / "bundle.zip"
     make_bundle = ("bundle", last, "--data", data)
-    assert forks.run(["fairseq-ext", *make_bundle, "-o", bundle], scratch / "bundle.log") == 0
+    done(["fairseq-ext", *make_bundle, "-o", bundle])
 
     def writing(name: str, output: str, *command: object, old: str = "") -> Case:
         def words(folder: Path) -> list[object]:
@@ -114,9 +131,7 @@ def checksum(path: Path) -> str:
 class Training(Case):
     """A training that goes on with half of it done."""
 
-    def __init__(self, data: Path, log: Path) -> None:
-        self.log = log
-
+    def __init__(self, data: Path) -> None:
         def words(folder: Path) -> list[object]:
             where = ("--save-dir", folder, "--user-dir", USER_DIR)
             options = (*TRAINING, *ARCHITECTURES["gru_tiny"], *LENGTH)
@@ -125,7 +140,7 @@ class Training(Case):
         super().__init__("fairseq-train", words)
 
     def prepare(self, folder: Path) -> None:
-        assert forks.run([*self.words(folder), "--max-update", 9], self.log) == 0
+        done([*self.words(folder), "--max-update", 9])
 
     def difference(self, folder: Path, reference: Path) -> str:
         return difference(folder, reference)
@@ -154,28 +169,28 @@ def small(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def full(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+def full(folder: Path, left: int) -> Iterator[str]:
     """Only ``left`` bytes are free (or: files cannot be longer than that)."""
     if not ROOT:
-        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
+        yield FILE_LIMIT.format(left)
         return
     free = shutil.disk_usage(folder).free
     filler = folder.parent / "filler" if folder.parent.is_mount() else folder / ".filler"
     filler.write_bytes(b"\0" * max(0, free - left))
     try:
-        yield lambda: None
+        yield ""
     finally:
         filler.unlink()
 
 
 @contextmanager
-def too_long(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+def too_long(folder: Path, left: int) -> Iterator[str]:
     """No file can become longer than ``left`` bytes."""
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (left, left))
+    yield FILE_LIMIT.format(left)
 
 
 @contextmanager
-def read_only(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+def read_only(folder: Path, left: int) -> Iterator[str]:
     """Nothing can be written."""
     place = folder.parent if folder.parent.is_mount() else folder
 
@@ -187,7 +202,7 @@ def read_only(folder: Path, left: int) -> Iterator[Callable[[], None]]:
     else:
         folder.chmod(0o555)
     try:
-        yield lambda: None
+        yield ""
     finally:
         if ROOT:
             remount("rw")
@@ -196,15 +211,9 @@ def read_only(folder: Path, left: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def no_handles(folder: Path, left: int) -> Iterator[Callable[[], None]]:
+def no_handles(folder: Path, left: int) -> Iterator[str]:
     """The process can open only so many files more."""
-
-    def limit() -> None:
-        used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
-        number = [handle for handle in range(1 << 16) if handle not in used][left]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
-
-    yield limit
+    yield HANDLE_LIMIT.format(left)
 
 
 TROUBLES = {
@@ -213,17 +222,6 @@ TROUBLES = {
     "read-only": (read_only, (0,)),
     "no file handles": (no_handles, (0, 1, 3)),
 }
-
-
-def piped(words: list[object], log: Path, first: Callable[[], None]) -> int:
-    """Run a command whose output goes through a pipe, so that limits do not hit its log."""
-    fifo = log.with_suffix(".fifo")
-    os.mkfifo(fifo)
-    with log.open("w") as output, subprocess.Popen(["cat", str(fifo)], stdout=output) as copier:
-        status = forks.run(words, fifo, first=first)
-        copier.wait(30)
-    fifo.unlink()
-    return status
 
 
 def one_line(message: str) -> None:
@@ -241,19 +239,17 @@ def trouble(case: Case, kind: str, left: int, place: Path, reference: Path) -> b
         folder.mkdir()
         case.prepare(folder)
         before = contents(folder)
-        log = place.with_suffix(".log")
-        with causing(folder, left) as first:
-            status = piped(case.words(folder), log, first)
-        if status == 0:  # enough was left
+        with causing(folder, left) as code:
+            ended = attempt(case.words(folder), code)
+        output = ended.stdout + ended.stderr
+        if ended.returncode == 0:  # enough was left
             wrong = case.difference(folder, reference)
             assert not wrong, wrong
             return False
-        assert status == 1, f"status {status}: {log.read_text()[-1500:]}"
-        one_line(log.read_text())
+        assert ended.returncode == 1, f"status {ended.returncode}: {output[-1500:]}"
+        one_line(output)
         case.require_survivors(folder, before)
-        repeated = place.with_suffix(".again")
-        status = forks.run(case.words(folder), repeated)
-        assert status == 0, f"again: {repeated.read_text()[-1500:]}"
+        done(case.words(folder))
         wrong = case.difference(folder, reference)
         assert not wrong, f"again: {wrong}"
     return True
@@ -263,12 +259,11 @@ def run_all(report: Report, scratch: Path) -> None:
     """Every command in every trouble."""
     text = digits_corpus(scratch / "text", train=110, valid=10, test=10)
     data = binarize(text, scratch / "bin")
-    for case in (Training(data, scratch / "half.log"), *cases(scratch, data)):
+    for case in (Training(data), *cases(scratch, data)):
         reference = scratch / "reference" / case.name.replace(" ", "-")
         reference.mkdir(parents=True)
         case.prepare(reference)
-        status = forks.run(case.words(reference), scratch / "reference.log")
-        assert status == 0, (scratch / "reference.log").read_text()[-1500:]
+        done(case.words(reference))
         for kind, (_, amounts) in TROUBLES.items():
             failures: list[str] = []
             felt = 0
@@ -283,7 +278,6 @@ def run_all(report: Report, scratch: Path) -> None:
 
 def main() -> None:
     report = Report("disk", parser(__doc__).parse_args())
-    forks.preload()
     with tempfile.TemporaryDirectory() as scratch:
         run_all(report, Path(scratch))
     report.end()

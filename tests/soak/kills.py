@@ -5,19 +5,19 @@ is started again, until the run is done. Moments are drawn among points in time,
 the run's folder, and bytes of checkpoints being written.
 """
 
+import os
 import random
+import signal
+import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
-from tests.soak import forks
 from tests.soak.report import Report, noted, parser
-from tests.support.harness import USER_DIR, binarize, digits_corpus
-from tests.support.killed import at_byte, at_operation
+from tests.support.harness import USER_DIR, after, binarize, digits_corpus
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, same_state
 
 BMT = (
@@ -88,42 +88,46 @@ class Job:
             *("--save-dir", folder, "--user-dir", USER_DIR),
         )
 
-    def start(self, first: Callable[[], None] = lambda: None) -> list[int]:
-        """Start it; ``first`` is called in the process that saves."""
-        if not self.two:
-            return [forks.start(self.words, self.log, first=first)]
+    def start(self, code: str = "") -> list[subprocess.Popen[bytes]]:
+        """Start it; the process that saves runs the code first."""
         join = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        return [
-            forks.start(self.words, self.log, first=first, RANK="0", LOCAL_RANK="0", **join),
-            forks.start(self.words, self.log, RANK="1", LOCAL_RANK="1", **join),
-        ]
+        processes = []
+        for rank in range(1 + self.two):
+            place = {**join, "RANK": str(rank), "LOCAL_RANK": str(rank)} if self.two else {}
+            with self.log.open("ab") as log:
+                processes.append(
+                    subprocess.Popen(
+                        after("" if rank else code, *self.words),
+                        **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log},
+                        **{"env": {**os.environ, "OMP_NUM_THREADS": "1", **place}},
+                        preexec_fn=os.setpgrp,
+                    )
+                )
+        return processes
 
-    def finish(self) -> None:
+    def finish(self, code: str = "") -> None:
         """Run it to its end."""
-        statuses = [forks.wait(process) for process in self.start()]
+        statuses = [process.wait(600) for process in self.start(code)]
         assert not any(statuses), f"status {statuses}: {self.log.read_text()[-1500:]}"
 
-    def killed(self, moment: dict[str, Any], seconds: float) -> bool:
-        """Start it and kill it; false if it was done before."""
-        processes = self.start(moment.get("first", lambda: None))
-        statuses: dict[int, int] = {}
-        deadline = time.monotonic() + (seconds if "first" not in moment else 600)
-        while time.monotonic() < deadline and not statuses:
-            for process in processes:
-                if (status := forks.poll(process)) is not None:
-                    statuses[process] = status
+    def killed(self, code: str, seconds: float) -> bool:
+        """Start it and kill it, after so many seconds if code does not; false if it had ended."""
+        processes = self.start(code)
+        deadline = time.monotonic() + (600 if code else seconds)
+        while time.monotonic() < deadline and all(process.poll() is None for process in processes):
             time.sleep(0.002)
+        if all(process.poll() in (None, 0) for process in processes) and any(
+            process.poll() == 0 for process in processes
+        ):
+            for process in processes:  # where one has ended well, the other does too
+                process.wait(600)
         for process in processes:
-            # where one has ended well, the other does too; a kill takes all that are left
-            if statuses and not any(statuses.values()):
-                statuses.setdefault(process, forks.wait(process) if process not in statuses else 0)
-            elif process not in statuses:
-                statuses[process] = forks.kill(process)
-        killed = -9 in statuses.values()
-        other_statuses = {0, -9, 1} if self.two and killed else {0, -9}  # one that lost the other
-        assert set(statuses.values()) <= other_statuses, (
-            f"{statuses}: {self.log.read_text()[-1500:]}"
-        )
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        statuses = {process.wait() for process in processes}
+        killed = -signal.SIGKILL in statuses
+        possible = {0, -9, 1} if self.two and killed else {0, -9}  # 1 for one that lost the other
+        assert statuses <= possible, f"{statuses}: {self.log.read_text()[-1500:]}"
         return killed
 
 
@@ -140,11 +144,7 @@ def soak_one(
     undisturbed = Job(name, data, folder / "whole", folder / "whole.log")
     counted = folder / "operations"
     began = time.monotonic()
-    statuses = [
-        forks.wait(process)
-        for process in undisturbed.start(at_operation(-1, undisturbed.folder, counted))
-    ]
-    assert not any(statuses), f"status {statuses}: {undisturbed.log.read_text()[-1500:]}"
+    undisturbed.finish(f"at_operation(-1, {str(undisturbed.folder)!r}, {str(counted)!r})")
     seconds, operations = time.monotonic() - began, int(counted.read_text())
     size = sum(path.stat().st_size for path in undisturbed.folder.iterdir())
     kinds: Counter[str] = Counter()
@@ -156,13 +156,11 @@ def soak_one(
         while len(updates) < kills:
             kind = draw.choice(("time", "operation", "byte"))
             # early enough that runs have several kills, late enough that they get on
-            moment: dict[str, Any] = {}
-            if kind == "operation":
-                number = draw.randint(1, operations // 2)
-                moment["first"] = at_operation(number, job.folder)
-            elif kind == "byte":
-                moment["first"] = at_byte(draw.randint(1, size // 2), job.folder)
-            if not job.killed(moment, draw.uniform(0.1, 0.8) * seconds):
+            code = ""
+            if kind != "time":
+                number = draw.randint(1, (operations if kind == "operation" else size) // 2)
+                code = f"at_{kind}({number}, {str(job.folder)!r})"
+            if not job.killed(code, draw.uniform(0.1, 0.8) * seconds):
                 break
             kinds[kind] += 1
             updates.append(progress(job.folder))
@@ -184,7 +182,6 @@ def main() -> None:
     options.add_argument("--kills", type=int, help="of each configuration (100 in all)")
     args = options.parse_args()
     report = Report("kills", args, keep=len(args.runs) < len(RUNS))
-    forks.preload()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         data = binarize(

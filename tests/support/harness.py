@@ -73,6 +73,12 @@ def forked(name: str) -> str:
     return str(forking.programs(os.getpid()) / name)
 
 
+def after(code: str, *words: object) -> list[str]:
+    """Return a command that first runs Python code with the functions of `killed.py`, as a fork."""
+    script = Path(__file__).with_name("killed.py")
+    return [forked("python"), str(script), code, str(BIN / str(words[0])), *map(str, words[1:])]
+
+
 def start(*words: object, **how: Any) -> subprocess.Popen[bytes]:
     """Start a command in a new interpreter, one thread, without output."""
     return subprocess.Popen(

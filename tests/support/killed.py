@@ -1,21 +1,20 @@
 """Kill processes at chosen file operations of their own.
 
 A random moment hardly ever falls into the milliseconds in which a checkpoint is written; a chosen
-file operation always does. The process chooses it before it starts its command.
+file operation always does. `killed.py CODE SCRIPT ARGUMENTS …` runs a Python script after some
+code, such as `at_operation(3, "folder")`.
 """
 
 import builtins
 import io
 import os
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from tests.support.harness import REPO
 
 WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.copyfile")
 """Python's audit events of operations that change a folder (``os.replace`` is a rename)."""
@@ -35,33 +34,28 @@ def _writes(event: str, arguments: tuple[Any, ...]) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def at_operation(number: int, folder: Path, count_to: Path | None = None) -> Callable[[], None]:
+def at_operation(number: int, folder: str, count_to: str = "") -> None:
     """Die right before operation ``number`` (from 1) that changes something in ``folder``.
 
     With ``count_to``, the number of operations so far is kept in that file.
     """
-    prefix = str(folder)
+    done = 0
 
-    def hook_in() -> None:
-        done = 0
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal done
+        if event not in WATCHED or not _writes(event, arguments):
+            return
+        if not any(str(path).startswith(folder) for path in arguments[:2]):
+            return
+        done += 1
+        if done == number:
+            die()
+        if count_to:
+            descriptor = os.open(count_to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.write(descriptor, b"%d" % done)
+            os.close(descriptor)
 
-        def hook(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal done
-            if event not in WATCHED or not _writes(event, arguments):
-                return
-            if not any(str(path).startswith(prefix) for path in arguments[:2]):
-                return
-            done += 1
-            if done == number:
-                die()
-            if count_to is not None:
-                descriptor = os.open(count_to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                os.write(descriptor, b"%d" % done)
-                os.close(descriptor)
-
-        sys.addaudithook(hook)
-
-    return hook_in
+    sys.addaudithook(hook)
 
 
 class _Dying(io.BufferedWriter):
@@ -79,35 +73,35 @@ class _Dying(io.BufferedWriter):
         return super().write(data)
 
 
-def at_byte(number: int, folder: Path) -> Callable[[], None]:
+def at_byte(number: int, folder: str) -> None:
     """Die when ``number`` bytes have been written to binary files in ``folder``."""
-    prefix, original = str(folder), builtins.open
+    original = builtins.open
 
     def dying_open(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-        if str(file).startswith(prefix) and "w" in mode and "b" in mode:
+        if str(file).startswith(folder) and "w" in mode and "b" in mode:
             return _Dying(io.FileIO(file, "w"))
         return original(file, mode, *rest, **options)
 
-    def replace_open() -> None:
-        _Dying.left = number
-        shutil._USE_CP_SENDFILE = False  # copy by write()
-        builtins.open = io.open = dying_open
-
-    return replace_open
-
-
-# A program that runs a command of ours, and dies at the nth operation in a folder.
-DYING = """
-import sys
-from fairseq_ext import cli
-from tests.support import killed
-killed.at_operation(int(sys.argv[1]), sys.argv[2])()
-cli.main(sys.argv[3:])
-"""
+    _Dying.left = number
+    shutil._USE_CP_SENDFILE = False  # copy by write()
+    builtins.open = io.open = dying_open
 
 
 def die_in_command(number: int, folder: Path, *words: str) -> None:
     """Run a command of ours, which must die at operation ``number`` in the folder."""
-    command = [sys.executable, "-c", DYING, str(number), str(folder), *words]
-    done = subprocess.run(command, stderr=subprocess.DEVNULL, cwd=REPO, start_new_session=True)
+    from tests.support.harness import after
+
+    command = after(f"at_operation({number}, {str(folder)!r})", "fairseq-ext", *words)
+    done = subprocess.run(command, stderr=subprocess.DEVNULL, preexec_fn=os.setpgrp)
     assert done.returncode == -signal.SIGKILL
+
+
+def main() -> None:
+    code, *sys.argv = sys.argv[1:]
+    exec(code, globals())
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
