@@ -57,12 +57,9 @@ def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
     bases.bundled(folder / "bundle", data)
     sources = {
         ".pt": (
-            pickles.pickled(base, canary),
-            pickles.formats(base, canary),
-            pickles.archives(base, canary),
-            pickles.bombs(base),
-            settings.carriers(make, text),
-            settings.names(make, canary),
+            *(pickles.pickled(base, canary), pickles.formats(base, canary)),
+            *(pickles.archives(base, canary), pickles.bombs(base)),
+            *(settings.carriers(make, text), settings.names(make, canary)),
         ),
         ".zip": (settings.bundles(folder / "bundle", text),),
     }

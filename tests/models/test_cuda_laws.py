@@ -16,21 +16,10 @@ from torch import Tensor
 
 from fairseq_ext.engine import TORCH
 from fairseq_ext.generation import on_engine as engine
-from tests.support.models import (
-    ARCHITECTURES,
-    SMALL,
-    UNDER_LAW,
-    build,
-    net_input,
-    padded,
-    previous,
-    random_sentences,
-    sample_of,
-    sharpen,
-)
+from tests.support import models
 
 DEVICE = os.environ.get("FAIRSEQ_EXT_TEST_DEVICE", "cuda")
-MODELS = {"transformer": ["--arch", "transformer", *SMALL], **ARCHITECTURES}
+MODELS = {"transformer": ["--arch", "transformer", *models.SMALL], **models.ARCHITECTURES}
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.15}
 """Of the standard deviation of the logits."""
 
@@ -40,8 +29,8 @@ pytestmark = [
     pytest.mark.parametrize("name", MODELS),
 ]
 in_all_types = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-SOURCE = random_sentences([7, 3, 1, 5])
-TARGET = random_sentences([4, 6, 3, 2], seed=4)
+SOURCE = models.random_sentences([7, 3, 1, 5])
+TARGET = models.random_sentences([4, 6, 3, 2], seed=4)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +41,7 @@ def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_unsteady(name: str) -> bool:
     """Whether rounding changes signs of activations, and so the function."""
-    return name in UNDER_LAW and UNDER_LAW[name].unsteady
+    return name in models.UNDER_LAW and models.UNDER_LAW[name].unsteady
 
 
 def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
@@ -61,19 +50,19 @@ def sharpened(name: str) -> tuple[BaseFairseqModel, object]:
     Without dropout, since cuDNN's GRU computes gradients in training mode only.
     """
     dropouts = ["--dropout", "0", *(["--weight-dropout", "0"] if "muse" in name else [])]
-    model, task = build([*MODELS[name], *dropouts], seed=6)
-    sharpen(model, 1.5)
+    model, task = models.build([*MODELS[name], *dropouts], seed=6)
+    models.sharpen(model, 1.5)
     return model, task
 
 
 def logits(model: BaseFairseqModel, device: str) -> Tensor:
-    words = net_input(padded(SOURCE, left=True), padded(TARGET, left=False))
+    words = models.net_input(models.padded(SOURCE, left=True), models.padded(TARGET, left=False))
     return model(**{name: part.to(device) for name, part in words.items()})[0]
 
 
 def gradients(model: BaseFairseqModel, device: str) -> list[Tensor]:
     """Gradients of the mean negative log-likelihood."""
-    target = padded(TARGET, left=False).to(device)
+    target = models.padded(TARGET, left=False).to(device)
     likelihood = logits(model, device).float().log_softmax(-1).gather(2, target.unsqueeze(2))
     (-likelihood.squeeze(2)[target.ne(1)].mean()).backward()
     return [parameter.grad.float().cpu() for parameter in model.parameters()]
@@ -125,8 +114,10 @@ def test_autocast_is_finite(name: str) -> None:
 def test_incremental_equals_full(name: str) -> None:
     model, _ = sharpened(name)
     model = model.to(DEVICE)
-    source = padded(SOURCE, left=True).to(DEVICE)
-    target = previous(padded(random_sentences([6] * 4, seed=5), left=False)).to(DEVICE)
+    source = models.padded(SOURCE, left=True).to(DEVICE)
+    target = models.previous(
+        models.padded(models.random_sentences([6] * 4, seed=5), left=False)
+    ).to(DEVICE)
     full = model(source, source.ne(1).sum(1), target)[0]
     encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
     state: dict = {}
@@ -141,7 +132,7 @@ def search(model: BaseFairseqModel, task: object, device: str, *, on_engine: boo
     if on_engine:
         generator = engine.with_engine(generator, [model], task.target_dictionary, TORCH)
         assert isinstance(generator, engine.NativeGenerator)
-    sample = sample_of(random_sentences([9, 2, 6, 1, 4], seed=7))
+    sample = models.sample_of(models.random_sentences([9, 2, 6, 1, 4], seed=7))
     sample = apply_to_sample(lambda tensor: tensor.to(device), sample)
     for _ in range(3 if on_engine else 1):
         hypotheses = generator.generate([model], sample)

@@ -34,14 +34,8 @@ from tests.support.bundles import bundled, edit, engine_model, saved, sign_again
 from tests.support.engine import ALL, LENGTHS, program_of, sharpened
 
 RUN = (
-    "transformer-learned",
-    "gru-luong",
-    "linformer",
-    "muse",
-    "muse-ordinary",
-    "bmt-6",
-    "lightconv",
-    "lstm",
+    *("transformer-learned", "gru-luong", "linformer", "muse", "muse-ordinary", "bmt-6"),
+    *("lightconv", "lstm"),
 )
 FUZZED = 40  # mutated copies of each of these; tests/soak makes thousands
 

@@ -15,23 +15,10 @@ from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.weights import NUMBERS
 from fairseq_ext.generation.on_engine import with_engine
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support import models
-from tests.support.engine import (
-    ALL,
-    END,
-    LENGTHS,
-    SIZE,
-    WITH_FULL_FORWARD,
-    assert_same,
-    bits,
-    naive,
-    program_of,
-    sharpened,
-    worker_of,
-)
+from tests.support import engine, models
 
-WHOLE = shortlist.Shortlist(range(SIZE), [[]] * SIZE)
-SENTENCES = models.random_sentences(LENGTHS, size=SIZE)
+WHOLE = shortlist.Shortlist(range(engine.SIZE), [[]] * engine.SIZE)
+SENTENCES = models.random_sentences(engine.LENGTHS, size=engine.SIZE)
 OPTIONS = {
     "beam": Rules(beam=4, max_len_b=15, attention=True),
     "unknown": Rules(beam=3, max_len_b=15, unkpen=0.7, temperature=1.3, no_repeat_ngram_size=2),
@@ -43,56 +30,61 @@ OPTIONS = {
 def some_lists(frequent: int = 12, per_token: int = 3) -> Shortlist:
     """A few tokens, never the pad, for each source token."""
     numbers = np.random.default_rng(5)
-    tokens = [0, *range(2, SIZE)]
+    tokens = [0, *range(2, engine.SIZE)]
     return shortlist.Shortlist(
         numbers.choice(tokens, frequent, replace=False),
-        [numbers.choice(tokens, per_token, replace=False) for _ in range(SIZE)],
+        [numbers.choice(tokens, per_token, replace=False) for _ in range(engine.SIZE)],
     )
 
 
 def small_worker(lists: Shortlist | None) -> Worker:
-    return worker_of(*sharpened("transformer"), shortlist=lists)
+    return engine.worker_of(*engine.sharpened("transformer"), shortlist=lists)
 
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
-    [*((name, "fp32") for name in ALL), *itertools.product(("gru", "bmt-1"), ("bf16", "int8"))],
+    [
+        *((name, "fp32") for name in engine.ALL),
+        *itertools.product(("gru", "bmt-1"), ("bf16", "int8")),
+    ],
 )
 def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
-    program = program_of(*sharpened(name))
+    program = engine.program_of(*engine.sharpened(name))
     with_it, without = (
         Machine(program, numbers, shortlist=lists).worker() for lists in (WHOLE, None)
     )
     for rules in OPTIONS.values():
         prefixes = [[7, 9]] * len(SENTENCES) if rules.no_repeat_ngram_size else None
         translations = with_it.translate(SENTENCES, rules, prefixes)
-        assert bits(translations) == bits(without.translate(SENTENCES, rules, prefixes))
+        assert engine.bits(translations) == engine.bits(
+            without.translate(SENTENCES, rules, prefixes)
+        )
 
 
 @pytest.mark.parametrize("path", available_paths())
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("how", OPTIONS)
 def test_neither_batches_nor_threads_change_a_bit(how, numbers, path, monkeypatch):
-    program = program_of(*sharpened("transformer"))
+    program = engine.program_of(*engine.sharpened("transformer"))
     machine = Machine(program, numbers, path, shortlist=some_lists())
-    together = bits(machine.worker().translate(SENTENCES, OPTIONS[how]))
+    together = engine.bits(machine.worker().translate(SENTENCES, OPTIONS[how]))
     alone = [
         machine.worker().translate([sentence], OPTIONS[how], None, [number])
         for number, sentence in enumerate(SENTENCES)
     ]
-    assert [bits(translations)[0] for translations in alone] == together
-    assert bits(Team(machine, 3).translate(SENTENCES, OPTIONS[how])) == together
+    assert [engine.bits(translations)[0] for translations in alone] == together
+    assert engine.bits(Team(machine, 3).translate(SENTENCES, OPTIONS[how])) == together
     monkeypatch.setattr(library, "COPIES", 1)  # no two sentences have room together
     machine = Machine(program, numbers, path, shortlist=some_lists())
     assert len(list(machine.parts(machine.lists(SENTENCES, None)))) == len(SENTENCES)
-    assert bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
+    assert engine.bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
 
 
 def test_no_list_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     worker, rules = small_worker(some_lists()), Rules(beam=2, max_len_b=5, listed=False)
     expected = worker.translate(SENTENCES, rules)
     monkeypatch.setattr(Shortlist, "of", None)
-    assert bits(worker.translate(SENTENCES, rules)) == bits(expected)
+    assert engine.bits(worker.translate(SENTENCES, rules)) == engine.bits(expected)
 
 
 def test_numbers_in_a_row_are_32_bits() -> None:
@@ -104,21 +96,21 @@ def test_numbers_in_a_row_are_32_bits() -> None:
     assert library.joined([])[0].dtype == library.joined([[]])[0].dtype == np.int32
 
 
-@pytest.mark.parametrize("name", WITH_FULL_FORWARD)
+@pytest.mark.parametrize("name", engine.WITH_FULL_FORWARD)
 def test_against_a_search_without_caches(name: str) -> None:
-    model, task = sharpened(name)
-    sentences, lists = models.random_sentences([7, 2, 4], size=SIZE, seed=8), some_lists()
-    program, rules = program_of(model, task), Rules(beam=2, max_len_b=7)
+    model, task = engine.sharpened(name)
+    sentences, lists = models.random_sentences([7, 2, 4], size=engine.SIZE, seed=8), some_lists()
+    program, rules = engine.program_of(model, task), Rules(beam=2, max_len_b=7)
     listed = Machine(program, shortlist=lists).worker().translate(sentences, rules)
     searched = []
     for sentence in sentences:
         listed_tokens = [lists.lists[token].tolist() for token in sentence]
-        tokens = sorted({END, *lists.frequent.tolist(), *itertools.chain(*listed_tokens)})
+        tokens = sorted({engine.END, *lists.frequent.tolist(), *itertools.chain(*listed_tokens)})
         assert len(tokens) < 35
-        searched.append(naive(model, sentence, beam=2, longest=7, tokens=tokens))
+        searched.append(engine.naive(model, sentence, beam=2, longest=7, tokens=tokens))
     assert searched.count(None) < 2
-    assert_same(listed, searched)
-    assert bits(listed) != bits(Machine(program).worker().translate(sentences, rules))
+    engine.assert_same(listed, searched)
+    assert engine.bits(listed) != engine.bits(Machine(program).worker().translate(sentences, rules))
 
 
 def make_signs(program: Program, ternary: bool) -> None:
@@ -136,7 +128,7 @@ def make_signs(program: Program, ternary: bool) -> None:
 @pytest.mark.parametrize("numbers", [*NUMBERS, "signs", "signs int8", "ternary"])
 def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -> None:
     """Each token's log-probability, less that of all that are listed; whatever weights are."""
-    program = program_of(*sharpened("transformer"))
+    program = engine.program_of(*engine.sharpened("transformer"))
     if numbers not in NUMBERS:
         make_signs(program, numbers == "ternary")
         numbers = "int8" if numbers == "signs int8" else "fp32"
@@ -144,8 +136,8 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
     unlisted = Machine(program, numbers, path).worker()
     listed = Machine(program, numbers, path, shortlist=lists).worker()
     sentence = SENTENCES[0]
-    tokens = lists.of(sentence, [END], SIZE).tolist()
-    prefixes = [[token] for token in tokens if token not in (END, 3)]
+    tokens = lists.of(sentence, [engine.END], engine.SIZE).tolist()
+    prefixes = [[token] for token in tokens if token not in (engine.END, 3)]
 
     def firsts(worker: library.Worker, forced: list[list[int]]) -> np.ndarray:
         translations = worker.translate([sentence] * len(forced), rules, forced)
@@ -159,11 +151,11 @@ def test_probabilities_are_those_of_the_listed_tokens(numbers: str, path: str) -
 
 
 def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
-    worker = small_worker(shortlist.Shortlist(range(4, 20), [[]] * SIZE))
+    worker = small_worker(shortlist.Shortlist(range(4, 20), [[]] * engine.SIZE))
     translations = worker.translate([SENTENCES[0]] * 2, Rules(beam=3, max_len_b=9), [[30, 31], []])
     assert {tuple(hypothesis.tokens[:2]) for hypothesis in translations[0]} == {(30, 31)}
     assert all(np.isfinite(hypothesis.scores).all() for hypothesis in translations[0])
-    for wrong in (-1, SIZE):
+    for wrong in (-1, engine.SIZE):
         with pytest.raises(DataError, match="a prefix must be of tokens of the target"):
             worker.translate([SENTENCES[0]], Rules(beam=3), [[wrong]])
     tokens = {
@@ -172,21 +164,23 @@ def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
         for hypothesis in hypotheses
         for token in hypothesis.tokens.tolist()
     }
-    assert tokens - {30, 31, END} <= set(range(4, 20))
-    assert bits(translations[1:]) == bits(worker.translate(SENTENCES[:1], Rules(3, max_len_b=9)))
+    assert tokens - {30, 31, engine.END} <= set(range(4, 20))
+    assert engine.bits(translations[1:]) == engine.bits(
+        worker.translate(SENTENCES[:1], Rules(3, max_len_b=9))
+    )
 
 
 def test_references_are_scored_among_all_tokens() -> None:
-    rules, targets = Rules(beam=1, max_len_b=9, listed=False), [[30, 31, END]]
+    rules, targets = Rules(beam=1, max_len_b=9, listed=False), [[30, 31, engine.END]]
     listed, unlisted = (
         small_worker(lists).translate(SENTENCES[:1], rules, targets)
         for lists in (some_lists(), None)
     )
-    assert bits(listed) == bits(unlisted)
+    assert engine.bits(listed) == engine.bits(unlisted)
 
 
 def test_too_few_tokens_are_refused() -> None:
-    worker = small_worker(shortlist.Shortlist(range(4, 13), [[]] * SIZE))
+    worker = small_worker(shortlist.Shortlist(range(4, 13), [[]] * engine.SIZE))
     assert worker.translate(SENTENCES, Rules(beam=3))
     with pytest.raises(ConfigError, match="has 9 frequent tokens, but this search needs 10"):
         worker.translate(SENTENCES, Rules(beam=4))
@@ -196,9 +190,9 @@ def test_too_few_tokens_are_refused() -> None:
 @pytest.mark.parametrize(
     "lists",
     [
-        shortlist.Shortlist([5, SIZE], [[]] * SIZE),
-        shortlist.Shortlist([-1], [[]] * SIZE),
-        shortlist.Shortlist([5], [[SIZE]] * SIZE),
+        shortlist.Shortlist([5, engine.SIZE], [[]] * engine.SIZE),
+        shortlist.Shortlist([-1], [[]] * engine.SIZE),
+        shortlist.Shortlist([5], [[engine.SIZE]] * engine.SIZE),
     ],
 )
 def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
@@ -208,10 +202,10 @@ def test_lists_of_another_vocabulary_are_refused(lists: Shortlist) -> None:
 
 def test_a_batch_that_is_left_to_fairseq_is_refused_with_a_list_and_told_without(caplog) -> None:
     """A prefix with ``</s>`` is that of a target shorter than ``--prefix-size``."""
-    model, task = sharpened("transformer")
+    model, task = engine.sharpened("transformer")
     dictionary = task.target_dictionary
-    batch = models.sample_of(models.random_sentences([5, 7], size=SIZE))
-    prefixes = torch.tensor([[5, END], [7, 8]])
+    batch = models.sample_of(models.random_sentences([5, 7], size=engine.SIZE))
+    prefixes = torch.tensor([[5, engine.END], [7, 8]])
 
     def generator(numbers: str, lists: Shortlist | None) -> SequenceGenerator:
         stock = SequenceGenerator([model], dictionary, beam_size=3, max_len_b=8)
@@ -232,7 +226,7 @@ def test_a_batch_that_is_left_to_fairseq_is_refused_with_a_list_and_told_without
 
 
 def test_lengths_in_proportion_to_the_source_are_the_engines() -> None:
-    model, task = sharpened("transformer")
+    model, task = engine.sharpened("transformer")
     dictionary = task.target_dictionary
     for lengths, ours in (((1.5, 0), True), ((0.9, 0), False), ((0.9, 0.2), True), ((0, 0), False)):
         limits = {"max_len_a": lengths[0], "max_len_b": lengths[1]}

@@ -6,14 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.gru import reference
+from fairseq_ext.gru import recurrence, reference
 from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
 from fairseq_ext.gru.decoding import AttentiveGRU
-from fairseq_ext.gru.recurrence import (
-    BidirectionalGRU,
-    gru_update,
-    xavier_uniform_per_gate_,
-)
 
 VARIANTS = [
     (kind, order, feeding)
@@ -133,7 +128,7 @@ def test_update_is_torchs_cell_and_not_the_papers_reset() -> None:
     x, s = torch.randn(4, 5, dtype=torch.double), torch.randn(4, 7, dtype=torch.double)
     input_gates = x @ cell.weight_ih.t() + cell.bias_ih
     hidden_gates = s @ cell.weight_hh.t() + cell.bias_hh
-    actual = gru_update(input_gates, hidden_gates, s)
+    actual = recurrence.gru_update(input_gates, hidden_gates, s)
     torch.testing.assert_close(actual, cell(x, s), rtol=0, atol=1e-14)
     r = torch.sigmoid(input_gates + hidden_gates)[:, :7]
     z = torch.sigmoid(input_gates + hidden_gates)[:, 7:14]
@@ -154,7 +149,7 @@ def test_masked_softmax_is_exactly_zero_on_pads() -> None:
 
 def test_encoder_equals_a_loop_over_each_sentence():
     torch.manual_seed(0)
-    encoder = BidirectionalGRU(5, 6).double()
+    encoder = recurrence.BidirectionalGRU(5, 6).double()
     for parameter in encoder.gru.parameters():
         nn.init.normal_(parameter)
     embedded = torch.randn(4, 7, 5, dtype=torch.double, requires_grad=True)
@@ -194,7 +189,7 @@ def test_encoder_equals_a_loop_over_each_sentence():
 
 
 def test_encoder_survives_a_sentence_of_pads() -> None:
-    encoder = BidirectionalGRU(3, 4)
+    encoder = recurrence.BidirectionalGRU(3, 4)
     mask = torch.tensor([[True, True], [False, False]])
     annotations, final = encoder(torch.randn(2, 2, 3), mask)
     assert annotations[0].eq(0).all()
@@ -206,7 +201,7 @@ def test_xavier_bound_of_each_gate() -> None:
     """Glorot & Bengio's bound per gate; the stack of three would give a smaller one."""
     torch.manual_seed(0)
     gru = nn.GRU(100, 256)
-    xavier_uniform_per_gate_(gru)
+    recurrence.xavier_uniform_per_gate_(gru)
     for weight, fan_in in ((gru.weight_ih_l0, 100), (gru.weight_hh_l0, 256)):
         bound = math.sqrt(6 / (fan_in + 256))
         for gate in weight.chunk(3):

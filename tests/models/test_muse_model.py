@@ -6,16 +6,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_ext.utils.errors import ConfigError
+from tests.support import models
 from tests.support.engine import as_found, assert_same
-from tests.support.models import (
-    MUSE,
-    build,
-    configuration,
-    padded,
-    previous,
-    random_sentences,
-    sample_of,
-)
 
 DE_EN = {"size": 8848, "target_size": 6632}  # dictionaries of the authors' log
 DEAD_NORM = 2 * 384 * 12  # their decoder's unused layer norms, which their counts include
@@ -39,7 +31,7 @@ def count(module: torch.nn.Module) -> int:
 def test_parameters_of_the_authors_runs(arch: str, dictionaries: dict, expected: int) -> None:
     for flags in ([], ["--muse-fused"]):
         with torch.device("meta"):
-            model, _ = build(["--arch", arch, *flags], **dictionaries)
+            model, _ = models.build(["--arch", arch, *flags], **dictionaries)
         assert count(model) == expected
 
 
@@ -56,7 +48,7 @@ def test_parameters_of_a_layer_by_option() -> None:
         ("3,15", "--muse-fused"): dim**2 + heads * 18 * dim + 2,
     }
     for (kernels, *flags), expected in convolution.items():
-        model, _ = build([*MUSE, "--muse-kernels", kernels, *flags])
+        model, _ = models.build([*models.MUSE, "--muse-kernels", kernels, *flags])
         assert count(model.encoder.layers[0]) == simple + expected
 
 
@@ -71,7 +63,7 @@ def test_large_is_large() -> None:
         ("muse_wmt_en_de", (768, 3072, 16, 12), "3,15"),
         ("muse_tiny", (128, 256, 4, 4), "3,15"),
     ]:
-        cfg = configuration(["--arch", arch]).model
+        cfg = models.configuration(["--arch", arch]).model
         for side in ("encoder", "decoder"):
             assert tuple(getattr(cfg, f"{side}_{size}") for size in sizes) == expected
         assert cfg.muse_kernels == kernels
@@ -84,7 +76,7 @@ def test_dropout_of_the_tasks() -> None:
         ("muse_wmt_en_de", 0.3, 0.1, 0.1),
         ("muse_wmt_en_fr", 0.1, 0.1, 0.1),
     ]:
-        cfg = configuration(["--arch", arch]).model
+        cfg = models.configuration(["--arch", arch]).model
         assert (cfg.dropout, cfg.attention_dropout, cfg.input_dropout) == (dropout, attention, read)
         assert cfg.weight_dropout == 0.1
         assert cfg.share_all_embeddings == (arch.startswith("muse_wmt"))
@@ -94,7 +86,7 @@ def test_dropout_flags_reach_their_modules() -> None:
     flags = {"dropout": 0.11, "input-dropout": 0.12, "attention-dropout": 0.13}
     flags |= {"activation-dropout": 0.14, "weight-dropout": 0.15}
     words = [word for name, p in flags.items() for word in (f"--{name}", str(p))]
-    model, _ = build([*MUSE, *words])
+    model, _ = models.build([*models.MUSE, *words])
     for layer in (*model.encoder.layers, *model.decoder.layers):
         assert layer.dropout.p == 0.11
         assert layer.input_dropout.p == 0.12
@@ -116,7 +108,7 @@ def test_dropout_flags_reach_their_modules() -> None:
 )
 def test_kernels_of_each_layer(kernels: str, layers: int, expected: list) -> None:
     count = ["--encoder-layers", str(layers), "--decoder-layers", str(layers)]
-    model, _ = build([*MUSE, *count, "--muse-kernels", kernels])
+    model, _ = models.build([*models.MUSE, *count, "--muse-kernels", kernels])
     for side in (model.encoder, model.decoder):
         convolutions = [layer.attention.convolution for layer in side.layers]
         assert [c.kernel_sizes if c is not None else () for c in convolutions] == expected
@@ -139,32 +131,36 @@ def test_kernels_of_each_layer(kernels: str, layers: int, expected: list) -> Non
 )
 def test_refuses_by_option_name(flags: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build([*MUSE, *flags])
+        models.build([*models.MUSE, *flags])
 
 
 def test_encoder_may_have_another_width_than_the_decoder() -> None:
-    model, _ = build([*MUSE, "--encoder-embed-dim", "24", "--encoder-attention-heads", "3"])
+    model, _ = models.build(
+        [*models.MUSE, "--encoder-embed-dim", "24", "--encoder-attention-heads", "3"]
+    )
     source, target = batch()
     assert model(source, source.ne(1).sum(1), target)[0].isfinite().all()
 
 
 def test_fused_model_prepared_for_generation_finds_the_same() -> None:
     """With packed weights, in a batch and one by one."""
-    model, task = build([*MUSE, "--muse-fused"], seed=6)
-    sentences = random_sentences([9, 2, 6], seed=7)
-    source = padded(sentences, left=True)
-    learn(model, source, padded(sentences, left=False), updates=40, rate=0.005)
+    model, task = models.build([*models.MUSE, "--muse-fused"], seed=6)
+    sentences = models.random_sentences([9, 2, 6], seed=7)
+    source = models.padded(sentences, left=True)
+    learn(model, source, models.padded(sentences, left=False), updates=40, rate=0.005)
     generator = SequenceGenerator([model], task.target_dictionary, beam_size=5, max_len_b=20)
-    expected = generator.generate([model], sample_of(sentences))
+    expected = generator.generate([model], models.sample_of(sentences))
     model.make_generation_fast_(need_attn=False)
     assert model.decoder._output.enabled
-    translations = generator.generate([model], sample_of(sentences))
+    translations = generator.generate([model], models.sample_of(sentences))
     assert_same([*map(as_found, translations)], [*map(as_found, expected)])
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    source = padded(random_sentences([7, 3, 5]), left=True)
-    return source, previous(padded(random_sentences([4, 6, 3], seed=4), left=False))
+    source = models.padded(models.random_sentences([7, 3, 5]), left=True)
+    return source, models.previous(
+        models.padded(models.random_sentences([4, 6, 3], seed=4), left=False)
+    )
 
 
 def learn(
@@ -175,7 +171,7 @@ def learn(
     losses = []
     for _ in range(updates):
         optimizer.zero_grad()
-        logits = model(source, source.ne(1).sum(1), previous(target))[0]
+        logits = model(source, source.ne(1).sum(1), models.previous(target))[0]
         loss = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), target.flatten(), ignore_index=1
         )
@@ -187,19 +183,19 @@ def learn(
 
 
 def test_keys_of_a_sentence_are_made_once_for_its_beam() -> None:
-    model, task = build(MUSE)
+    model, task = models.build(models.MUSE)
     sizes = []
     layer = model.decoder.layers[0]
     layer.cross_key_value.register_forward_hook(lambda m, i, o: sizes.append(o.shape))
     generator = SequenceGenerator(
         [model], task.target_dictionary, beam_size=5, max_len_a=0, max_len_b=6
     )
-    generator.generate([model], sample_of(random_sentences([9, 4])))
+    generator.generate([model], models.sample_of(models.random_sentences([9, 4])))
     assert sizes == [(9, 2, 64)]
 
 
 def test_alignment_of_a_chosen_layer_and_of_fewer_heads() -> None:
-    model, _ = build(MUSE)
+    model, _ = models.build(models.MUSE)
     source, target = batch()
     encoded = model.encoder(source, src_lengths=source.ne(1).sum(1))
     calls = []
@@ -217,7 +213,7 @@ def test_recomputed_activations_give_the_same_gradients(flags: list[str]) -> Non
     source, target = batch()
     gradients = []
     for extra_flags in ([], ["--checkpoint-activations"]):
-        model, _ = build([*MUSE, *flags, *extra_flags])
+        model, _ = models.build([*models.MUSE, *flags, *extra_flags])
         model.train()
         model(source, source.ne(1).sum(1), target)[0].square().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})

@@ -33,17 +33,8 @@ def server() -> Iterator[Server]:
 
 
 WORDS = [
-    "Hallo",
-    "Welt",
-    "E-Mail",
-    "z.B.",
-    "„ja“",
-    "don't",
-    "2,5 %",
-    "Über\u00a0uns",
-    "A&B",
-    "»x«",
-    "I",
+    *("Hallo", "Welt", "E-Mail", "z.B.", "„ja“", "don't", "2,5 %", "Über\u00a0uns", "A&B"),
+    *("»x«", "I"),
 ]
 
 

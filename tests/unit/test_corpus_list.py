@@ -214,11 +214,8 @@ def test_forms_of_text(tmp_path: Path) -> None:
     (tmp_path / "t.en").write_text("<title>A\n<talkid>\nB\nC\nD\nE\n<keywords>\n")
     texts = list(raw_pairs(tmp_path / "t.de", tmp_path / "t.en", "tagged"))
     expected = [
-        ("Titel", "A"),
-        ("Über\u2028dies", "B"),
-        (" Ein Satz. ", "C"),
-        ("", "D"),
-        ("Zwei", "E"),
+        *(("Titel", "A"), ("Über\u2028dies", "B"), (" Ein Satz. ", "C")),
+        *(("", "D"), ("Zwei", "E")),
     ]
     assert texts == expected
     (tmp_path / "s.de").write_text(

@@ -8,13 +8,7 @@ import pytest
 from fairseq import tasks
 
 import fairseq_ext
-from fairseq_ext.plugin.checks.arguments import (
-    ONLY_TASKS,
-    ONLY_WITH,
-    REFUSED,
-    ignored,
-    name_ignored,
-)
+from fairseq_ext.plugin.checks import arguments
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_option_effects import PARSERS, actions, parser
 from tests.support.harness import run, write_lines
@@ -23,11 +17,11 @@ from tests.support.harness import run, write_lines
 def test_what_is_named_is_an_option() -> None:
     by_command = {command: set(actions(command)) for command in PARSERS}
     for command, options_of_command in by_command.items():
-        assert options_of_command >= set(ignored(command))
+        assert options_of_command >= set(arguments.ignored(command))
     names = set().union(*by_command.values())
-    for name, others in ONLY_WITH.items():
+    for name, others in arguments.ONLY_WITH.items():
         assert {name, *others} <= names
-    assert names >= ONLY_TASKS.keys()
+    assert names >= arguments.ONLY_TASKS.keys()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +62,7 @@ def test_what_is_named_is_an_option() -> None:
 def test_an_option_without_effect_is_named(command, words, lines, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [f"/bin/fairseq-{command}", *words])
     full = parser(command if command in PARSERS else "train")
-    name_ignored(full, full.parse_known_args(["bin", *words])[0])
+    arguments.name_ignored(full, full.parse_known_args(["bin", *words])[0])
     printed = capsys.readouterr().err.splitlines()
     assert [f"fairseq-{command}: {line}" for line in lines] == [
         line for line in printed if "--seed" not in line
@@ -76,13 +70,14 @@ def test_an_option_without_effect_is_named(command, words, lines, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("command", "name"), [(command, name) for command in REFUSED for name in REFUSED[command]]
+    ("command", "name"),
+    [(command, name) for command in arguments.REFUSED for name in arguments.REFUSED[command]],
 )
 def test_an_option_that_fails_is_refused(command, name, monkeypatch):
     words = [f"/bin/fairseq-{command}", "bin", f"--{name.replace('_', '-')}"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(ConfigError, match=f"`{words[2]}` cannot be used here; leave it out"):
-        name_ignored(parser(command), Namespace(task="translation"))
+        arguments.name_ignored(parser(command), Namespace(task="translation"))
 
 
 def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path) -> None:

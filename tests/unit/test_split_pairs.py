@@ -520,11 +520,8 @@ def test_command_splits_a_tab_separated_file(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
-        ("--corpora", "--columns 2,1"),
-        ("--corpora", "--member x"),
-        ("--source", "--columns 2,1"),
-        ("--source", "--member x"),
-        ("pairs", "--member x"),
+        *(("--corpora", "--columns 2,1"), ("--corpora", "--member x")),
+        *(("--source", "--columns 2,1"), ("--source", "--member x"), ("pairs", "--member x")),
     ],
 )
 def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option, monkeypatch):

@@ -75,13 +75,9 @@ def test_numbers_of_numpy_come_back(tmp_path: Path):
 @pytest.mark.parametrize(
     "value",
     [
-        np.array([{}], dtype=object),
-        np.array(["a"]),
-        np.zeros(1, [("a", "i8")]),
-        np.datetime64("2020-01-01"),
-        np.dtype("O"),
-        Calls(np.ndarray, (1,)),
-        Calls(np.dtype, [("a", "O")]),
+        *(np.array([{}], dtype=object), np.array(["a"]), np.zeros(1, [("a", "i8")])),
+        *(np.datetime64("2020-01-01"), np.dtype("O")),
+        *(Calls(np.ndarray, (1,)), Calls(np.dtype, [("a", "O")])),
     ],
 )
 def test_nothing_else_of_numpy_is_made(value: Any, tmp_path: Path):
