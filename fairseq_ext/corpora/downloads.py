@@ -112,7 +112,7 @@ class Part:
         self.path = path
         self._record = path.with_name(f"{path.name}.json")
         self.version: str | None = None
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             self.version = json.loads(self._record.read_text(encoding="utf-8"))
         if not isinstance(self.version, str):
             self.restart(None)
