@@ -13,7 +13,7 @@ import torch
 
 from fairseq_ext import register
 from tests.support import quick
-from tests.support.harness import STARTUP, binarize, digits_corpus, fairseq
+from tests.support.harness import STARTUP, binarize, command, digits_corpus, fairseq
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -31,6 +31,7 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is no failure
 )
 hypothesis.settings.load_profile("repeatable")
+hypothesis.settings.register_profile("long", max_examples=2500)  # of tests/unit/test_fuzz.py
 
 
 def seed_from(name: str) -> None:
@@ -102,11 +103,17 @@ def copy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_model(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny GRU after a few updates on `copy_data`: for tests of commands, not of quality."""
     folder = tmp_path_factory.mktemp("copy_model")
-    fairseq(
-        *("train", copy_data, "--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50),
-        *("--max-update", 4, "--cpu", "--no-epoch-checkpoints", "--save-dir", folder),
-    )
+    options = ("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--max-update", 4)
+    fairseq("train", copy_data, *options, "--cpu", "--no-epoch-checkpoints", "--save-dir", folder)
     return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def copy_bundle(copy_data, copy_model, tmp_path_factory) -> Path:
+    """A bundle of `copy_model`, which the engine translates with."""
+    path = tmp_path_factory.mktemp("copy_bundle") / "bundle"
+    command("bundle", copy_model, "--data", copy_data, "-o", path)
+    return path
 
 
 @pytest.fixture(scope="session")

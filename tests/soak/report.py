@@ -101,8 +101,6 @@ RESULTS = REPO / "docs" / "results"
 HEADER = ("part", "check", "times", "failed", "observed")
 LABELS = {  # of the figures whose names in the JSON do not explain themselves
     "felt": "runs that met the fault",
-    "memory_before_mib": "MiB before",
-    "memory_peak_mib": "MiB at most",
     "change_in_per_cent": "memory growth in per cent",
     "runs": "trainings killed",
     "moments": "moments of the kills",

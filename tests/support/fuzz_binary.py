@@ -1,7 +1,6 @@
 """Every reader of binary files under arbitrary input: documented errors only, in bounded memory.
 
 Damage to whole files, and files with right checksums and magic numbers around wrong content.
-``python -m tests.soak.fuzz_binary --json FILE`` gives each 10,000, in a process of its own.
 """
 
 import bz2
@@ -28,11 +27,10 @@ from fairseq_ext.model import program_file, write
 from fairseq_ext.model.describe import describe as describe_bundle
 from fairseq_ext.text.reading import table_rows
 from fairseq_ext.utils.archives import safe_extract
-from tests.soak import fuzzing
-from tests.soak.fuzz_readers import read_all_pairs
-from tests.soak.fuzzing import NASTY, Data, Reader, damaged, files
 from tests.support import damages, fuzz_engine, models
 from tests.support.bundles import save_run
+from tests.support.fuzz_readers import read_all_pairs
+from tests.support.fuzzing import NASTY, Data, Reader, damaged, files
 from tests.support.trainings import same_state
 
 fairseq_ext.register()
@@ -225,7 +223,3 @@ def readers() -> list[Reader]:
         Reader("pairs in zip archives", zips, read_zipped_pairs),
         Reader("compressed pairs", gz, lambda folder: read_all_pairs(folder, folder / "a.gz")),
     ]
-
-
-if __name__ == "__main__":
-    fuzzing.run("fuzz_binary", __doc__, 10_000)

@@ -1,40 +1,29 @@
 """Readers under arbitrary input: how it is made, what each may do, and how that is watched.
 
 Texts and bytes are nearly right: valid examples with damage. Every generator takes its choices from
-a ``Random``.
-A reader may accept an input, or refuse it with one line that names the file. Any other exception, a
-write outside its folder, a started process and a connection are failures; so are ten seconds for
-one input, and memory above the limit of ``MEMORY``.
+a ``Random``. A reader may accept an input, or refuse it with one line that
+names the file. Any other exception, a write outside its folder, a started process and a connection
+are failures, and so is memory above the limit of ``MEMORY``.
 """
 
 import functools
-import importlib
-import multiprocessing
 import os
 import re
 import resource
 import shutil
-import signal
 import sys
-import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from fairseq_ext.utils.errors import FairseqExtError
-from tests.soak.report import Report, parser
 from tests.support import damages
 
 Data = Callable[[Random], bytes]
 Files = Callable[[Random], dict[str, bytes]]
 
-SECONDS = 10  # for one input
-SHOWN = 20  # failures of a report
 MEMORY = 1 << 30  # bytes of address space that reading may take
 LONGEST = 2_000  # characters of a message
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
@@ -118,15 +107,6 @@ class Reader(NamedTuple):
     read: Callable[[Path], object]
 
 
-@dataclass
-class Outcome:
-    """What became of the inputs."""
-
-    accepted: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-
-
 class Watch:
     """An audit hook that notes writes outside a folder, started processes and connections.
 
@@ -168,108 +148,33 @@ def watch() -> Watch:
 
 
 @contextmanager
-def _watched(folder: Path) -> Iterator[list[str]]:
+def watched(folder: Path) -> Iterator[None]:
+    """Fail if something outside the folder is touched in the block, or more memory is taken."""
+    page, limits = resource.getpagesize(), resource.getrlimit(resource.RLIMIT_AS)
+    size = page * int(Path("/proc/self/statm").read_text().partition(" ")[0])
     watch().seen, watch().folder = [], str(folder)
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, limits[1]))
     try:
-        yield watch().seen
+        yield
     finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
         watch().folder = None
+        assert not watch().seen, watch().seen[0]
 
 
-class TooLong(BaseException):
-    """An input took longer than ``SECONDS``."""
-
-
-def _too_long(*_: object) -> None:
-    raise TooLong(f"more than {SECONDS} s")
-
-
-def fuzz(reader: Reader, count: int, seed: int = 1) -> Outcome:
-    """Let a reader read so many inputs."""
-    outcome = Outcome()
-    previous = signal.signal(signal.SIGALRM, _too_long)
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where a file is written quickly
-    with tempfile.TemporaryDirectory(dir=memory) as name:
-        outside = Path(name).resolve()
-        folder = outside / "folder"
-        draw = Random(seed)
-        try:
-            for _ in range(count):
-                files = reader.inputs(draw)
-                if failure := _read_once(reader, files, folder, outcome):
-                    shown = {name: f"{data[:300]!r} ({len(data)})" for name, data in files.items()}
-                    outcome.failures.append(f"{failure:.500}: {shown}")
-        finally:
-            signal.signal(signal.SIGALRM, previous)
-        left = sorted(path.name for path in outside.iterdir() if path != folder)
-        if left:
-            outcome.failures.append(f"left outside the folder: {left}")
-    return outcome
-
-
-def _read_once(reader: Reader, files: dict[str, bytes], folder: Path, outcome: Outcome) -> str:
-    """Let a reader read the files; count it, or say what it must not do."""
+def outcome(reader: Reader, files: dict[str, bytes], folder: Path) -> str:
+    """Let a reader read the files: it may accept or refuse them, and do nothing else."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    failure = ""
     try:
-        with _watched(folder) as calls:
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            try:
-                reader.read(folder)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        outcome.accepted += 1
+        with watched(folder):
+            reader.read(folder)
     except FairseqExtError as error:
         message = str(error)
-        if "\n" in message or "\r" in message or len(message) > LONGEST:
-            failure = f"not one line: {message!r}"
-        elif not any(name.partition(".")[0] in message for name in files):
-            failure = f"without the file's name: {message}"
-        else:
-            outcome.refused[type(error).__name__] += 1
-    except (Exception, TooLong, SystemExit) as error:
-        failure = f"{type(error).__name__}: {error}"
-    return f"outside: {calls[0]}" if calls else failure
-
-
-def run(part: str, description: str, count: int) -> None:
-    """Fuzz each of the readers of ``tests.soak.PART``, and report."""
-    options = parser(description)
-    options.add_argument("--inputs", type=int, default=count, help="for each (%(default)s)")
-    args = options.parse_args()
-    report = Report(part, args)
-    names = [reader.name for reader in _readers(part)]
-    # A fresh process for each, as memory and its limit belong to the process.
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for name in names:
-            report.add(**pool.apply(_measured, (part, name, args.inputs, args.seed)))
-    report.end()
-
-
-def _readers(part: str) -> list[Reader]:
-    return importlib.import_module(f"tests.soak.{part}").readers()
-
-
-def _measured(part: str, name: str, count: int, seed: int) -> dict[str, Any]:
-    """One reader in this process, whose memory is limited; a row of the report."""
-    (reader,) = [candidate for candidate in _readers(part) if candidate.name == name]
-    fuzz(reader, 50, seed)  # whatever is imported late, and grows once
-    size, resident, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    page = resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size * page + MEMORY, resource.RLIM_INFINITY))
-    began = time.monotonic()
-    outcome = fuzz(reader, count, seed)
-    return {
-        "check": reader.name,
-        "count": count,
-        "failures": outcome.failures[:SHOWN],
-        "accepted": outcome.accepted,
-        "refused": dict(outcome.refused),
-        "other_exceptions": len(outcome.failures),
-        "memory_before_mib": resident * page >> 20,
-        "memory_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-        "seconds": round(time.monotonic() - began),
-    }
+        assert len(message.splitlines()) == 1, message
+        assert len(message) <= LONGEST
+        assert any(name.partition(".")[0] in message for name in files), message
+        return "refused"
+    return "accepted"

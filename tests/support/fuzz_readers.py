@@ -1,7 +1,4 @@
-"""Every reader of users' texts under arbitrary input: documented errors only, in bounded memory.
-
-``python -m tests.soak.fuzz_readers --json FILE`` gives each 100,000, in a process of its own.
-"""
+"""Every reader of users' texts under arbitrary input: documented errors only, in bounded memory."""
 
 import json
 import re
@@ -20,8 +17,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils import json_files
 from fairseq_ext.utils.errors import DataError
-from tests.soak import fuzzing
-from tests.soak.fuzzing import Reader, damaged, files, text
+from tests.support.fuzzing import Reader, damaged, files, text
 
 LOG = (
     "x | num. shared model params: 1,000 (num. trained: 1,000)\n"
@@ -135,16 +131,9 @@ def readers() -> list[Reader]:
     pieces = [*alphabet, "th", "the", "<|endoftext|>"]
     encoder = json.dumps({piece: id_ for id_, piece in enumerate(pieces)}, ensure_ascii=False)
     generated, pairs, sgml = text(GENERATED, HARD), text(PAIRS), text(SGML)
-    samples = files(
-        out=generated,
-        other=text(GENERATED.replace("x z", "y")),
-        source=text("a bc\na bc\n"),
-    )
-    vocabulary = files(
-        encoder_json=text(encoder),
-        vocab_bpe=text("#version: 0.2\nt h\nth e\n"),
-        ids=text("1 2 3\n4\n"),
-    )
+    other, merges = text(GENERATED.replace("x z", "y")), text("#version: 0.2\nt h\nth e\n")
+    samples = files(out=generated, other=other, source=text("a bc\na bc\n"))
+    vocabulary = files(encoder_json=text(encoder), vocab_bpe=merges, ids=text("1 2 3\n4\n"))
     manifests = files(**{indexed.MANIFEST.replace(".", "_"): text(MANIFEST)})
     record = files(a_json=text(RECORD, "[{}, [], 1]"))
     return [
@@ -174,7 +163,3 @@ def readers() -> list[Reader]:
             lambda folder: check_dictionary(folder / "dict.txt"),
         ),
     ]
-
-
-if __name__ == "__main__":
-    fuzzing.run("fuzz_readers", __doc__, 100_000)
