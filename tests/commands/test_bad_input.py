@@ -21,7 +21,7 @@ from fairseq_ext.data_folder import indexed
 from fairseq_ext.text import checks, reading
 from fairseq_ext.utils.error_messages import final_line
 from fairseq_ext.utils.errors import CheckpointError, DataError
-from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, refused, run
+from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, preprocess, refused, run
 from tests.unit.test_files import Malicious
 
 TINY = (
@@ -178,20 +178,6 @@ def test_check_dictionary(file, content: str, output: str):
         checks.check_dictionary(file(content.encode()))
 
 
-def preprocess(folder: Path, destination: Path, *extra: object, ok: bool = False):
-    return fairseq(
-        "preprocess",
-        *("--source-lang", "src", "--target-lang", "tgt", "--destdir", destination),
-        *(
-            word
-            for split in ("train", "valid", "test")
-            for word in (f"--{split}pref", folder / split)
-        ),
-        *extra,
-        ok=ok,
-    )
-
-
 def put(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content)
 
@@ -220,7 +206,7 @@ def test_preprocess_refuses_a_text(tmp_path: Path, case: str):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "notes").write_text("mine")
     before = contents(tmp_path)
-    refused(preprocess(folder, tmp_path / "bin"), *output)
+    refused(preprocess(folder, tmp_path / "bin", ok=False), *output)
     assert contents(tmp_path) == before
 
 
@@ -232,7 +218,7 @@ def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
     for part in PARTS:
         (folder / f"train.{part}").write_text(odd, encoding="utf-8")
         (folder / f"test.{part}").write_bytes(b"1\r\n\r\n\n2\r\n")
-    preprocess(folder, tmp_path / "bin", ok=True)
+    preprocess(folder, tmp_path / "bin")
     assert [sentences(tmp_path / f"bin/train.src-tgt.{part}") for part in PARTS] == [3, 3]
     assert [sentences(tmp_path / f"bin/test.src-tgt.{part}") for part in PARTS] == [4, 4]
     first = contents(tmp_path / "bin")
@@ -240,11 +226,11 @@ def test_preprocess_keeps_every_line_and_earlier_results(tmp_path: Path):
     assert ".partial" not in first["preprocess.log"].decode()
     assert "Wrote preprocessed data to " + str(tmp_path / "bin") in first["preprocess.log"].decode()
 
-    refused(preprocess(folder, tmp_path / "bin"), "bin/dict.src.txt", "--srcdict")
+    refused(preprocess(folder, tmp_path / "bin", ok=False), "bin/dict.src.txt", "--srcdict")
     assert contents(tmp_path / "bin") == first
 
     dictionaries = ("--srcdict", tmp_path / "bin/dict.src.txt", "--joined-dictionary")
-    preprocess(folder, tmp_path / "bin", *dictionaries, "--workers", 2, ok=True)
+    preprocess(folder, tmp_path / "bin", *dictionaries, "--workers", 2)
     second = contents(tmp_path / "bin")
     assert second.keys() == first.keys()
     assert second["train.src-tgt.src.bin"] == first["train.src-tgt.src.bin"]
@@ -256,9 +242,10 @@ def test_preprocess_refuses_a_dictionary(tmp_path: Path, copy_data: Path):
     folder = copy_data.parent / "text"
     (tmp_path / "dict").write_text("1 10\ntwo\n")
     options = ("--srcdict", tmp_path / "dict", "--joined-dictionary")
-    refused(preprocess(folder, tmp_path / "bin", *options), "dict, line 2: `two` is not")
+    refused(preprocess(folder, tmp_path / "bin", *options, ok=False), "dict, line 2: `two` is not")
     options = ("--srcdict", tmp_path / "none", "--joined-dictionary")
-    refused(preprocess(folder, tmp_path / "bin", *options), "dictionary", "none does not exist")
+    done = preprocess(folder, tmp_path / "bin", *options, ok=False)
+    refused(done, "dictionary", "none does not exist")
     assert list(contents(tmp_path)) == ["dict"]
 
 
@@ -269,7 +256,7 @@ def test_preprocess_goes_on_where_it_was_killed_while_its_files_were_moved(tmp_p
     complete = contents(copy_data)
     shutil.copytree(copy_data, tmp_path / "bin")
     (tmp_path / "bin" / "dict.tgt.txt").unlink()
-    done = preprocess(folder, tmp_path / "bin", ok=True)
+    done = preprocess(folder, tmp_path / "bin")
     assert done.returncode == 0
     after = contents(tmp_path / "bin")
     assert {name: after[name] for name in after if name != "preprocess.log"} == {
@@ -349,9 +336,8 @@ def test_train_refuses_data(data: Path, case: str):
     damage, output = BAD_DATA[case]
     damage(data)
     before = contents(data.parent)
-    refused(
-        fairseq("train", data, *TINY, "--save-dir", data.parent / "new" / "save", ok=False), output
-    )
+    options = ("--save-dir", data.parent / "new" / "save")
+    refused(fairseq("train", data, *TINY, *options, ok=False), output)
     assert contents(data.parent) == before
 
 

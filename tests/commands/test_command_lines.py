@@ -138,11 +138,6 @@ def test_a_package_for_losses_that_is_missing_is_named(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.fixture(scope="module")
-def model(copy_model: Path) -> Path:
-    return copy_model
-
-
 GENERATE = {
     "constraints": (("--constraints",), "`--constraints` is for fairseq-interactive"),
     "tokenizer": (("--tokenizer", "moses"), "`--source-lang` is missing, but the other options"),
@@ -156,9 +151,9 @@ GENERATE = {
 
 
 @pytest.mark.parametrize("case", GENERATE)
-def test_generate(copy_data: Path, model: Path, case: str):
+def test_generate(copy_data: Path, copy_model: Path, case: str):
     options, complaint = GENERATE[case]
-    done = fairseq("generate", copy_data, "--path", model, "--cpu", *options, ok=False)
+    done = fairseq("generate", copy_data, "--path", copy_model, "--cpu", *options, ok=False)
     assert complaint in message(done)
 
 
@@ -177,14 +172,16 @@ def test_preprocess(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_our_own_command(model: Path, tmp_path: Path):
+def test_our_own_command(copy_model: Path, tmp_path: Path):
     done = run("fairseq-ext", "avrage", ok=False)
     assert message(done).endswith("but is `avrage`; did you mean `average`?")
     done = run("fairseq-ext", "hypotheses", "x", "-o", "y", "--detokenise", "de", ok=False)
     assert message(done).endswith("did you mean `--detokenize`?")
-    for command in (("describe", model), ("export", model, "-o", tmp_path / "out.pt")):
+    for command in (("describe", copy_model), ("export", copy_model, "-o", tmp_path / "out.pt")):
         done = run("fairseq-ext", *command, ok=False)
-        assert f"{model} is no bundle; only these are {command[0].rstrip('e')}" in message(done)
+        assert f"{copy_model} is no bundle; only these are {command[0].rstrip('e')}" in message(
+            done
+        )
 
 
 def test_names_with_control_characters_are_shown_escaped(copy_data: Path, tmp_path: Path):
@@ -208,8 +205,8 @@ def test_a_pipe_in_place_of_a_checkpoint(copy_data: Path, tmp_path: Path):
     assert "which is not a file" in message(done)
 
 
-def test_validate_without_a_batch_size(copy_data: Path, model: Path):
-    words = (copy_data, "--path", model, "--cpu", "--task", "translation")
+def test_validate_without_a_batch_size(copy_data: Path, copy_model: Path):
+    words = (copy_data, "--path", copy_model, "--cpu", "--task", "translation")
     complaint = message(fairseq("validate", *words, ok=False))
     assert complaint.startswith("`--max-tokens` or `--batch-size` is missing")
 
@@ -226,9 +223,9 @@ def test_a_worker_without_open_files_is_one_line():
     assert "ulimit -n" in error_messages.final_line(RuntimeError(words))
 
 
-def test_weights_alone(copy_data: Path, model: Path, tmp_path: Path):
+def test_weights_alone(copy_data: Path, copy_model: Path, tmp_path: Path):
     """``{"model": …}`` is where a training can start; a translation needs the model's options."""
-    weights = load(model)["model"]
+    weights = load(copy_model)["model"]
     alone = tmp_path / "alone.pt"
     torch.save({"model": weights}, alone)
     for option in ("--restore-file", "--finetune-from-model"):
@@ -263,14 +260,14 @@ def test_resuming_on_a_smaller_corpus(copy_data: Path, tmp_path: Path):
     assert "Do not use this file" not in complaint
 
 
-def test_a_file_to_start_from_must_be_there_at_the_first_start(copy_data, model, tmp_path):
+def test_a_file_to_start_from_must_be_there_at_the_first_start(copy_data, copy_model, tmp_path):
     """Later the run goes on from its own last checkpoint."""
     folder = tmp_path / "run"
     for option in ("--continue-once", "--finetune-from-model"):
         done = fairseq("train", *training(copy_data, folder, option, tmp_path / "no.pt"), ok=False)
         assert message(done) == f"`{option}` names {tmp_path}/no.pt, which does not exist."
         assert not folder.exists()
-        start = shutil.copy(model, tmp_path / "start.pt")
+        start = shutil.copy(copy_model, tmp_path / "start.pt")
         words = (option, start, "--max-update", 6)
         fairseq("train", *training(copy_data, folder, *words))
         start.unlink()
@@ -280,20 +277,20 @@ def test_a_file_to_start_from_must_be_there_at_the_first_start(copy_data, model,
         shutil.rmtree(folder)
 
 
-def test_an_option_that_does_not_go_with_finetuning(copy_data: Path, model: Path, tmp_path: Path):
-    words = training(copy_data, tmp_path / "run", "--finetune-from-model", model)
+def test_an_option_that_does_not_go_with_finetuning(copy_data, copy_model, tmp_path):
+    words = training(copy_data, tmp_path / "run", "--finetune-from-model", copy_model)
     complaint = message(fairseq("train", *words, "--reset-optimizer", ok=False))
     assert complaint.startswith("--finetune-from-model can not be set together with")
-    complaint = message(fairseq("train", *words, "--restore-file", model, ok=False))
+    complaint = message(fairseq("train", *words, "--restore-file", copy_model, ok=False))
     assert complaint.endswith("--restore-file (non-default value) can not be specified together.")
 
 
 @pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "inverse_sqrt"])
-def test_resuming_with_another_schedule(copy_data, model, tmp_path, scheduler):
+def test_resuming_with_another_schedule(copy_data, copy_model, tmp_path, scheduler):
     """fairseq would stumble over the state of the first one."""
     folder = tmp_path / "run"
     folder.mkdir()
-    shutil.copy(model, folder / "checkpoint_last.pt")
+    shutil.copy(copy_model, folder / "checkpoint_last.pt")
     words = training(copy_data, folder, "--lr-scheduler", scheduler, "--max-update", 6)
     complaint = message(fairseq("train", *words, ok=False))
     assert f"was trained with `--lr-scheduler fixed`, but `{scheduler}` was asked for" in complaint

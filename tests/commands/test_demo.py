@@ -27,7 +27,7 @@ from fairseq_ext.demo.systems import Answer, answer, heat_map
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import browser
-from tests.support.harness import BIN, binarize, command, digits_corpus, error_line, fairseq
+from tests.support.harness import binarize, command, digits_corpus, error_line, fairseq, start
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
@@ -67,16 +67,11 @@ def translated(trained: Path, name: str, sentence: str, tmp_path: Path) -> str:
 
 def demo(trained: Path, folder: Path, *systems: object) -> subprocess.Popen[str]:
     """The command as a process, which works and keeps temporary files in ``folder``."""
-    words = [BIN / "fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
-    options = ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
-    return subprocess.Popen(
-        [*map(str, [*words, *options])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-    )
+    words = ["fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
+    words += ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
+    variables = {"TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return start(*words, cwd=folder, env=variables, **streams)
 
 
 def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
@@ -91,11 +86,8 @@ def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
 def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address that the command prints; ended by SIGTERM, it leaves nothing behind."""
     folder = tmp_path_factory.mktemp("served")
-    more_systems = [
-        f"linformer={trained}/linformer.pt",
-        f"other={trained}/gru.pt,data={trained}/bin",
-    ]
-    with demo(trained, folder, *more_systems) as process:
+    models = [f"linformer={trained}/linformer.pt", f"other={trained}/gru.pt,data={trained}/bin"]
+    with demo(trained, folder, *models) as process:
         try:
             yield process.stdout.readline().strip()
             end(process, signal.SIGTERM)
@@ -217,7 +209,6 @@ def test_markup_stays_text(tmp_path: Path, expect: Callable) -> None:
 @needs_gradio
 @needs_chromium
 def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile(expect: Callable) -> None:
-
     go_on, calls = threading.Event(), []
 
     def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
@@ -273,9 +264,7 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile(expect: Callable)
     ]
 
 
-def asks(
-    address: str, method: str, path: str, body: bytes = b"", **headers: str
-) -> tuple[int, str, str]:
+def asks(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple:
     """Status, text and policy of an answer."""
     where = urlsplit(address)
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
@@ -365,18 +354,13 @@ def test_only_its_own_name_is_answered(quiet_page: str) -> None:
 
 
 def loaded(trained: Path, *names: str):
-
-    named = systems.parse_systems(
-        [f"{name}={trained}/{name}.pt" for name in names], trained / "bin"
-    )
-    search = Search(attention=True)
-    return [
-        systems.load(system, lambda _: search, lambda *_: TextCodec(str, str)) for system in named
-    ]
+    words = [f"{name}={trained}/{name}.pt" for name in names]
+    named, search = systems.parse_systems(words, trained / "bin"), Search(attention=True)
+    codec = TextCodec(str, str)
+    return [systems.load(system, lambda _: search, lambda *_: codec) for system in named]
 
 
 def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -> None:
-
     (system,) = systems.parse_systems([f"a={trained}/gru.pt"], None)
     assert system.data == trained / "bin"
     checkpoint = storage.load(trained / "gru.pt")
@@ -389,7 +373,6 @@ def test_dictionaries_are_those_of_the_training(trained: Path, tmp_path: Path) -
 
 
 def test_answers_have_the_text_of_translate_and_attention_between_words(trained, tmp_path):
-
     gru, linformer = answer("1 2  nine\n", loaded(trained, "gru", "linformer"), MOST)
     assert gru.text == translated(trained, "gru", "1 2 nine", tmp_path)
     assert linformer.text == translated(trained, "linformer", "1 2 nine", tmp_path)
@@ -397,14 +380,12 @@ def test_answers_have_the_text_of_translate_and_attention_between_words(trained,
     assert linformer.attention is None
     assert gru.attention.source == ("1", "2", "nine", "</s>")
     assert gru.attention.target == (*gru.text.split(), "</s>")
-    assert [sum(row) for row in gru.attention.weights] == pytest.approx(
-        [1] * len(gru.attention.target), abs=1e-4
-    )
+    sums = [sum(row) for row in gru.attention.weights]
+    assert sums == pytest.approx([1] * len(gru.attention.target), abs=1e-4)
     assert heat_map(gru.attention).startswith(b"\x89PNG")
 
 
 def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
-
     (gru,) = loaded(trained, "gru")
     parts = [answer(sentence, [gru], MOST)[0].text for sentence in ("1 2", "3 4 5")]
     split = dataclasses.replace(gru, splitter=SentenceSplitter(lambda text: text.split(" 0 "), " "))
@@ -417,7 +398,6 @@ def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
 
 
 def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> None:
-
     linformers = loaded(trained, "linformer")
     (long,) = answer("1 " * 12, linformers, 20)
     assert (long.text, long.attention) == ("", None)

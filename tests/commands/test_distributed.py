@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -25,6 +24,7 @@ from tests.support.harness import (
     forked,
     run,
     spawned,
+    start,
     wait_for,
 )
 from tests.support.trainings import (
@@ -57,9 +57,8 @@ def torchrun(*command: object, **how: object):
 def assert_same_end(left: Path, right: Path) -> None:
     """Equal validation losses and weights, within 1e-4, after equally many updates."""
     first, second = load(left / LAST), load(right / LAST)
-    assert first["extra_state"]["val_loss"] == pytest.approx(
-        second["extra_state"]["val_loss"], abs=1e-4
-    )
+    losses = [state["extra_state"]["val_loss"] for state in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     updates = [state["optimizer_history"][-1]["num_updates"] for state in (first, second)]
     assert updates[0] == updates[1] > 8
     for name, weights in first["model"].items():
@@ -145,23 +144,17 @@ def test_fails_without_the_fix(single, fix, complaint, tmp_path):
 def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
     """Both are started by fairseq-train."""
     command = (
-        *(BIN / "fairseq-train", copy_data, *ARCHITECTURES["gru_tiny"], *TRAINING),
+        *("fairseq-train", copy_data, *ARCHITECTURES["gru_tiny"], *TRAINING),
         *("--max-update", 100_000, "--save-interval-updates", 3, "--save-dir", tmp_path / "run"),
         *("--distributed-world-size", 2, "--user-dir", USER_DIR),
     )
     errors = tmp_path / "errors"
     with (
         errors.open("w") as stream,
-        subprocess.Popen(
-            [*map(str, command)], stdout=subprocess.DEVNULL, stderr=stream
-        ) as launcher,
+        start(*command, stderr=stream) as launcher,
     ):
         try:
-            deadline = time.monotonic() + 120
-            while not (tmp_path / "run/checkpoint_last.pt").exists():
-                assert launcher.poll() is None, errors.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for((tmp_path / "run/checkpoint_last.pt").exists, launcher, 120)
             os.kill(spawned(launcher.pid)[-1], signal.SIGKILL)
             assert launcher.wait(timeout=60) == 1
         finally:
@@ -351,10 +344,8 @@ def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
         for line in lines:
             epoch, *sentences = map(int, line.split())
             visited.setdefault(epoch, []).extend(sentences)
-    assert {epoch: sorted(result) for epoch, result in visited.items()} == {
-        1: list(range(500)),
-        2: list(range(30)),
-    }
+    sentences = {epoch: sorted(result) for epoch, result in visited.items()}
+    assert sentences == {1: list(range(500)), 2: list(range(30))}
     assert sum(batches) == 13 + 1
     assert batches[0] != batches[1]
     assert end(tmp_path / "model")["updates"] == 7 + 1

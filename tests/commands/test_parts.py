@@ -24,14 +24,6 @@ from tests.support.killed import die_in_command
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
 
 
-@pytest.fixture(scope="module")
-def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The copying model for the engine alone, whose processes start at once."""
-    path = tmp_path_factory.mktemp("engine") / "bundle"
-    command("bundle", copy_model, "--data", copy_data, "-o", path)
-    return path
-
-
 def text(path: Path, lines: int, seed: int = 1) -> Path:
     """Digits; every ninth line is empty."""
     draw = random.Random(seed)
@@ -53,9 +45,9 @@ def names(folder: Path) -> list[str]:
         ("--mbr", 3),
     ],
 )
-def test_the_parts_are_the_plain_commands_lines(model, tmp_path, options):
+def test_the_parts_are_the_plain_commands_lines(copy_bundle, tmp_path, options):
     inputs = (text(tmp_path / "a", 50), text(tmp_path / "b", 21, 2), text(tmp_path / "c", 3, 3))
-    words = ("translate", "--path", model, "--input", *inputs, *LENGTH, *options)
+    words = ("translate", "--path", copy_bundle, "--input", *inputs, *LENGTH, *options)
     command(*words, "-o", tmp_path / "plain", "--json", tmp_path / "plain.json")
     folder = ("--parts", tmp_path / "parts", "--part-lines", 21)
     command(*words, *folder, "-o", tmp_path / "whole", "--json", tmp_path / "whole.json")
@@ -111,10 +103,10 @@ def _lines(path: Path) -> list[bytes]:
 
 
 @pytest.fixture
-def worker(model: Path, tmp_path: Path) -> list[str]:
+def worker(copy_bundle: Path, tmp_path: Path) -> list[str]:
     """Words of a command on 300 lines in 60 parts; ``plain`` has its translations."""
     source = text(tmp_path / "source", 300)
-    words = ["translate", "--path", model, "--input", source, *LENGTH, "--nbest", "2"]
+    words = ["translate", "--path", copy_bundle, "--input", source, *LENGTH, "--nbest", "2"]
     command(*words, "-o", tmp_path / "plain")
     words += ["--parts", tmp_path / "parts", "--part-lines", "5", "-o", tmp_path / "whole"]
     return [str(BIN / "fairseq-ext"), *map(str, words)]
@@ -245,9 +237,18 @@ def test_workers_that_a_cluster_has_room_for() -> None:
     assert ray_workers.workers({"CPU": 2.0}, 4, cpu=False) == [(0, 4)]
 
 
-def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
+def test_another_job_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
     source, other = text(tmp_path / "source", 20), tmp_path / "other"
-    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
+    words = [
+        "translate",
+        "--path",
+        copy_bundle,
+        "--input",
+        source,
+        *LENGTH,
+        "--parts",
+        tmp_path / "p",
+    ]
     command(*words, "--part-lines", 9)
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
     small_parts = (*words, "--part-lines", 9)
@@ -260,8 +261,8 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     assert "`details` was `False` and not `True`" in error_line(
         *small_parts, "--json", tmp_path / "details"
     )
-    shutil.copytree(model, other)
-    (other / "bundle.json").write_text((model / "bundle.json").read_text() + " ")
+    shutil.copytree(copy_bundle, other)
+    (other / "bundle.json").write_text((copy_bundle / "bundle.json").read_text() + " ")
     assert "`files 1 sha256` was `" in error_line(*small_parts, "--path", other)
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
@@ -269,9 +270,18 @@ def test_another_job_is_refused(model: Path, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
 
 
-def test_a_part_that_was_changed_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_part_that_was_changed_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
     source, output = text(tmp_path / "source", 20), tmp_path / "whole"
-    words = ["translate", "--path", model, "--input", source, *LENGTH, "--parts", tmp_path / "p"]
+    words = [
+        "translate",
+        "--path",
+        copy_bundle,
+        "--input",
+        source,
+        *LENGTH,
+        "--parts",
+        tmp_path / "p",
+    ]
     words += ["--part-lines", 9, "-o", output]
     command(*words)
     content = output.read_bytes()
@@ -290,9 +300,9 @@ def test_a_part_that_was_changed_is_refused(model: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("changes", ["source", "model.safetensors", "bundle.json"])
-def test_a_file_that_changes_at_work_ends_the_work(model, tmp_path, monkeypatch, changes):
+def test_a_file_that_changes_at_work_ends_the_work(copy_bundle, tmp_path, monkeypatch, changes):
     source = text(tmp_path / "source", 20)
-    shutil.copytree(model, tmp_path / "m")
+    shutil.copytree(copy_bundle, tmp_path / "m")
     changing = source if changes == "source" else tmp_path / "m" / changes
     write = translate.write
 
@@ -310,10 +320,10 @@ def test_a_file_that_changes_at_work_ends_the_work(model, tmp_path, monkeypatch,
     assert not (tmp_path / "whole").exists()
 
 
-def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path) -> None:
+def test_skip_long_goes_on_where_a_line_was_too_long(copy_bundle: Path, tmp_path: Path) -> None:
     source, plain = tmp_path / "source", tmp_path / "plain"
     write_lines(source, ["1 2 3"] * 9 + ["1 " * 2000] + ["3 4"] * 2)
-    words = ["translate", "--path", model, "--input", source, *LENGTH]
+    words = ["translate", "--path", copy_bundle, "--input", source, *LENGTH]
     parted = [*words, "--parts", tmp_path / "p", "--part-lines", 4, "-o", tmp_path / "whole"]
     assert "leave such lines empty with `--skip-long`" in error_line(*parted)
     assert len([*(tmp_path / "p").glob("part-*.txt")]) == 2
@@ -340,11 +350,11 @@ def test_skip_long_goes_on_where_a_line_was_too_long(model: Path, tmp_path: Path
         (("--parts", "p", "--input", "in", "--ray", "x", "--shard", "0/2"), "does not go with"),
     ],
 )
-def test_options_that_cannot_be(model, tmp_path, options, message, monkeypatch):
+def test_options_that_cannot_be(copy_bundle, tmp_path, options, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text(tmp_path / "in", 4)
     (tmp_path / "bad").write_bytes(b"1\n\xff\n")
-    assert message in error_line("translate", "--path", model, *options)
+    assert message in error_line("translate", "--path", copy_bundle, *options)
     assert names(tmp_path) == ["bad", "in"]
 
 
@@ -415,9 +425,7 @@ def test_workers_side_by_side(plain: Path, tmp_path: Path) -> None:
     all_is_plain(plain, tmp_path)
 
 
-def test_the_lock_of_a_worker_that_was_killed_behind_its_part_is_removed(
-    plain: Path, tmp_path: Path
-) -> None:
+def test_the_lock_of_a_worker_that_was_killed_behind_its_part_is_removed(plain, tmp_path):
     words = in_parts(plain, tmp_path)
     run("fairseq-ext", *words)
     (tmp_path / "parts" / ".clean-000003.lock").touch()

@@ -45,6 +45,18 @@ def resumed(
     return folder
 
 
+def both_ends(
+    data: Path, folder: Path, checkpoint: str, fix: str, *options: object
+) -> tuple[Path, Path]:
+    """A run that a killed one equals, and one that was killed and resumed without the fix."""
+    complete = folder / "whole"
+    train(data, complete, *options)
+    killed = resumed(complete, checkpoint, folder / "killed", data, *options)
+    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
+    without = plugin_without(folder, fix)
+    return complete, resumed(complete, checkpoint, folder / "stock", data, *options, plugin=without)
+
+
 def fingerprint(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
@@ -104,14 +116,8 @@ def test_survives_kill_9(copy_data, tmp_path):
 def test_bf16_resumes_exactly(copy_data, tmp_path):
     """bfloat16 rounds its weights: without its float32 master copy a resumed run differs."""
     options = (*ARCHITECTURES["transformer"], *RUN, "--bf16")
-    complete = tmp_path / "whole"
-    train(copy_data, complete, *options)
-    killed = resumed(complete, "checkpoint_3_21.pt", tmp_path / "killed", copy_data, *options)
-    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
-    plugin = plugin_without(tmp_path, "half precision after resume")
-    stock = resumed(
-        complete, "checkpoint_3_21.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
-    )
+    fix = "half precision after resume"
+    complete, stock = both_ends(copy_data, tmp_path, "checkpoint_3_21.pt", fix, *options)
     assert not same_state(load(stock / LAST)["model"], load(complete / LAST)["model"])
 
 
@@ -121,18 +127,10 @@ STANDSTILL = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 1e-9)
 
 def test_early_stopping_continues_to_count(copy_data, tmp_path):
     options = (*STANDSTILL, "--patience", 2, "--save-interval-updates", 3, "--max-update", 18)
-    complete = tmp_path / "whole"
-    assert "early stop since" in train(copy_data, complete, *options)
+    fix = "validation after resume"
+    complete, stock = both_ends(copy_data, tmp_path, "checkpoint_1_6.pt", fix, *options)
     assert training_state(complete / LAST)["updates"] == 9
-
-    killed = resumed(complete, "checkpoint_1_6.pt", tmp_path / "killed", copy_data, *options)
-    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
-    plugin = plugin_without(tmp_path, "validation after resume")
-    stock = resumed(
-        complete, "checkpoint_1_6.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
-    )
     assert training_state(stock / LAST)["updates"] > 9
-
     before = fingerprint(complete)
     log = train(copy_data, complete, *options)
     assert "has finished (validation has not improved 2 times running" in log
@@ -143,17 +141,10 @@ def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
     """Killed at the end of an epoch, before the scheduler saw that epoch's validation loss."""
     options = (*STANDSTILL, "--max-epoch", 4, "--batch-size", 100, "--max-tokens", 9999)
     options = (*options, "--lr-scheduler", "reduce_lr_on_plateau", "--lr-patience", 1, "--lr", 1e-6)
-    complete = tmp_path / "whole"
-    train(copy_data, complete, *options)
+    fix = "validation after resume"
+    complete, stock = both_ends(copy_data, tmp_path, "checkpoint2.pt", fix, *options)
     expected = training_state(complete / LAST)
     assert expected["optimizer"]["param_groups"][0]["lr"] < 1e-6
-
-    killed = resumed(complete, "checkpoint2.pt", tmp_path / "killed", copy_data, *options)
-    assert same_state(training_state(killed / LAST), expected)
-    plugin = plugin_without(tmp_path, "validation after resume")
-    stock = resumed(
-        complete, "checkpoint2.pt", tmp_path / "stock", copy_data, *options, plugin=plugin
-    )
     assert not same_state(training_state(stock / LAST)["scheduler"], expected["scheduler"])
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
-from tests.support.harness import error_line, run, spawned, wait_for
+from tests.support.harness import error_line, spawned, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
 for library in ("starlette", "uvicorn", "prometheus_client"):
@@ -27,17 +27,10 @@ BODY = json.dumps({"q": "1 2 3", **ENGLISH}).encode()
 
 
 @pytest.fixture(scope="module")
-def model(copy_data: Path, copy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("served") / "bundle"
-    run("fairseq-ext", "bundle", copy_model, "--data", copy_data, "-o", path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(copy_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests that do not end it; at the end it must have logged no fault."""
     folder = tmp_path_factory.mktemp("serving")
-    with serving(folder, model, "--max-len-b", LENGTH, "--timeout", 600) as running:
+    with serving(folder, copy_bundle, "--max-len-b", LENGTH, "--timeout", 600) as running:
         yield running
         output = running.end()
     assert "Traceback" not in output
@@ -48,9 +41,9 @@ Translate = Callable[[list[str]], list[str]]
 
 
 @pytest.fixture(scope="module")
-def alone(model: Path) -> Translate:
+def alone(copy_bundle: Path) -> Translate:
     """The model, without a server."""
-    loaded = fairseq_ext.load(model)
+    loaded = fairseq_ext.load(copy_bundle)
     return lambda lines: [
         translation.text for translation in loaded.translate(lines, max_len_b=LENGTH)
     ]
@@ -148,9 +141,9 @@ def test_what_is_not_http(server: Server):
         assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_full_queue_and_a_slow_client(model: Path, tmp_path: Path):
+def test_a_full_queue_and_a_slow_client(copy_bundle: Path, tmp_path: Path):
     limits = ("--max-queue", 1, "--max-sentences", 1, "--timeout", 2)
-    with serving(tmp_path, model, "--max-len-b", LENGTH, *limits) as server:
+    with serving(tmp_path, copy_bundle, "--max-len-b", LENGTH, *limits) as server:
         with server.half_a_request(BODY) as client:
             reply = server.translate("1")
             assert (reply.status, reply.headers["Retry-After"]) == (429, "1")
@@ -161,8 +154,8 @@ def test_a_full_queue_and_a_slow_client(model: Path, tmp_path: Path):
         server.end()
 
 
-def test_a_request_that_runs_is_answered_before_the_end(model: Path, tmp_path: Path):
-    with serving(tmp_path, model, "--max-len-b", LENGTH) as server:
+def test_a_request_that_runs_is_answered_before_the_end(copy_bundle: Path, tmp_path: Path):
+    with serving(tmp_path, copy_bundle, "--max-len-b", LENGTH) as server:
         with server.half_a_request(BODY) as client:
             server.process.send_signal(signal.SIGTERM)
             _wait_until_closed(server)
@@ -172,8 +165,8 @@ def test_a_request_that_runs_is_answered_before_the_end(model: Path, tmp_path: P
         assert "Traceback" not in server.log.read_text()
 
 
-def test_what_takes_longer_than_the_grace_is_refused(model: Path, tmp_path: Path):
-    with serving(tmp_path, model, "--grace", 1) as server:
+def test_what_takes_longer_than_the_grace_is_refused(copy_bundle: Path, tmp_path: Path):
+    with serving(tmp_path, copy_bundle, "--grace", 1) as server:
         with server.half_a_request(BODY) as client:
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(60) == 0
@@ -182,14 +175,14 @@ def test_what_takes_longer_than_the_grace_is_refused(model: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_right_after_the_address_ends_with_0(how, model, tmp_path):
-    with serving(tmp_path, model) as server:
+def test_a_signal_right_after_the_address_ends_with_0(how, copy_bundle, tmp_path):
+    with serving(tmp_path, copy_bundle) as server:
         assert not server.end(how)
 
 
-def test_pages_of_another_origin(model: Path, tmp_path: Path):
+def test_pages_of_another_origin(copy_bundle: Path, tmp_path: Path):
     page = "http://example.org"
-    with serving(tmp_path, model, "--cors", page, "--allow-host", "Example.net") as server:
+    with serving(tmp_path, copy_bundle, "--cors", page, "--allow-host", "Example.net") as server:
         reply = server.ask("/translate", {"q": "1", **ENGLISH}, Origin=page)
         assert (reply.status, reply.headers["Access-Control-Allow-Origin"]) == (200, page)
         asked_first = {"Origin": page, "Access-Control-Request-Method": "POST"}
@@ -199,8 +192,11 @@ def test_pages_of_another_origin(model: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("workers", "status"), [(1, 128 + signal.SIGTERM), (2, 1)])
-def test_a_second_signal_ends_at_once(workers: int, status: int, model: Path, tmp_path: Path):
-    with serving(tmp_path, model, "--workers", workers) as server, server.half_a_request(BODY):
+def test_a_second_signal_ends_at_once(workers: int, status: int, copy_bundle: Path, tmp_path: Path):
+    with (
+        serving(tmp_path, copy_bundle, "--workers", workers) as server,
+        server.half_a_request(BODY),
+    ):
         server.process.send_signal(signal.SIGTERM)
         _wait_until_closed(server)
         server.process.send_signal(signal.SIGTERM)
@@ -218,9 +214,9 @@ def _wait_until_closed(server: Server) -> None:
     wait_for(refused, server.process, 60)
 
 
-def test_workers(model: Path, tmp_path: Path, alone: Translate):
+def test_workers(copy_bundle: Path, tmp_path: Path, alone: Translate):
     translated = 'fairseq_ext_requests_total{path="/translate",status="200"}'
-    command = (model, "--max-len-b", LENGTH, "--workers", 2)
+    command = (copy_bundle, "--max-len-b", LENGTH, "--workers", 2)
     with serving(tmp_path, *command) as server:
         with ThreadPoolExecutor(8) as clients:
             replies = list(clients.map(server.translate, ["1 2"] * 40))
@@ -260,8 +256,8 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
         (("other",), "other"),
     ],
 )
-def test_what_cannot_be_served(model, tmp_path, words, message, monkeypatch):
+def test_what_cannot_be_served(copy_bundle, tmp_path, words, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").write_text("")
-    shutil.copytree(model, tmp_path / "twin")
-    assert message in error_line("serve", model, *words, "--port", 0)
+    shutil.copytree(copy_bundle, tmp_path / "twin")
+    assert message in error_line("serve", copy_bundle, *words, "--port", 0)

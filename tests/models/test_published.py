@@ -24,6 +24,7 @@ from tests.support.published import (
     CODES,
     LINES,
     MERGES,
+    SIDES,
     SIZES,
     Words,
     publish,
@@ -33,15 +34,8 @@ from tests.support.published import (
 from tests.support.published import model_of as build
 
 TEXT = "Hello, the old house!"
-CONVOLUTIONS = {
-    f"{side}_{name}": value
-    for side in ("encoder", "decoder")
-    for name, value in (
-        ("conv_dim", 16),
-        ("kernel_size_list", [3, 7]),
-        ("conv_type", "lightweight"),
-    )
-}
+SHAPE = {"conv_dim": 16, "kernel_size_list": [3, 7], "conv_type": "lightweight"}
+CONVOLUTIONS = {f"{side}_{name}": value for side in SIDES for name, value in SHAPE.items()}
 DYNAMIC = {**CONVOLUTIONS, "encoder_conv_type": "dynamic", "decoder_conv_type": "dynamic"}
 NO_GATES = {"encoder_glu": False, "decoder_glu": False}
 JOINED = {"share_all_embeddings": True}
@@ -89,10 +83,8 @@ def test_each_layout(kind: str, steps: str, old: bool, tmp_path: Path, caplog):
     assert f"by its files: {steps}; options" in caplog.text
     assert (model.src, model.tgt) == ("en", "de")
     assert model.translate(TEXT).text
-    assert (
-        model.translate(TEXT).text
-        == fairseq_ext.load(folder, engine="fairseq").translate(TEXT).text
-    )
+    expected = fairseq_ext.load(folder, engine="fairseq").translate(TEXT)
+    assert model.translate(TEXT).text == expected.text
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
@@ -142,34 +134,20 @@ def test_every_name_is_looked_up():
     assert all(name.startswith(published.HUB) for name in published.hub_models())
 
 
-def test_subwords_that_a_name_asks_for(tmp_path: Path):
-    folder = publish(tmp_path / "wmt19.en-de.joined-dict.ensemble")
-    (folder / "bpecodes").unlink()
-    with pytest.raises(ConfigError, match="has no subwords of the kind fastbpe, which"):
-        models_of(folder)
-
-
-def test_dictionaries_of_one_language(tmp_path: Path):
-    folder = publish(tmp_path / "model")
-    (folder / "dict.de.txt").unlink()
-    with pytest.raises(ConfigError, match=r"dict\.de\.txt, but has dict\.en\.txt"):
-        models_of(folder)
-
-
-def test_a_dictionary_of_another_model(tmp_path: Path):
-    folder = publish(tmp_path / "model")
-    with (folder / "dict.de.txt").open("a") as file:
-        file.write("more 1\n")
-    with pytest.raises(CheckpointError, match="other sizes"):
-        fairseq_ext.load(folder)
-
-
-def test_merges_with_damaged_counts(tmp_path: Path):
-    folder = publish(tmp_path / "model")
-    with (folder / "bpecodes").open("a") as file:
-        file.write("a b\n")
-    with pytest.raises(DataError, match=r"bpecodes, line \d+: `a b` is not a merge of two pieces"):
-        fairseq_ext.load(folder)
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("bpecodes", None, "has no subwords of the kind fastbpe, which"),
+        ("dict.de.txt", None, r"dict\.de\.txt, but has dict\.en\.txt"),
+        ("dict.de.txt", "more 1\n", "other sizes"),
+        ("bpecodes", "a b\n", r"bpecodes, line \d+: `a b` is not a merge of two pieces"),
+    ],
+)
+def test_files_that_are_missing_or_of_another_model(name, line, message, tmp_path):
+    path = publish(tmp_path / "wmt19.en-de.joined-dict.ensemble") / name
+    path.unlink() if line is None else path.write_text(path.read_text("utf-8") + line, "utf-8")
+    with pytest.raises((CheckpointError, ConfigError, DataError), match=message):
+        fairseq_ext.load(path.parent)
 
 
 def test_a_run_is_no_published_model(tmp_path: Path):

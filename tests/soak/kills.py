@@ -17,7 +17,7 @@ from typing import Any
 
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from tests.soak.report import Report, noted, parser
-from tests.support.harness import USER_DIR, after, binarize, digits_corpus
+from tests.support.harness import USER_DIR, after, binarize, digits_corpus, start
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, same_state
 
 BMT = (
@@ -94,15 +94,10 @@ class Job:
         processes = []
         for rank in range(1 + self.two):
             place = {**join, "RANK": str(rank), "LOCAL_RANK": str(rank)} if self.two else {}
+            words = after("" if rank else code, *self.words)
             with self.log.open("ab") as log:
-                processes.append(
-                    subprocess.Popen(
-                        after("" if rank else code, *self.words),
-                        **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log},
-                        **{"env": {**os.environ, "OMP_NUM_THREADS": "1", **place}},
-                        preexec_fn=os.setpgrp,
-                    )
-                )
+                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                processes.append(start(*words, env=place, preexec_fn=os.setpgrp, **streams))
         return processes
 
     def finish(self, code: str = "") -> None:
@@ -172,13 +167,8 @@ def soak_one(
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument(
-        "--runs",
-        nargs="+",
-        choices=list(RUNS),
-        default=list(RUNS),
-        help="only these; figures of the others stay in the JSON file",
-    )
+    about = "only these; figures of the others stay in the JSON file"
+    options.add_argument("--runs", nargs="+", choices=[*RUNS], default=[*RUNS], help=about)
     options.add_argument("--kills", type=int, help="of each configuration (100 in all)")
     args = options.parse_args()
     report = Report("kills", args, keep=len(args.runs) < len(RUNS))

@@ -13,10 +13,9 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from tests.soak.report import Report, noted, parser, say, trained
-from tests.support.harness import BIN, USER_DIR
+from tests.support.harness import USER_DIR, start
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 LIMIT = 3.0  # per cent
@@ -54,24 +53,10 @@ class Samples:
         if abs(growth) > LIMIT:
             failures.append(f"memory changed by {growth:.1f} % from {early:.0f} MiB")
         figures = {"mib_after_a_tenth": round(early, 1), "mib_at_the_end": round(late, 1)}
-        between = {
-            f"mib_at_{share:.0%}": round(self.around(share), 1) for share in (0.25, 0.5, 0.75)
-        }
-        report.add(
-            self.what,
-            count=self.total,
-            failures=failures,
-            **figures,
-            **between,
-            change_in_per_cent=round(growth, 2),
-            **counts,
-        )
-
-
-def command(*words: object, **streams: Any) -> subprocess.Popen:
-    """A command as a process of its own, text streams."""
-    name, *rest = map(str, words)
-    return subprocess.Popen([str(BIN / name), *rest], text=True, **streams)
+        for share in (0.25, 0.5, 0.75):
+            figures[f"mib_at_{share:.0%}"] = round(self.around(share), 1)
+        figures["change_in_per_cent"] = round(growth, 2)
+        report.add(self.what, count=self.total, failures=failures, **figures, **counts)
 
 
 def translating(report: Report, data: Path, model: Path, total: int) -> None:
@@ -82,7 +67,8 @@ def translating(report: Report, data: Path, model: Path, total: int) -> None:
     ]
     options = ("--path", model, "--buffer-size", 50, "--beam", 2, "--max-len-b", 15, "--cpu")
     pipe = subprocess.PIPE
-    process = command("fairseq-ext", "translate", data, *options, stdin=pipe, stdout=pipe)
+    words = ("fairseq-ext", "translate", data, *options)
+    process = start(*words, stdin=pipe, stdout=pipe, stderr=None, text=True)
 
     def feed() -> None:
         with process.stdin as pipe:
@@ -105,9 +91,8 @@ def training(report: Report, data: Path, folder: Path, total: int) -> None:
     options = (*ARCHITECTURES["gru_tiny"], *TRAINING, "--log-interval", 10, "--max-update", total)
     saving = ("--save-interval-updates", 50, "--keep-interval-updates", 2, "--no-epoch-checkpoints")
     where = ("--save-dir", folder, "--user-dir", USER_DIR, "--log-format", "simple")
-    process = command(
-        "fairseq-train", data, *options, *saving, *where, stdout=subprocess.PIPE, stderr=-2
-    )
+    words = ("fairseq-train", data, *options, *saving, *where)
+    process = start(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     last = ""
     for line in process.stdout:
         last = line

@@ -56,9 +56,8 @@ class Clients:
         sentences = draw.choices([*self.known], k=draw.randint(1, 4))
         answer = self.server.translate(sentences)
         assert answer.status == 200, answer
-        assert answer.body["translatedText"] == [self.known[sentence] for sentence in sentences], (
-            answer
-        )
+        expected = [self.known[sentence] for sentence in sentences]
+        assert answer.body["translatedText"] == expected, answer
 
     def refused(self, body: bytes, status: int) -> None:
         answer = self.server.ask("/translate", body, **JSON)
@@ -103,9 +102,8 @@ def asking(report: Report, model: Path, folder: Path, total: int) -> None:
     draw, samples = random.Random(1), Samples("requests to one `fairseq-ext serve`", total)
     words = (draw.choices("0123456789", k=draw.randint(1, 9)) for _ in range(SENTENCES))
     sentences = [*dict.fromkeys(map(" ".join, words))]
-    alone = [
-        translation.text for translation in fairseq_ext.load(model).translate(sentences, **SEARCH)
-    ]
+    translations = fairseq_ext.load(model).translate(sentences, **SEARCH)
+    alone = [translation.text for translation in translations]
     failures: list[str] = []
     options = [word for name in SEARCH for word in (f"--{name.replace('_', '-')}", SEARCH[name])]
     with serving(folder, model, *options) as server, ThreadPoolExecutor(CLIENTS) as pool:
@@ -136,10 +134,8 @@ def _check_figures(clients: Clients) -> None:
         (400, ("broken JSON", "an unknown language")),
         (413, ("too many characters", "too many bytes")),
     ):
-        assert figure(name.format(status)) == sum(requests[kind] for kind in kinds), (
-            status,
-            requests,
-        )
+        count = sum(requests[kind] for kind in kinds)
+        assert figure(name.format(status)) == count, (status, requests)
     assert figure("fairseq_ext_queue_sentences") == 0
     assert figure("fairseq_ext_failed_sentences_total") == 0
 

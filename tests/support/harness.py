@@ -50,16 +50,9 @@ def run(
         words[0] = forked(Path(words[0]).name)
     elif (BIN / words[0]).exists():
         words[0] = str(BIN / words[0])
-    done = subprocess.run(
-        words,
-        cwd=cwd,
-        input=stdin or "",
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        check=False,
-    )
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    how = {"cwd": cwd, "capture_output": True, "text": True, "timeout": timeout}
+    done = subprocess.run(words, input=stdin or "", env=variables, **how)
     report = f"{' '.join(words)}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
     if ok:
         assert done.returncode == 0, report
@@ -79,15 +72,11 @@ def after(code: str, *words: object) -> list[str]:
     return [forked("python"), str(script), code, str(BIN / str(words[0])), *map(str, words[1:])]
 
 
-def start(*words: object, **how: Any) -> subprocess.Popen[bytes]:
-    """Start a command in a new interpreter, one thread, without output."""
-    return subprocess.Popen(
-        [str(BIN / str(words[0])), *map(str, words[1:])],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **how,
-    )
+def start(*words: object, env: dict[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
+    """Start a command in a new interpreter, one thread; its output is lost unless ``how`` says."""
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **how}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    return subprocess.Popen([BIN / str(words[0]), *map(str, words[1:])], env=variables, **streams)
 
 
 def wait_for(
@@ -108,14 +97,10 @@ def interrupted(
 
     With ``group`` every process gets the signal, as from a terminal on Ctrl-C.
     """
-    process = subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PAUSE": where},
-        start_new_session=True,
+    process = start(
+        *(sys.executable, *words),
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder},
+        **{"env": {"PAUSE": where}, "start_new_session": True},
     )
     wait_for((folder / "paused").exists, process, 120)
     if group:
@@ -207,15 +192,20 @@ def digits_corpus(
     return folder
 
 
+def preprocess(
+    text: Path, destination: Path, *extra: object, **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run ``fairseq-preprocess`` on a corpus of `digits_corpus`."""
+    words = ("--source-lang", "src", "--target-lang", "tgt", "--destdir", destination)
+    prefixes = [
+        part for name in ("train", "valid", "test") for part in (f"--{name}pref", text / name)
+    ]
+    return fairseq("preprocess", *words, *prefixes, *extra, **options)
+
+
 def binarize(text: Path, destination: Path, *extra: object) -> Path:
     """Run ``fairseq-preprocess`` on a corpus of `digits_corpus`; return the new folder."""
-    fairseq(
-        "preprocess",
-        *("--source-lang", "src", "--target-lang", "tgt"),
-        *("--trainpref", text / "train", "--validpref", text / "valid"),
-        *("--testpref", text / "test", "--destdir", destination),
-        *extra,
-    )
+    preprocess(text, destination, *extra)
     return destination
 
 

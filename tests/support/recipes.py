@@ -17,13 +17,8 @@ from tests.support.models import configuration
 RECIPES = REPO / "recipes"
 
 # A clean shell: none of our settings, no terminal, the C locale, this environment first in PATH.
-ENVIRONMENT = {
-    "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
-    "HOME": "/nonexistent",
-    "LANG": "C",
-    "SMOKE": "1",
-    "OMP_NUM_THREADS": "1",
-}
+ENVIRONMENT = {"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C"}
+ENVIRONMENT |= {"SMOKE": "1", "OMP_NUM_THREADS": "1"}
 if "PYTHONPATH" in os.environ:  # another checkout than the installed one
     ENVIRONMENT["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
@@ -36,14 +31,8 @@ def bash(
     real = Path(str(words[0])).suffix == ".sh" and environment.get("DRY_RUN") != "1"
     if real and not fresh and "PATH" not in environment:
         variables["PATH"] = f"{forking.programs(os.getpid())}:{variables['PATH']}"
-    done = subprocess.run(
-        ["bash", *map(str, words)],
-        env=variables,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=600,
-    )
+    how = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 600}
+    done = subprocess.run(["bash", *map(str, words)], env=variables, **how)
     transcript = f"{words}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert (done.returncode == 0) if ok else (done.returncode > 0), transcript
     assert "Traceback" not in done.stderr, transcript
@@ -58,13 +47,8 @@ def start(*words: object) -> subprocess.Popen[bytes]:
     """Start a recipe in a process group of its own, to be killed with its forked commands."""
     programs = [] if FRESH else [str(forking.programs(os.getpid()))]
     path = ":".join([*programs, ENVIRONMENT["PATH"]])
-    return subprocess.Popen(
-        ["bash", *map(str, words)],
-        env={**ENVIRONMENT, "PATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=os.setpgrp,
-    )
+    how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "preexec_fn": os.setpgrp}
+    return subprocess.Popen(["bash", *map(str, words)], env={**ENVIRONMENT, "PATH": path}, **how)
 
 
 def commands(shown: str) -> list[list[str]]:

@@ -12,7 +12,7 @@ from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
 from fairseq_ext.plugin.checks import commands
 from fairseq_ext.utils.errors import CheckpointError, DataError
-from tests.support.harness import fairseq, refused, run, write_lines
+from tests.support.harness import binarize, fairseq, refused, run, write_lines
 from tests.support.trainings import load
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
@@ -60,10 +60,8 @@ def test_a_shared_dictionary_is_stored_once(tmp_path: Path) -> None:
         path = tmp_path / "checkpoint.pt"
         torch.save({"extra_state": {KEY: dictionaries.record(words, target)}}, path)
         recorded = dictionaries.recorded(torch.load(path, weights_only=True), path)
-        assert {side: recorded[side].split("\n") for side in recorded} == {
-            "source": words,
-            "target": target,
-        }
+        sides = {side: recorded[side].split("\n") for side in recorded}
+        assert sides == {"source": words, "target": target}
         sizes.append(path.stat().st_size)
     assert sizes[0] < 1.2 * len("\n".join(words))
     assert sizes[1] > 1.9 * len("\n".join(words))
@@ -104,14 +102,8 @@ def other_data(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     lines = (copy_data / "dict.tgt.txt").read_text().splitlines()
     lines[2:4] = lines[3:1:-1]
     write_lines(folder / "dict.tgt.txt", lines)
-    text = copy_data.parent / "text"
-    fairseq(
-        *("preprocess", "--source-lang", "src", "--target-lang", "tgt"),
-        *("--trainpref", text / "train", "--validpref", text / "valid"),
-        *("--testpref", text / "test", "--destdir", folder / "bin"),
-        *("--srcdict", copy_data / "dict.src.txt", "--tgtdict", folder / "dict.tgt.txt"),
-    )
-    return folder / "bin"
+    dictionaries = ("--srcdict", copy_data / "dict.src.txt", "--tgtdict", folder / "dict.tgt.txt")
+    return binarize(copy_data.parent / "text", folder / "bin", *dictionaries)
 
 
 @pytest.fixture(scope="module")
@@ -162,15 +154,10 @@ def test_trainings_refuse_another_order(other_data, copy_data, copy_model, messa
 @pytest.mark.system
 def test_a_dictionary_of_another_size_is_named_before_the_weights(copy_data, copy_model, tmp_path):
     """Resuming builds the model first, so torch would report sizes of tensors."""
-    text = copy_data.parent / "text"
     lines = (copy_data / "dict.src.txt").read_text().splitlines()
     write_lines(tmp_path / "dict.src.txt", lines[:-1])
-    fairseq(
-        *("preprocess", "--source-lang", "src", "--target-lang", "tgt"),
-        *("--trainpref", text / "train", "--validpref", text / "valid"),
-        *("--destdir", tmp_path / "bin", "--tgtdict", copy_data / "dict.tgt.txt"),
-        *("--srcdict", tmp_path / "dict.src.txt"),
-    )
+    dictionaries = ("--srcdict", tmp_path / "dict.src.txt", "--tgtdict", copy_data / "dict.tgt.txt")
+    binarize(copy_data.parent / "text", tmp_path / "bin", *dictionaries)
     (tmp_path / "save").mkdir()
     shutil.copy(copy_model, tmp_path / "save" / "checkpoint_last.pt")
     train = (*TINY, "--max-update", 6, "--save-dir", tmp_path / "save")

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from fairseq import tasks
 
-import fairseq_ext
 from fairseq_ext.plugin.checks import arguments
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_option_effects import PARSERS, actions, parser
-from tests.support.harness import run, write_lines
+from tests.support.harness import fairseq, write_lines
 
 
 def test_what_is_named_is_an_option() -> None:
@@ -94,14 +93,7 @@ def test_a_language_that_the_data_folder_does_not_have_is_refused(tmp_path: Path
 def test_commands_name_what_has_no_effect(tmp_path: Path) -> None:
     for side in ("src", "tgt"):
         write_lines(tmp_path / f"train.{side}", ["1 2 3"] * 3)
-    words = ("-s", "src", "-t", "tgt", "--trainpref", tmp_path / "train", "--destdir")
-    done = run(
-        "fairseq-preprocess",
-        *words,
-        tmp_path / "bin",
-        "--user-dir",
-        fairseq_ext.__path__[0] + "/plugin/fairseq_ext_plugin",
-        "--optimizer",
-        "adam",
-    )
+    words = ("-s", "src", "-t", "tgt", "--trainpref", tmp_path / "train")
+    words = (*words, "--destdir", tmp_path / "bin", "--optimizer", "adam")
+    done = fairseq("preprocess", *words)
     assert "fairseq-preprocess: `--optimizer` has no effect here." in done.stderr

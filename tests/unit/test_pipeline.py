@@ -40,6 +40,12 @@ def write_corpus(folder: Path, train: int = 200) -> Path:
     return folder
 
 
+def split(source: Path, out: Path, *languages: str, kind: str = "bpe", size: int = 9) -> dict:
+    """Split a corpus into subwords."""
+    languages = languages or ("en", "de")
+    return own_text.split_into_subwords(source, out, *languages, kind=kind, size=size)
+
+
 def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
@@ -100,19 +106,14 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
     own_text.copy_corpus(tmp_path, tmp_path / "tokens", "en", "de", tokenize=True)
     tokens_pipeline = pipeline.load(tmp_path / "tokens")
     for side in ("en", "de"):
-        assert lines_of(tmp_path / "tokens" / f"train.{side}") == [
-            tokens_pipeline.words(side)(line)
-        ]
+        lines = lines_of(tmp_path / "tokens" / f"train.{side}")
+        assert lines == [tokens_pipeline.words(side)(line)]
     own_text.copy_corpus(tmp_path / "tokens", tmp_path / "back", "de", "en", tokenize=False)
-    own_text.split_into_subwords(
-        tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none", size=1
-    )
+    split(tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none")
     for folder in ("back", "words"):
         assert pipeline.load(tmp_path / folder) == tokens_pipeline.towards("de", "en")
     with pytest.raises(DataError, match="is of en and de, not of fr and en; give its languages"):
-        own_text.split_into_subwords(
-            tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none", size=1
-        )
+        split(tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none")
 
 
 def test_a_text_without_repeated_pairs_of_letters_has_no_merges(tmp_path: Path):
@@ -153,14 +154,9 @@ def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
     sentencepiece = pytest.importorskip("sentencepiece")
     tokenizers = pytest.importorskip("tokenizers")
     text = write_corpus(tmp_path / "text") / "train.en"
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(tmp_path / "bytes"),
-        vocab_size=400,
-        byte_fallback=True,
-        minloglevel=2,
-        hard_vocab_limit=False,
-    )
+    files = {"input": str(text), "model_prefix": str(tmp_path / "bytes")}
+    options = {"vocab_size": 400, "byte_fallback": True, "hard_vocab_limit": False}
+    sentencepiece.SentencePieceTrainer.train(**files, **options, minloglevel=2)
     decode = subwords.load("sentencepiece", [tmp_path / "bytes.model"]).decode
     assert decode("<0x61> <0x0A> <0x62> <0x09> <0x63> <0x0D>") == "a b c"
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -174,12 +170,9 @@ def test_a_text_too_small_for_the_size(tmp_path: Path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
     for size in (9000, 4):
-        with pytest.raises(
-            DataError, match=rf"cannot learn {size:,} pieces \(`--size`\) from this"
-        ):
-            own_text.split_into_subwords(
-                text, tmp_path / "out", "en", "de", kind="sentencepiece-unigram", size=size
-            )
+        message = rf"cannot learn {size:,} pieces \(`--size`\) from this"
+        with pytest.raises(DataError, match=message):
+            split(text, tmp_path / "out", kind="sentencepiece-unigram", size=size)
         assert not (tmp_path / "out").exists()
 
 
@@ -195,7 +188,7 @@ def test_text_is_checked(name: str, content: bytes, message: str, tmp_path: Path
     text = write_corpus(tmp_path / "text")
     (text / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        own_text.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
+        split(text, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -203,10 +196,10 @@ def test_sides_that_are_both_empty_are_kept(tmp_path: Path):
     text = write_corpus(tmp_path / "text")
     for side in ("en", "de"):
         (text / f"valid.{side}").write_bytes(b"")
-    counts = own_text.split_into_subwords(text, tmp_path / "out", "en", "de", kind="bpe", size=9)
+    counts = split(text, tmp_path / "out")
     assert counts["valid.en"] == counts["valid.de"] == 0
     with pytest.raises(ConfigError, match="are both `en`"):
-        own_text.split_into_subwords(text, tmp_path / "out", "en", "en", kind="bpe", size=9)
+        split(text, tmp_path / "out", "en", "en")
 
 
 def text_folder(folder: Path) -> Path:
@@ -214,9 +207,8 @@ def text_folder(folder: Path) -> Path:
     folder.mkdir()
     (folder / "codes").write_text("#version: 0.2\na b\n")
     files = (folder / "codes",)
-    Pipeline("en", "de", clean=True, tokenize=True, subwords="subword-nmt", files=files).save(
-        folder
-    )
+    steps = {"clean": True, "tokenize": True, "subwords": "subword-nmt"}
+    Pipeline("en", "de", files=files, **steps).save(folder)
     return folder
 
 
@@ -315,14 +307,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make ``text``, ``bpe``, ``bin`` and ``run`` of ``raw`` text by a user's commands."""
     folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "raw")
-    run(
-        *("fairseq-ext", "prepare", "--data", folder / "raw"),
-        *("--src", "en", "--tgt", "de", "--out", folder / "text", "--tokenize"),
-    )
-    run(
-        *("fairseq-ext", "subwords", folder / "text", "--src", "en", "--tgt", "de"),
-        *("--size", 12, "-o", folder / "bpe"),
-    )
+    languages = ("--src", "en", "--tgt", "de")
+    words = ("--data", folder / "raw", *languages, "--out", folder / "text", "--tokenize")
+    run("fairseq-ext", "prepare", *words)
+    words = (folder / "text", *languages, "--size", 12, "-o", folder / "bpe")
+    run("fairseq-ext", "subwords", *words)
     fairseq(
         *("preprocess", "--source-lang", "en", "--target-lang", "de", "--destdir", folder / "bin"),
         *("--trainpref", folder / "bpe/train", "--validpref", folder / "bpe/valid"),
@@ -338,11 +327,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def generated(trained: Path) -> Path:
     """Return the file with fairseq-generate's output for the test set."""
-    done = fairseq(
-        *("generate", "bin", "--path", "run/checkpoint_last.pt", "--cpu"),
-        *("--max-len-b", 20, "--beam", 5),
-        cwd=trained,
-    )
+    options = ("--path", "run/checkpoint_last.pt", "--cpu", "--max-len-b", 20, "--beam", 5)
+    done = fairseq("generate", "bin", *options, cwd=trained)
     (trained / "out").mkdir()
     (trained / "out" / "generated").write_text(done.stdout, encoding="utf-8")
     return trained / "out" / "generated"
@@ -376,16 +362,12 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
     assert lines_of(out) == [decode(sentence.best.text) for sentence in sentences]
 
     output = run(*command, "--no-tokenize").stderr
-    assert (
-        "options instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in output
-    )
+    assert "instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in output
 
 
 @pytest.mark.system
 def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
-    own_text.split_into_subwords(
-        trained / "raw", tmp_path / "other", "en", "de", kind="bpe", size=9
-    )
+    split(trained / "raw", tmp_path / "other")
     words = [trained / "bin" / f"dict.{side}.txt" for side in ("en", "de")]
     dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
     done = fairseq(
@@ -430,14 +412,10 @@ def test_scoring_needs_no_flag(trained, generated, tmp_path, capsys):
     assert output == f"{generated}: becomes text as {file} says {steps}\n"
 
     scores_path = tmp_path / "scores.json"
-    assert (
-        command(capsys, "score", "--generated", generated, "--ref", ref, "--json", scores_path)[0]
-        == 0
-    )
-    expected = [metric.value for metric in score.score_files(ref, hyp)]
-    assert [
-        metric["value"] for metric in json.loads(scores_path.read_text())["scores"][:2]
-    ] == expected
+    words = ("score", "--generated", generated, "--ref", ref, "--json", scores_path)
+    assert command(capsys, *words)[0] == 0
+    values = [metric["value"] for metric in json.loads(scores_path.read_text())["scores"][:2]]
+    assert values == [metric.value for metric in score.score_files(ref, hyp)]
 
     table = tmp_path / "table.json"
     systems = ("--system", f"a={generated}", "--system", f"b=text:{hyp}", "--samples", 100)
@@ -514,9 +492,7 @@ def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.Capt
 def test_pieces_of_sentencepiece_are_never_scored(tmp_path, capsys):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    own_text.split_into_subwords(
-        text, tmp_path / "run", "en", "de", kind="sentencepiece-unigram", size=36
-    )
+    split(text, tmp_path / "run", kind="sentencepiece-unigram", size=36)
     pieces, words = (lines_of(tmp_path / name / "test.de") for name in ("run", "text"))
     for name, lines in (("pieces", pieces), ("words", words)):  # as of --remove-bpe sentencepiece
         rows = [f"{letter}-{n}\t{x}" for n, line in enumerate(lines) for letter, x in
@@ -526,9 +502,7 @@ def test_pieces_of_sentencepiece_are_never_scored(tmp_path, capsys):
     status, output = command(capsys, *score_it, tmp_path / "pieces")
     assert status == 1
     assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in output
-    status, output = command(
-        capsys, "score", "--ref", text / "test.de", "--hyp", tmp_path / "run" / "test.de"
-    )
+    status, output = command(capsys, *score_it[:3], "--hyp", tmp_path / "run" / "test.de")
     assert (status, "holds pieces of SentencePiece" in output) == (1, True)
     pipeline.copy(tmp_path / "run", tmp_path)
     for name in ("pieces", "words"):
@@ -544,13 +518,9 @@ def test_every_kind_of_space_separates_words(tmp_path: Path):
     path = tmp_path / "text" / "train.de"
     plain = path.read_bytes()
     text = plain.decode().replace(" ", "\u00a0").replace("\n", "\r\n")
-    own_text.split_into_subwords(
-        tmp_path / "text", tmp_path / "plain", "en", "de", kind="bpe", size=40
-    )
+    split(tmp_path / "text", tmp_path / "plain", size=40)
     path.write_text(text, encoding="utf-8", newline="")
-    own_text.split_into_subwords(
-        tmp_path / "text", tmp_path / "other", "en", "de", kind="bpe", size=40
-    )
+    split(tmp_path / "text", tmp_path / "other", size=40)
     for name in ("codes", "train.de"):
         assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 

@@ -77,21 +77,16 @@ def test_small_ones_and_other_types_are_torchs_own(shape, dtype, calls):
     assert calls == []
 
 
-@pytest.mark.parametrize("how", [{"beta": 0.5}, {"alpha": 2.0}])
-def test_scaled_sums_are_torchs_own(how: dict, calls: list) -> None:
-    a, b, bias = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:]), torch.randn(LARGE[2])
-    expected = torch.addmm(bias, a, b, **how)
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [(LARGE[2:], {"beta": 0.5}), (LARGE[2:], {"alpha": 2.0}), (LARGE[::2], {})],
+    ids=["half of the bias", "twice the product", "a matrix"],
+)
+def test_other_sums_are_torchs_own(shape: tuple, how: dict, calls: list) -> None:
+    a, b, added = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:]), torch.randn(*shape)
+    expected = torch.addmm(added, a, b, **how)
     with by_onednn():
-        assert torch.equal(torch.addmm(bias, a, b, **how), expected)
-    assert calls == []
-
-
-def test_an_added_matrix_is_torchs_own(calls: list) -> None:
-    a, b = torch.randn(*LARGE[:2]), torch.randn(*LARGE[1:])
-    added = torch.randn(LARGE[0], LARGE[2])
-    expected = torch.addmm(added, a, b)
-    with by_onednn():
-        assert torch.equal(torch.addmm(added, a, b), expected)
+        assert torch.equal(torch.addmm(added, a, b, **how), expected)
     assert calls == []
 
 
