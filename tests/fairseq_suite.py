@@ -54,10 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
             list(pool.map(functools.partial(outcomes, Path(scratch, side)), files))
             for side in ("plain", "plugin")
         )
-    sides = {
-        "plain": dict(zip(files, plain, strict=True)),
-        "plugin": dict(zip(files, plugin, strict=True)),
-    }
+    results = {"plain": plain, "plugin": plugin}
+    sides = {side: dict(zip(files, rows, strict=True)) for side, rows in results.items()}
     if args.json:
         args.json.write_text(json.dumps(sides, indent=1) + "\n", encoding="utf-8")
     return report(sides["plain"], sides["plugin"])
@@ -69,20 +67,11 @@ def outcomes(folder: Path, name: str) -> dict[str, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{name}"]
     if (folder / "registering.py").exists():
         command += ["-p", "registering"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    }
+    paths = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    how = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": paths}, "timeout": SECONDS, **silent}
     try:
-        subprocess.run(
-            [*command, f"--junitxml={junit}"],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
-            check=False,
-        )
+        subprocess.run([*command, f"--junitxml={junit}"], **how)
         cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
     except (subprocess.TimeoutExpired, OSError, ElementTree.ParseError) as error:
         return {name: f"no result ({type(error).__name__})"}

@@ -126,13 +126,9 @@ def test_the_shell_completes_commands_options_and_values(line: str, completions:
     code = (
         "import os, sys; os.dup2(int(sys.argv.pop()), 8); from fairseq_ext.cli import main; main()"
     )
-    subprocess.run(
-        [sys.executable, "-c", code, str(write)],
-        env={**os.environ, **variables, "COMP_POINT": str(len(line))},
-        pass_fds=[write],
-        cwd=REPO,
-        check=True,
-    )
+    variables = {**os.environ, **variables, "COMP_POINT": str(len(line))}
+    command = [sys.executable, "-c", code, str(write)]
+    subprocess.run(command, env=variables, pass_fds=[write], cwd=REPO, check=True)
     os.close(write)
     with os.fdopen(answer, encoding="utf-8") as file:
         assert file.read().splitlines() == completions

@@ -275,10 +275,9 @@ def test_the_log_of_a_run_that_goes_on_counts_what_it_shows(loaded: bool) -> Non
 @pytest.mark.system
 def test_a_reader_that_leaves_costs_no_file(outputs_of_three: Path, tmp_path: Path) -> None:
     """As `head` does, when it has the lines that it wants."""
-    command = (
-        f"compare --system a=good --ref ref --keep-tokens --samples 100 --json {tmp_path}/c.json"
-    )
-    done = run("bash", "-c", f"fairseq-ext {command} | true", cwd=outputs_of_three)
+    options = f"--keep-tokens --samples 100 --json {tmp_path}/c.json"
+    command = f"fairseq-ext compare --system a=good --ref ref {options} | true"
+    done = run("bash", "-c", command, cwd=outputs_of_three)
     assert "Traceback" not in done.stderr
     assert json.loads((tmp_path / "c.json").read_text())["sentences"]
 
@@ -304,9 +303,8 @@ def test_a_system_without_a_point_has_no_name_in_the_picture(
     ]
     assert named == [["with speed"], []]
     (panel,) = figures[1].axes
-    assert [(label.get_position()[0], label.get_text()) for label in panel.get_xticklabels()] == [
-        (1, "text")
-    ]
+    labels = panel.get_xticklabels()
+    assert [(label.get_position()[0], label.get_text()) for label in labels] == [(1, "text")]
 
 
 @pytest.mark.parametrize("name", ["_x", "a long name " * 6])
@@ -397,9 +395,8 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = fairseq("generate", copy_data, "--path", checkpoint, "--max-tokens", "900")
     (folder / "out").write_text(done.stdout, encoding="utf-8")
     (folder / "out.log").write_text(done.stderr, encoding="utf-8")
-    targets = {
-        sentence.index: sentence.target for sentence in outputs.read_generated(folder / "out")
-    }
+    sentences = outputs.read_generated(folder / "out")
+    targets = {sentence.index: sentence.target for sentence in sentences}
     write_lines(folder / "ref", [targets[index] for index in sorted(targets)])
     return folder
 
@@ -414,9 +411,8 @@ def lines_of(path: Path, letter: str) -> list[str]:
 def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> None:
     generated(trained / "other", damaged(outputs.read_lines(trained / "ref"), 0.3, 1), "77")
     (trained / "curves.png").touch()
-    write_lines(
-        trained / "words", ["", *(line.split("\t")[1] for line in lines_of(trained / "out", "S"))]
-    )
+    words = [line.split("\t")[1] for line in lines_of(trained / "out", "S")]
+    write_lines(trained / "words", ["", *words])
     done = run(
         *("fairseq-ext", "compare", "--ref", "ref", "--baseline", "other", "-o", "both"),
         *("--system", "gru=out,checkpoint=checkpoint_last.pt,log=train.log"),
@@ -425,11 +421,8 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
         cwd=trained,
     )
     assert done.stdout.startswith("system  BLEU")
-    paths = (
-        "both.md\nboth.csv\nboth.tex\nboth.png\nboth.json\nboth-differences.png\nboth.tsv.gz\n"
-        "both.html\n"
-    )
-    assert done.stdout.endswith(f"\n{paths}")
+    ends = (".md", ".csv", ".tex", ".png", ".json", "-differences.png", ".tsv.gz", ".html")
+    assert done.stdout.endswith("\n" + "".join(f"both{end}\n" for end in ends))
     assert "DEBUG" not in done.stderr
     assert "\r" not in done.stderr  # no bar where nobody watches
     data = json.loads((trained / "both.json").read_text(encoding="utf-8"))
@@ -456,10 +449,8 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     assert f"| {parameters} |" in page[4]
     assert page[5].startswith("| other |")
     linked = re.findall(r"\]\(([^)]+)\)", "\n".join(page))
-    assert linked == [f"both.{end}" for end in ("html", "csv", "tex", "json", "tsv.gz", "png")] + [
-        "curves.png",
-        "both-differences.png",
-    ]
+    files = [f"both.{end}" for end in ("html", "csv", "tex", "json", "tsv.gz", "png")]
+    assert linked == [*files, "curves.png", "both-differences.png"]
     sources = [line.split("\t")[1] for line in lines_of(trained / "out", "S")]
     reference = outputs.read_lines(trained / "ref")
     samples = data["samples"]
@@ -689,16 +680,10 @@ def test_the_command_writes_means_and_tables(tmp_path: Path):
     with (tmp_path / "out.csv").open(newline="") as file:
         heading, first, second = csv.reader(file)
     row, other = dict(zip(heading, first, strict=True)), dict(zip(heading, second, strict=True))
-    bleu = [
-        sacrebleu.corpus_bleu((tmp_path / name).read_text().splitlines(), [text]).score
-        for name in ("a", "b")
-    ]
-    assert heading[:8] == [
-        "system",
-        "runs",
-        "BLEU",
-        *(f"BLEU {x}" for x in (*NUMBERS[:4], "p Holm")),
-    ]
+    runs = [(tmp_path / name).read_text().splitlines() for name in ("a", "b")]
+    bleu = [sacrebleu.corpus_bleu(lines, [text]).score for lines in runs]
+    numbers = [f"BLEU {name}" for name in (*NUMBERS[:4], "p Holm")]
+    assert heading[:8] == ["system", "runs", "BLEU", *numbers]
     assert float(row["BLEU"]) == pytest.approx(statistics.fmean(bleu))
     assert float(row["BLEU SD"]) == pytest.approx(statistics.stdev(bleu))
     assert float(row["BLEU 95% low"]) < float(row["BLEU"]) < float(row["BLEU 95% high"])

@@ -366,10 +366,8 @@ def test_every_command_translates_with_it_alike(copy_data, copy_model, lists, tm
     ],
 )
 def test_generate_refuses_it_where_it_has_no_effect(copy_data, copy_model, lists, options, message):
-    done = fairseq(
-        *("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *options),
-        ok=False,
-    )
+    words = ("generate", copy_data, "--path", copy_model, *BEAM, "--shortlist", lists, *options)
+    done = fairseq(*words, ok=False)
     refused(done, message)
 
 

@@ -171,12 +171,7 @@ def test_interruption(copy_data, conf, tmp_path, number, command):
     train = (BIN / "fairseq-train", copy_data, *OPTIONS, "--save-dir", "run")
     faulty = ("--criterion", "faulty", "--user-dir", FAULTY)
     hydra = (BIN / "fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits")
-    hydra = (
-        *hydra,
-        f"task.data={copy_data}",
-        f"common.user_dir={FAULTY}",
-        "criterion._name=faulty",
-    )
+    hydra += (f"task.data={copy_data}", f"common.user_dir={FAULTY}", "criterion._name=faulty")
     words = {
         "torchrun": (BIN / "torchrun", "--standalone", "--nproc_per_node", 2, *train, *faulty),
         "hydra": (*hydra, "~criterion.label_smoothing", "dataset.max_tokens=400"),

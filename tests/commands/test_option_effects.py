@@ -80,21 +80,15 @@ NOT_TOGETHER = {
 """Options that change nothing or are refused, but not beside each other."""
 OTHER_VALUES: dict[str, tuple[object, ...]] = {
     "activation_fn": ("tanh",),
-    "encoder_layers": (2,),
-    "decoder_layers": (2,),
     "arch": ("gru_tiny",),
     "validate_after_updates": (3,),
-    "thresholdsrc": (30,),
-    "thresholdtgt": (30,),
-    "max_tokens": (30,),
+    **dict.fromkeys(("thresholdsrc", "thresholdtgt", "max_tokens"), (30,)),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "log_interval", "update_freq"), (2,)),
     "max_len_b": (2,),
     "min_len": (12,),
-    "max_source_positions": (4,),
-    "max_target_positions": (4,),
+    **dict.fromkeys(("max_source_positions", "max_target_positions"), (4,)),
     "unkpen": (-1000,),
-    "log_interval": (2,),
     "log_format": ("json",),
-    "update_freq": (2,),
     "eval_bleu_args": ('{"beam": 2}',),
     "eval_bleu_detok": ("moses",),
     "eval_bleu_detok_args": ("{}",),
@@ -177,15 +171,8 @@ def another_value(action: argparse.Action) -> tuple[object, ...]:
 
 def effective(command: str) -> Iterator[str]:
     """The options of a command that should change something here."""
-    silent = {
-        *ignored(command),
-        *REFUSED.get(command, ()),
-        *UNSEEN,
-        *UNSEEN_IN[command],
-        *ONLY_TASKS,
-        "help",
-        "user_dir",
-    }
+    silent = {*ignored(command), *REFUSED.get(command, ()), *UNSEEN, *UNSEEN_IN[command]}
+    silent |= {*ONLY_TASKS, "help", "user_dir"}
     for name in actions(command):
         if name not in silent and not (name in ONLY_WITH and name not in BESIDE):
             yield name

@@ -174,13 +174,8 @@ def test_no_sentence_is_lost(size, limit):
     from fairseq.data import data_utils
 
     lengths = np.arange(size) % 5 + 1
-    result = data_utils.batch_by_size(
-        list(range(size)),
-        lambda index: lengths[index],
-        num_tokens_vec=lengths,
-        required_batch_size_multiple=8,
-        **limit,
-    )
+    options = {"num_tokens_vec": lengths, "required_batch_size_multiple": 8, **limit}
+    result = data_utils.batch_by_size(list(range(size)), lambda index: lengths[index], **options)
     assert [index for batch in result for index in batch] == list(range(size))
     assert all(len(batch) % 8 == 0 for batch in result if len(batch) > 8)
     assert all(len(batch) <= 9 for batch in result if "max_sentences" in limit)
@@ -240,17 +235,10 @@ def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, mon
 
 
 def distributed_options(**options: object) -> SimpleNamespace:
-    fields = {
-        "distributed_init_method": None,
-        "distributed_world_size": 1,
-        "distributed_rank": 0,
-        "distributed_port": -1,
-        "distributed_no_spawn": False,
-        "distributed_num_procs": None,
-        "distributed_backend": "nccl",
-        "device_id": 0,
-    }
-    return SimpleNamespace(**{**fields, **options})
+    fields = {"init_method": None, "world_size": 1, "rank": 0, "port": -1, "no_spawn": False}
+    fields |= {"num_procs": None, "backend": "nccl"}
+    named = {f"distributed_{name}": value for name, value in fields.items()}
+    return SimpleNamespace(**{**named, "device_id": 0, **options})
 
 
 def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
@@ -299,11 +287,8 @@ def test_other_commands_print_no_warnings(name, trained, copy_data):
 @pytest.mark.system
 def test_preprocessing_prints_no_warnings(tmp_path):
     text = digits_corpus(tmp_path / "text")
-    done = fairseq(
-        "preprocess",
-        *("--source-lang", "src", "--target-lang", "tgt"),
-        *("--trainpref", text / "train", "--destdir", tmp_path / "bin"),
-    )
+    words = ("--source-lang", "src", "--target-lang", "tgt", "--trainpref", text / "train")
+    done = fairseq("preprocess", *words, "--destdir", tmp_path / "bin")
     assert not ALARM.search(done.stdout + done.stderr)
 
 

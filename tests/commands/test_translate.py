@@ -199,23 +199,12 @@ def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path,
 
 @pytest.mark.parametrize(("escape", "aggressive"), [(False, False), (True, True)])
 def test_words_are_split_and_joined_as_by_fairseqs_encoders(words, escape, aggressive):
-    moses = MosesTokenizer(
-        MosesTokenizerConfig(
-            source_lang="en",
-            target_lang="en",
-            moses_no_dash_splits=not aggressive,
-            moses_no_escape=not escape,
-        )
-    )
+    options = {"moses_no_dash_splits": not aggressive, "moses_no_escape": not escape}
+    moses = MosesTokenizer(MosesTokenizerConfig(source_lang="en", target_lang="en", **options))
     pieces = SubwordNMTBPE(SubwordNMTBPEConfig(bpe_codes=str(words / "codes"), bpe_separator="@@"))
-    pipeline = Pipeline(
-        *("en", "en"),
-        tokenize=True,
-        escape=escape,
-        aggressive=aggressive,
-        subwords="subword-nmt",
-        files=(words / "codes",),
-    )
+    steps = {"tokenize": True, "escape": escape, "aggressive": aggressive}
+    merges = {"subwords": "subword-nmt", "files": (words / "codes",)}
+    pipeline = Pipeline("en", "en", **steps, **merges)
     encode, decode = pipeline.encoder(), pipeline.decoder()
     for sentence in sentences(30, 5):
         line = f"{sentence} !"  # of a full stop at the very end, fairseq's know less

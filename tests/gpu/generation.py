@@ -111,10 +111,8 @@ def main() -> None:
         results.measure(f"{name} {dtype} batch {batch}", cell)
     if not options.tiny:
         for dtype in types:
-            results.measure(
-                f"transformer over muse-simple-fused {dtype}",
-                lambda dtype=dtype: compare_muse(results, dtype),
-            )
+            cell = f"transformer over muse-simple-fused {dtype}"
+            results.measure(cell, lambda dtype=dtype: compare_muse(results, dtype))
     results.finish()
 
 

@@ -10,10 +10,7 @@ import pytest
 
 from tests.gpu.results import ERROR_LENGTH, Results, arguments
 
-FILES = (
-    "tests/models/test_cuda_laws.py",
-    "tests/models/test_engine_devices.py",
-)
+FILES = ("tests/models/test_cuda_laws.py", "tests/models/test_engine_devices.py")
 
 
 class Recorder:

@@ -114,11 +114,7 @@ def main() -> None:
         encoders: dict[str, nn.Module] = {}
         for backward in (False, True):
 
-            def cell(
-                n: int = n,
-                backward: bool = backward,
-                encoders: dict[str, nn.Module] = encoders,
-            ) -> dict[str, Any]:
+            def cell(n: int = n, backward: bool = backward, encoders: dict = encoders) -> dict:
                 if not encoders:
                     encoders.update(encoders_of(options, n))
                 return encode(options, encoders, n, backward)

@@ -59,6 +59,8 @@ def checkpoint(name: str, data: Path, form: str = "cfg") -> dict[str, Any]:
     args = namespace(name, data)
     cfg = convert_namespace_to_omegaconf(args)
     model = tasks.setup_task(cfg.task).build_model(cfg.model)
+    history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqAdam"}
+    history |= {"lr_scheduler_state": {}, "num_updates": 0}
     position = {"epoch": 1, "iterations_in_epoch": 0}
     held = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     return {
@@ -66,14 +68,7 @@ def checkpoint(name: str, data: Path, form: str = "cfg") -> dict[str, Any]:
         "cfg": plain(held) if form == "cfg" else None,
         "model": model.state_dict(),
         "criterion": None,
-        "optimizer_history": [
-            {
-                "criterion_name": "CrossEntropyCriterion",
-                "optimizer_name": "FairseqAdam",
-                "lr_scheduler_state": {},
-                "num_updates": 0,
-            }
-        ],
+        "optimizer_history": [history],
         "task_state": {},
         "extra_state": {"train_iterator": position},
     }

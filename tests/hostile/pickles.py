@@ -192,10 +192,8 @@ def archives(base: dict[str, Any], canary: Path) -> Iterator[tuple[str, bytes]]:
     yield "zip with an other pickle", changed(good, {"data.pkl": evil})
     yield "zip of links", changed(good, {}, member=link)
     yield "zip that leaves its folder", changed(good, {}, additions={"../../evil.py": evil})
-    yield (
-        "zip with constants",
-        changed(good, {}, additions={"constants.pkl": evil, "code/x.py": evil}),
-    )
+    constants = {"constants.pkl": evil, "code/x.py": evil}
+    yield "zip with constants", changed(good, {}, additions=constants)
     yield "zip without a pickle", changed(saved(base), {"data.pkl": b""})
     yield "zip in a zip", changed(good, {"data.pkl": good})
     yield "zip of overlapping parts", _overlapping()

@@ -194,14 +194,9 @@ class TestBinaryLinear:
         scale = 3.0 if "a" in bits else 1.0
         expected = reference.dense(twin_x, weight, bias, bits, scale)
         (expected * c).sum().backward()
-        pairs_close(
-            {
-                "output": (layer(x), expected),
-                "x": (x.grad, twin_x.grad),
-                "weight": (layer.weight.grad, weight.grad),
-                "bias": (layer.bias.grad, bias.grad),
-            }
-        )
+        pairs = {"output": (layer(x), expected), "x": (x.grad, twin_x.grad)}
+        pairs |= {"weight": (layer.weight.grad, weight.grad), "bias": (layer.bias.grad, bias.grad)}
+        pairs_close(pairs)
 
     @pytest.mark.parametrize("inputs", [False, True])
     @pytest.mark.parametrize("granularity", ["channel", "tensor"])
@@ -375,17 +370,9 @@ PRODUCT_BITS = {
 def test_attention_equals_the_reference(row: str, causal: bool) -> None:
     bits, score_v = PRODUCT_BITS[row]
     dim, heads, length = 12, 3, 5
-    module = BinaryAttention(
-        dim,
-        heads,
-        self_attention=True,
-        bias=False,
-        norm_heads=True,
-        norm_output=True,
-        shortcut=True,
-        qk="a" in bits["qk"],
-        score_v=score_v,
-    )
+    form = {"norm_heads": True, "norm_output": True, "shortcut": True, "score_v": score_v}
+    form |= {"self_attention": True, "bias": False, "qk": "a" in bits["qk"]}
+    module = BinaryAttention(dim, heads, **form)
     for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
         kind = bits["out" if name == "out_proj" else "qkv"]
         options = {"weights": "w" in kind, "inputs": "a" in kind}

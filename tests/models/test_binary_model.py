@@ -76,11 +76,8 @@ class TestPresets:
             if isinstance(module, BinaryAttention):
                 assert module.binary_qk == ("qk" in preset.activations)
                 assert bool(module.binary_score_v) == ("score-v" in preset.activations)
-                assert (
-                    module.shortcut
-                    == bool(module.head_norms)
-                    == (name in ROWS and name != "xnor-base")
-                )
+                is_shortcut = name in ROWS and name != "xnor-base"
+                assert module.shortcut == bool(module.head_norms) == is_shortcut
 
     def test_options_change_single_parts_of_a_row(self) -> None:
         flags = ["--bmt-preset", "float", "--binary-weights", "out", "--binary-activations", "out"]

@@ -133,15 +133,10 @@ def test_rules(names: str, how: dict):
     voters, task = together(names)
     lengths = [10] if how["max_len_b"] == 0 else LENGTHS
     sentences = models.random_sentences(lengths, size=SIZE, seed=5)
-    rules = Rules(
-        beam=how["beam_size"],
-        min_len=how.get("min_len", 1),
-        max_len_a=how.get("max_len_a", 0),
-        max_len_b=how["max_len_b"],
-        lenpen=how.get("len_penalty", 1) if how.get("normalize_scores", True) else None,
-        unkpen=how.get("unk_penalty", 0),
-        temperature=how.get("temperature", 1),
-    )
+    lenpen = how.get("len_penalty", 1) if how.get("normalize_scores", True) else None
+    alike = {name: how[name] for name in ("min_len", "max_len_a", "temperature") if name in how}
+    alike |= {"beam": how["beam_size"], "max_len_b": how["max_len_b"], "lenpen": lenpen}
+    rules = Rules(unkpen=how.get("unk_penalty", 0), **alike)
     ours = worker_of(voters, task).translate(sentences, rules)
     assert_same(ours, fairseqs(voters, task, sentences, **how))
     if how["max_len_b"] == 0:
@@ -478,14 +473,9 @@ def test_like_fairseqs_generator(name: str, how: str):
             [model], dictionary, beam_size=4, max_len_b=12, temperature=1.3
         )
     else:
-        generator = SequenceGenerator(
-            [model],
-            dictionary,
-            beam_size=3,
-            normalize_scores=how == "match",
-            match_source_len=True,
-            search_strategy=LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0),
-        )
+        options = {"beam_size": 3, "normalize_scores": how == "match", "match_source_len": True}
+        strategy = LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0)
+        generator = SequenceGenerator([model], dictionary, search_strategy=strategy, **options)
     assert obstacle(generator) is None
     sentences = models.random_sentences(LENGTHS, size=SIZE, seed=3)
     rules, theirs = rules_of(generator), by_fairseq(generator, [model], sentences)

@@ -20,16 +20,11 @@ def test_parameters_of_the_paper() -> None:
     assert (len(task.source_dictionary), len(task.target_dictionary)) == (63_220, 36_838)
     assert count(model) == PAPER_PARAMETERS
     recurrence = model.decoder.recurrence
-    assert [
-        count(model.encoder.embed_tokens),
-        count(model.encoder.gru),
-        count(model.encoder.bridge),
-        count(recurrence.attention.hidden),
-        count(recurrence.attention.score),
-        count(model.decoder.embed_tokens),
-        count(recurrence.gru),
-        count(model.decoder.output_projection),
-    ] == [6_322_000, 549_888, 131_328, 196_864, 257, 3_683_800, 668_160, 32_012_222]
+    encoder, decoder, attention = model.encoder, model.decoder, recurrence.attention
+    parts = [encoder.embed_tokens, encoder.gru, encoder.bridge, attention.hidden, attention.score]
+    parts += [decoder.embed_tokens, recurrence.gru, decoder.output_projection]
+    counts = [6_322_000, 549_888, 131_328, 196_864, 257, 3_683_800, 668_160, 32_012_222]
+    assert [*map(count, parts)] == counts
 
 
 @pytest.mark.parametrize(

@@ -295,11 +295,8 @@ def test_a_push_that_is_refused(bundled: Path, server: Hub, tmp_path: Path, monk
 @pytest.mark.system
 def test_commands(bundled: Path, server: Hub, tmp_path: Path):
     """``push``, then ``translate --model``, as processes that know HF_ENDPOINT alone."""
-    variables = {
-        "HF_ENDPOINT": server.address,
-        "HF_HOME": str(tmp_path / "home"),
-        "HF_TOKEN": TOKEN,
-    }
+    home = str(tmp_path / "home")
+    variables = {"HF_ENDPOINT": server.address, "HF_HOME": home, "HF_TOKEN": TOKEN}
     output = command("fairseq-ext", "push", bundled, REPO, **variables).stdout
     (commit,) = server.commits[REPO]
     assert output == f"{REPO}@{commit}\n"

@@ -130,10 +130,9 @@ def test_a_source_of_pads_only_is_finite_and_changes_no_other(model, name: str) 
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_incremental_equals_full(model, name: str, grad: bool) -> None:
+    law = UNDER_LAW[name]
     with torch.set_grad_enabled(grad):
-        compare_steps_with_full(
-            model, UNDER_LAW[name].step_tolerance, UNDER_LAW[name].attention_tolerance
-        )
+        compare_steps_with_full(model, law.step_tolerance, law.attention_tolerance)
 
 
 def compare_steps_with_full(model, atol: float, attention_atol: float) -> None:
@@ -195,9 +194,8 @@ def test_beam_search_in_a_batch_equals_one_by_one(name: str) -> None:
     model = model.double()
     for parameter in model.parameters():  # sharper than at initialization: hypotheses end
         parameter.data *= 2
-    generator = SequenceGenerator(
-        [model], task.target_dictionary, beam_size=4, max_len_a=0, max_len_b=9
-    )
+    options = {"beam_size": 4, "max_len_a": 0, "max_len_b": 9}
+    generator = SequenceGenerator([model], task.target_dictionary, **options)
     sentences = random_sentences([9, 2, 6, 1, 4], seed=7)
 
     # The limit of the length must not be moved by batch mates, so it has no part of the source's.
@@ -256,13 +254,9 @@ def test_the_alignment_loss_of_fairseq_trains_the_attention(model, name: str) ->
         pytest.skip("refused for it, see test_no_alignment_loss_of_a_linformer")
     source, target = SOURCE_ROWS, TARGET_ROWS
     columns, rows = source.size(1), target.size(1)
-    sample = {
-        "net_input": net_input(source, target),
-        "alignments": torch.tensor(
-            [[0, 1], [2, 0], [columns - 2, rows + 4], [columns - 1, 3 * rows]]
-        ),
-        "align_weights": torch.tensor([1.0, 0.5, 1.0, 1.0]),
-    }
+    aligned = torch.tensor([[0, 1], [2, 0], [columns - 2, rows + 4], [columns - 1, 3 * rows]])
+    sample = {"net_input": net_input(source, target), "alignments": aligned}
+    sample["align_weights"] = torch.tensor([1.0, 0.5, 1.0, 1.0])
     criterion = AlignmentLoss(TranslationTask(TranslationConfig(), None, None), False, 0.1, 1.0)
 
     def alignment() -> Tensor:

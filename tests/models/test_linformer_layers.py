@@ -44,12 +44,8 @@ def expected_attention(
 ) -> Tensor:
     """The reference for one sentence: ``[T, C]`` from ``[L, C]``."""
     projection = layer.projection
-    e, f = (
-        reference.matrix(
-            projection.kind, projection.slots, projection.max_len, projection.weight[index]
-        )
-        for index in (0, -1)
-    )
+    shape = (projection.kind, projection.slots, projection.max_len)
+    e, f = (reference.matrix(*shape, projection.weight[index]) for index in (0, -1))
     return reference.attention(
         dict(layer.named_parameters()), query, source, e, f, layer.num_heads, scale
     )

@@ -69,12 +69,8 @@ def test_convolution_equals_the_reference(sizes, causal, longest_band, monkeypat
     module = dynamic(sizes, causal)
     for length in (1, 2, 3, 11):
         values = tensor(length, 2, DIM)
-        expected = [
-            reference.gated_convolutions(
-                values[:, b], module.predictor.weight, module.gate, HEADS, sizes, causal
-            )
-            for b in range(2)
-        ]
+        form = (module.predictor.weight, module.gate, HEADS, sizes, causal)
+        expected = [reference.gated_convolutions(values[:, b], *form) for b in range(2)]
         equal(module(values), torch.stack(expected, 1), [values, *module.parameters()])
 
 
@@ -205,16 +201,12 @@ def test_block_equals_the_reference(variant, decoder, length, longest_band, monk
     block = build(variant, decoder)
     x, source = tensor(length, 2, DIM), tensor(4, 2, 5, seed=3) if decoder else None
     options = {key: VARIANTS[variant].get(key, False) for key in ("normalize_before",)}
+    form = (HEADS, VARIANTS[variant].get("kernel_sizes", ()))
+    weights, sources = dict(block.named_parameters()), [None] * 2
+    if source is not None:
+        sources = [source[:, b] for b in range(2)]
     expected = [
-        reference.block(
-            dict(block.named_parameters()),
-            x[:, b],
-            HEADS,
-            VARIANTS[variant].get("kernel_sizes", ()),
-            causal=decoder,
-            source=None if source is None else source[:, b],
-            **options,
-        )
+        reference.block(weights, x[:, b], *form, causal=decoder, source=sources[b], **options)
         for b in range(2)
     ]
     inputs = [x, *block.parameters(), *([] if source is None else [source])]
@@ -318,15 +310,13 @@ def test_initialization_is_the_papers(fused: bool) -> None:
     state = block.state_dict()
     state = unfuse(state, block.sizes, "projections.")
     fan_in = 1 / math.sqrt(dim)
+    names = [f"projections.{name}" for name in ("in_proj", "cross_query", "fc1")]
     bounds = {
-        "projections.in_proj": fan_in,
-        "projections.cross_query": fan_in,
+        **dict.fromkeys([*names, "attention.convolution.predictor"], fan_in),
         "cross_key_value": 1 / math.sqrt(source),
         "projections.out_proj": math.sqrt(3 / (2 * dim)),
         "projections.cross_out": math.sqrt(3 / dim),
-        "projections.fc1": fan_in,
         "projections.fc2": 1 / math.sqrt(ffn),
-        "attention.convolution.predictor": fan_in,
     }
     for name, bound in bounds.items():
         weight = state.pop(f"{name}.weight")
@@ -357,10 +347,8 @@ def test_each_branch_has_a_dropout_of_its_own(fused: bool) -> None:
 def test_input_dropout_reaches_attention_and_convolution_alone(fused: bool) -> None:
     block = build("ordinary", True, fused=fused, input_dropout=0.5).train()
     read = []
-    block.projections.read, plain = (
-        lambda x, x_self: read.append((x, x_self)) or plain(x, x_self),
-        block.projections.read,
-    )
+    plain = block.projections.read
+    block.projections.read = lambda x, x_self: read.append((x, x_self)) or plain(x, x_self)
     x = tensor(8, 2, DIM)
     run(block, x, tensor(3, 2, 5))
     ((all_else, projected),) = read

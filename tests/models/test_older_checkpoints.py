@@ -20,19 +20,9 @@ OURS = sorted(
     name for name, model in MODEL_REGISTRY.items() if model.__module__.startswith("fairseq_ext.")
 )
 # Small ones, so that they are built quickly; all other options have their defaults.
-SIZES = {
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_embed_dim": 32,
-    "decoder_embed_dim": 32,
-    "encoder_ffn_embed_dim": 32,
-    "decoder_ffn_embed_dim": 32,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_hidden_size": 16,
-    "decoder_hidden_size": 16,
-    "linformer_k": "4",
-}
+SHAPE = {"layers": 1, "embed_dim": 32, "ffn_embed_dim": 32, "attention_heads": 4, "hidden_size": 16}
+SIZES = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SHAPE.items()}
+SIZES["linformer_k"] = "4"
 SOURCE = padded(random_sentences([7, 3, 1, 5]), left=True)
 TARGET = previous(padded(random_sentences([4, 6, 3, 2], seed=4), left=False))
 HEAD = "sentence_classification_head"

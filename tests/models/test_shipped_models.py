@@ -102,11 +102,11 @@ class Page:
         """The new states of the page's parts."""
         session = uuid.uuid4().hex
         expected = {"data": [sentence, systems], "fn_index": self.function, "session_hash": session}
-        request = urllib.request.Request(
+        where, headers = (
             f"{self.address}/gradio_api/queue/join",
-            json.dumps(expected).encode(),
             {"Content-Type": "application/json"},
         )
+        request = urllib.request.Request(where, json.dumps(expected).encode(), headers)
         urllib.request.urlopen(request).close()
         for event in self._events(session):
             if event["msg"] == "process_completed":

@@ -100,17 +100,10 @@ def test_half_precision_that_needs_a_loss_scale_has_fairseqs_loss() -> None:
     assert speed.obstacle(judge, model.half()) == "--fp16"
 
 
-SIZES = st.integers(1, 40)
+SIZES, CHUNKS = st.integers(1, 40), st.integers(1, 300)
 
 
-@given(
-    SIZES,
-    st.integers(2, 40),
-    st.integers(1, 300),
-    st.integers(1, 300),
-    st.floats(0, 0.9),
-    st.booleans(),
-)
+@given(SIZES, st.integers(2, 40), CHUNKS, CHUNKS, st.floats(0, 0.9), st.booleans())
 def test_chunks_of_any_size(words, size, chunk, block, epsilon, bias):
     """Against fairseq's function, in float64: values and all gradients."""
     draw = torch.Generator().manual_seed(words * size)
@@ -294,11 +287,8 @@ def test_adam_reads_moments_of_any_layout() -> None:
     odd.grad, plain.grad = torch.ones(4, 3), torch.ones(4, 3)
     ours, theirs = Adam([odd]), Adam([plain])
     ours.state[odd] = {"step": 5, "exp_avg": transposed, "exp_avg_sq": one_number}
-    theirs.state[plain] = {
-        "step": 5,
-        "exp_avg": transposed.contiguous(),
-        "exp_avg_sq": one_number.contiguous(),
-    }
+    moments = (transposed.contiguous(), one_number.contiguous())
+    theirs.state[plain] = {"step": 5, "exp_avg": moments[0], "exp_avg_sq": moments[1]}
     adam.step(ours)
     Adam.step.__wrapped__(theirs)
     torch.testing.assert_close(odd, plain)

@@ -35,13 +35,10 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
         for side, lines in zip(sides, texts, strict=True):
             write_lines(pairs / f"{split}.{side}", lines)
     smoke_archives.write_archives("wmt17_de_en", pairs, tmp_path / "mirror")
-    assert names(tmp_path / "mirror") == [
-        "dev.tgz",
-        "test-full.tgz",
-        "training-parallel-commoncrawl.tgz",
-        "training-parallel-europarl-v7.tgz",
-        "training-parallel-nc-v12.tgz",
+    training = [
+        f"training-parallel-{name}.tgz" for name in ("commoncrawl", "europarl-v7", "nc-v12")
     ]
+    assert names(tmp_path / "mirror") == ["dev.tgz", "test-full.tgz", *training]
     done = prepare("wmt17_de_en", out, "--mirror", tmp_path / "mirror", "--any-counts")
     assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
 
@@ -50,11 +47,9 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
     expected = []
     for first in range(3):
         for pair in list(zip(*columns, strict=True))[first::3]:
-            tokens = [
-                m.tokenize(text, return_str=True) for m, text in zip(moses, pair, strict=True)
-            ]
-            if all(tokens):
-                expected.append(tuple(tokens))
+            sides_of_pair = zip(moses, pair, strict=True)
+            tokens = tuple(m.tokenize(text, return_str=True) for m, text in sides_of_pair)
+            expected += [tokens] if all(tokens) else []
     assert read(out / "text", "train", sides) == expected
     pieces = read(out / "bpe", "train", sides)
     short = [pair for pair in expected if len(pair[0].split()) < 300]
@@ -101,12 +96,10 @@ def test_distillation_from_an_own_or_a_given_teacher(tmp_path: Path) -> None:
     assert value(models["teacher"], "--criterion") == "label_smoothed_cross_entropy"
     assert value(models["teacher"], "--max-update") == value(models["checkpoints"], "--max-update")
     teacher_path = write_lines(tmp_path / "teacher.pt", ["x"])
+    other = trainings(dry_run(WMT, tmp_path, "--teacher", teacher_path))
     for student, teacher in (
         (models["checkpoints"], "teacher/checkpoint_last.pt"),
-        (
-            trainings(dry_run(WMT, tmp_path, "--teacher", teacher_path))["checkpoints"],
-            str(teacher_path),
-        ),
+        (other["checkpoints"], str(teacher_path)),
     ):
         cfg = settings(student)
         assert cfg.criterion._name == "distillation"
@@ -264,10 +257,8 @@ def test_a_distilled_run_from_nothing_to_the_end(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_all_ablations_run(tmp_path: Path) -> None:
     output = bash(ABLATIONS, "--out", tmp_path / "run").stdout
-    for figure, expected in (
-        ("scale", ["float", "1", "64"]),
-        ("output", ["float", "plain", "shortcut"]),
-    ):
+    variants = {"scale": ["float", "1", "64"], "output": ["float", "plain", "shortcut"]}
+    for figure, expected in variants.items():
         data = json.loads((tmp_path / "run" / f"{figure}.json").read_text())
         assert [model["name"] for model in data["models"]] == expected
         assert all(0 < model["valid_loss"] < 20 for model in data["models"])

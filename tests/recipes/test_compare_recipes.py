@@ -156,9 +156,8 @@ def test_pasted_commands_find_their_folders(tmp_path: Path) -> None:
     """Relative paths are relative to the shared folder, into which each model's part returns."""
     out = str(tmp_path / "out")
     models = ("gru_tiny", "muse_tiny")
-    done = bash(
-        RECIPES / "compare.sh", "my", "es", "en", "--out", out, *models, DRY_RUN="1", SMOKE="0"
-    )
+    words = ("my", "es", "en", "--out", out, *models)
+    done = bash(RECIPES / "compare.sh", *words, DRY_RUN="1", SMOKE="0")
     shown, folder = commands(done.stderr), ""
     for words in shown:
         folder = words[1] if words[0] == "cd" else folder
@@ -201,9 +200,8 @@ def test_compare_all_from_nothing_to_the_table(tmp_path: Path) -> None:
     assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
     second_run = bash(COMPARE_ALL, "--out", out, "gru", "muse")
     assert "fairseq-train" not in second_run.stderr
-    (advice,) = re.findall(
-        r"^Translate a line of yours: echo … \| (.*)$", done.stdout, re.MULTILINE
-    )
+    pattern = re.compile(r"^Translate a line of yours: echo … \| (.*)$", re.MULTILINE)
+    (advice,) = pattern.findall(done.stdout)
     assert run(*shlex.split(advice), stdin="12 May\n", cwd="/").stdout.count("\n") == 1
 
 
@@ -221,10 +219,8 @@ RECIPE = RECIPES / "real_en_de.sh"
 
 
 def test_every_training_has_the_same_updates_and_ends_flat(tmp_path: Path) -> None:
-    word_lists = dry_run(
-        RECIPE, tmp_path, "--corpus", "multi30k", "--updates", 3000, "gru@2", "bmt-1"
-    )
-    models = trainings(word_lists)
+    options = ("--corpus", "multi30k", "--updates", 3000, "gru@2", "bmt-1")
+    models = trainings(dry_run(RECIPE, tmp_path, *options))
     assert list(models) == [
         *("models/gru/rate-0.004", "models/gru@2/rate-0.004"),
         *("models/bmt/rate-0.004", "models/bmt-1/rate-0.001"),
@@ -402,10 +398,8 @@ def test_a_study_from_text_to_its_table(tmp_path: Path) -> None:
     bash(STUDIES, "bmt", *options, "bmt", *sizes)
     bash(STUDIES, "bmt", *options, "bmt-1-0", *sizes)
     systems = json.loads((out / "compare.json").read_text(encoding="utf-8"))["systems"]
-    assert [(system["name"], system["updates"]) for system in systems] == [
-        ("bmt", 12),
-        ("bmt-1-0", 12),
-    ]
+    updates = {system["name"]: system["updates"] for system in systems}
+    assert updates == {"bmt": 12, "bmt-1-0": 12}
     for picture in ("curves", "lengths", "compare"):
         assert (out / f"{picture}.png").stat().st_size > 0
 
@@ -455,9 +449,8 @@ def test_settings_are_the_literatures(tmp_path: Path) -> None:
 
 
 def test_systems_bring_along_what_they_need(tmp_path: Path) -> None:
-    word_lists = dry_run(
-        ALL_SYSTEMS, tmp_path, "bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000
-    )
+    options = ("bmt-6@2", "--rates", "0.002,0.004", "--updates", 9000)
+    word_lists = dry_run(ALL_SYSTEMS, tmp_path, *options)
     models = trainings(word_lists)
     names = list(dict.fromkeys(folder.split("/")[1] for folder in models))
     assert names == ["bmt", "bmt-1", "bmt-6", "bmt@2", "bmt-1@2", "bmt-6@2"]
@@ -558,9 +551,8 @@ def test_stopped_by_ctrl_c_it_goes_on_to_the_table(tmp_path: Path) -> None:
         assert set(row["tests"]) == {"test", "test_2017_flickr"}
         assert row["machine"]["processor"]
         assert f"rate={rows['rates'][row['system']]['rate']}" in row["settings"]
-    assert [(row["system"], row["seed"]) for row in rows["systems"]] == [
-        *(("bmt", 1), ("bmt-1", 1), ("bmt", 2))
-    ]
+    trained = [(row["system"], row["seed"]) for row in rows["systems"]]
+    assert trained == [("bmt", 1), ("bmt-1", 1), ("bmt", 2)]
     systems = json.loads((out / "compare-test.json").read_text(encoding="utf-8"))["systems"]
     assert [system["scores"]["BLEU"]["runs"] for system in systems] == [2, 1]
     for picture in ("curves", "lengths", "compare-test"):

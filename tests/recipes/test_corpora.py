@@ -58,11 +58,8 @@ def iwslt14(train: list[list[str]], tests: list[list[list[str]]]) -> bytes:
         text += f"<description>{train[place][1]}</description>\n"
         text += "".join(f"{line}\n" for line in train[place][2:])
         members.append((member(f"de-en/train.tags.de-en.{side}"), text.encode()))
-        for name, test in zip(
-            ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TEDX.dev2012"),
-            tests,
-            strict=True,
-        ):
+        sets = ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TEDX.dev2012")
+        for name, test in zip(sets, tests, strict=True):
             segments = "".join(f'<seg id="{i}"> {s} </seg>\n' for i, s in enumerate(test[place], 1))
             path = f"de-en/IWSLT14.{name}.de-en.{side}.xml"
             members.append((member(path), f"<mteval>\n<doc>\n{segments}</doc>\n".encode()))
@@ -161,9 +158,8 @@ def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(tmp_path, server
 def test_other_numbers_of_pairs_than_the_known_ones_are_an_error(tmp_path, server, talks) -> None:
     server.files["de-en.tgz"] = iwslt14(*talks)
     done = prepare("iwslt14_de_en", tmp_path, "--mirror", server.address, ok=False)
-    assert (
-        "train read: 900 pairs instead of 174,443; test: 45 pairs instead of 6,750" in done.stderr
-    )
+    wrong = "train read: 900 pairs instead of 174,443; test: 45 pairs instead of 6,750"
+    assert wrong in done.stderr
     assert "`--any-counts` accepts it" in done.stderr
     assert (tmp_path / "manifest.json").exists()
 
@@ -230,15 +226,9 @@ def archives_of(name: str, tmp_path: Path) -> Path:
 
 def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
     mirror, out = archives_of("wmt14_en_fr", tmp_path), tmp_path / "out"
-    assert names(mirror) == [
-        "dev.tgz",
-        "test-full.tgz",
-        "training-giga-fren.tar",
-        "training-parallel-commoncrawl.tgz",
-        "training-parallel-europarl-v7.tgz",
-        "training-parallel-nc-v9.tgz",
-        "training-parallel-un.tgz",
-    ]
+    parallel = ("commoncrawl", "europarl-v7", "nc-v9", "un")
+    archives = [f"training-parallel-{name}.tgz" for name in parallel]
+    assert names(mirror) == ["dev.tgz", "test-full.tgz", "training-giga-fren.tar", *archives]
     done = prepare("wmt14_en_fr", out, "--mirror", mirror, "--any-counts")
     assert "--joined-dictionary --trainpref" in done.stdout
     sides = ("en", "fr")
@@ -322,10 +312,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
             "finally: print(*[line for line in open('/proc/self/status') if 'VmHWM' in line])"
         )
         options = ("--mirror", folder, "--workers", 1, "--bpe", 120, "--any-counts")
-        done = run(
-            *(sys.executable, "-c", script, "corpus", "iwslt14_de_en", "--out", folder / "out"),
-            *options,
-        )
+        command = (sys.executable, "-c", script, "corpus", "iwslt14_de_en", "--out", folder / "out")
+        done = run(*command, *options)
         peaks.append(int(re.search(r"VmHWM:\s+(\d+) kB", done.stdout)[1]))
     assert peaks[1] < peaks[0] + 15_000  # kB
     assert peaks[1] < 150_000

@@ -24,25 +24,19 @@ def training(*command: object, **environment: str) -> tuple[list[str], list[str]
 
 
 @pytest.mark.parametrize(
-    ("environment", "launcher", "update_freq", "max_tokens"),
+    ("environment", "launcher", "freq", "tokens"),
     [
         ({}, [], 4, 4000),
         ({"GPUS": "4"}, ["torchrun", "--standalone"], 1, 4000),
         (TWO_NODES, [*MEET, "first:29500", "--rdzv-id", "checkpoints"], 1, 2000),
     ],
 )
-def test_an_update_is_the_same_on_any_number_of_gpus(
-    environment: dict[str, str],
-    launcher: list[str],
-    update_freq: int,
-    max_tokens: int,
-    tmp_path: Path,
-) -> None:
+def test_an_update_is_the_same_on_any_number_of_gpus(environment, launcher, freq, tokens, tmp_path):
     before, flags = training(IWSLT, "--out", tmp_path / "run", **environment)
     ending = ["--nproc-per-node", "4", "--no-python"] if launcher else []
     assert before == [*launcher, *ending]
-    assert int(value(flags, "--update-freq")) == update_freq
-    assert int(value(flags, "--max-tokens")) == max_tokens
+    assert int(value(flags, "--update-freq")) == freq
+    assert int(value(flags, "--max-tokens")) == tokens
 
 
 @pytest.mark.parametrize(

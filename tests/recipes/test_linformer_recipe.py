@@ -38,12 +38,10 @@ def test_updates_are_counted_as_fairseq_makes_them(copy_data: Path, batch_size: 
     cfg.task.data = str(copy_data)
     task = TranslationExtTask.setup_task(cfg.task)
     task.load_dataset("train")
-    batches = task.get_batch_iterator(
-        task.dataset("train"),
-        max_sentences=cfg.dataset.batch_size,
-        max_positions=(1024, 1024),
-        required_batch_size_multiple=cfg.dataset.required_batch_size_multiple,
-    )
+    limits = {"max_sentences": cfg.dataset.batch_size, "max_positions": (1024, 1024)}
+    multiple = cfg.dataset.required_batch_size_multiple
+    limits["required_batch_size_multiple"] = multiple
+    batches = task.get_batch_iterator(task.dataset("train"), **limits)
     update_count = sum(len(batches.next_epoch_itr()) for _ in range(3))
     assert updates(500, batch_size, epochs=3) == update_count
 

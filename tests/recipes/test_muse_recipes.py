@@ -169,10 +169,8 @@ def test_compounds_are_split_as_by_the_literatures_script(tokens: str, expected:
 def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
     hypotheses = ["die Rad-Tour war sehr schön heute", "x"]
     references = ["die Rad-Fahrt war sehr schön heute", "x"]
-    token_bleu, split = (
-        tokenized_bleu(hypotheses, references),
-        compound_bleu(hypotheses, references),
-    )
+    sides = (hypotheses, references)
+    token_bleu, split = tokenized_bleu(*sides), compound_bleu(*sides)
     assert split.name == COMPOUND_BLEU
     # by hand: of 9 tokens 8 match, of 7 pairs 5, of 6 triples 3 and of 5 quadruples 1
     matches = [8 / 9, 5 / 7, 3 / 6, 1 / 5]

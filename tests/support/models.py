@@ -73,27 +73,19 @@ MUSE = ["--arch", "muse_base", *SMALL]
 LINFORMER = ["--arch", "linformer", *SMALL, "--linformer-k", "4", "--linformer-max-len", "22"]
 BMT = ["--arch", "bmt", *SMALL, "--attention-dropout", "0", "--activation-dropout", "0"]
 ALL_LAYERS = ["--binary-weights", "qkv,out,ffn", "--binary-activations", "qkv,out,ffn"]
+MORE_SIGNS = ["--binary-activations", "qkv,out,ffn,qk,score-v"]
 PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
 
 EXACT_STEPS = {"step_tolerance": 1e-12}
-ALL_SIGNS = {
-    "unsteady": True,
-    "overfitted_loss": 1.0,
-}  # without BMT's layer norms, it learns slowly
+ALL_SIGNS = {"unsteady": True, "overfitted_loss": 1.0}  # it learns slowly without BMT's norms
 NO_SHIFT_IS_LOST: dict[str, Any] = {"zero_gradients": {}}  # a shift of a key changes its signs
 
 
 def gru(*flags: str) -> Architecture:
     """Describe a recurrent model, whose attention has no dropout and is nearly uniform at first."""
-    return Architecture(
-        wings=("gru",),
-        flags=["--arch", "gru_tiny", *flags],
-        step_tolerance=1e-12,
-        attention_tolerance=1e-12,
-        attention_dropout=False,
-        sharpening=2.0,
-        overfitting_rate=0.02,
-    )
+    traits = {"attention_dropout": False, "sharpening": 2.0, "overfitting_rate": 0.02}
+    traits |= {**EXACT_STEPS, "attention_tolerance": 1e-12}
+    return Architecture(("gru",), ["--arch", "gru_tiny", *flags], **traits)
 
 
 def linformer(*flags: str) -> Architecture:
@@ -142,13 +134,8 @@ TABLE: dict[str, Architecture] = {
     "bmt-s": bmt("--bmt-preset", "bmt-s", unsteady=True),
     "xnor-base": bmt("--bmt-preset", "xnor-base", unsteady=True),
     "binary-transformer": Architecture(
-        wings=("binary",),
-        flags=[
-            *("--arch", "binary_transformer", *SMALL, "--binary-weights", "qkv,out,ffn"),
-            *("--binary-activations", "qkv,out,ffn,qk,score-v"),
-        ],
-        **ALL_SIGNS,
-        **NO_SHIFT_IS_LOST,
+        *(("binary",), ["--arch", "binary_transformer", *SMALL, *ALL_LAYERS, *MORE_SIGNS]),
+        **{**ALL_SIGNS, **NO_SHIFT_IS_LOST},
     ),
     "binary-muse": Architecture(("binary", "muse"), [*MUSE, *ALL_LAYERS], **ALL_SIGNS),
     "ternary-transformer": Architecture(
@@ -258,8 +245,5 @@ def batch() -> dict[str, Any]:
     """Make a batch of four pairs, the longest source first, as fairseq's LSTM requires."""
     source = padded(random_sentences([7, 5, 3, 1]), left=True)
     target = padded(random_sentences([4, 6, 3, 2], seed=4), left=False)
-    return {
-        "net_input": net_input(source, target),
-        "target": target,
-        "ntokens": int(target.ne(1).sum()),
-    }
+    count = int(target.ne(1).sum())
+    return {"net_input": net_input(source, target), "target": target, "ntokens": count}

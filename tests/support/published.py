@@ -23,12 +23,9 @@ LINES = [
     "we saw the dog in the house yesterday",
     "hello world , the house is old",
 ]
-SIZES = {
-    f"{side}_{name}": size
-    for side in ("encoder", "decoder")
-    for name, size in (("embed_dim", 16), ("ffn_embed_dim", 24), ("attention_heads", 2),
-                       ("layers", 2))
-}  # fmt: skip
+SIDES = ("encoder", "decoder")
+SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "attention_heads": 2, "layers": 2}
+SIZES = {f"{side}_{name}": size for side in SIDES for name, size in SHAPE.items()}
 MERGES = ["t h", "th e</w>", "o u", "h ou", "l d</w>", "l l", "o g</w>", "d og</w>", "h e"]
 
 

@@ -50,8 +50,6 @@ def generated(tmp_path) -> Path:
 
 
 # Generated text
-
-
 def test_generated_is_in_corpus_order(generated):
     first, second = outputs.read_generated(generated, expected=2)
     assert (first.index, first.source, first.target) == (0, "đông", "east")
@@ -119,8 +117,6 @@ def test_hypotheses_command(generated, tmp_path):
 
 
 # Scores
-
-
 def naive_bleu(translations: list[str], references: list[str]) -> float:
     """Papineni et al. (2002), corpus level, up to 4-grams, no smoothing."""
     right, total = [0] * 4, [0] * 4
@@ -206,8 +202,6 @@ def test_score_generated(tmp_path):
 
 
 # Averaging
-
-
 def checkpoint(seed: int, arch: str = "gru_tiny", **tensors: torch.Tensor) -> dict:
     random = torch.Generator().manual_seed(seed)
     embedding = torch.randn(5, 3, generator=random)
@@ -344,10 +338,8 @@ def test_choice_of_checkpoints(tmp_path):
 
     newest = [f"checkpoint{epoch}.pt" for epoch in (9, 10, 11)]
     assert names(averaging.select(tmp_path, "last_epochs", 3)) == newest
-    assert names(averaging.select(tmp_path, "last_updates", 2)) == [
-        "checkpoint_1_90.pt",
-        "checkpoint_1_100.pt",
-    ]
+    last = ["checkpoint_1_90.pt", "checkpoint_1_100.pt"]
+    assert names(averaging.select(tmp_path, "last_updates", 2)) == last
     lowest = ["checkpoint.best_loss_3.1234.pt", "checkpoint.best_loss_3.0001.pt"]
     assert names(averaging.select(tmp_path, "best", 2)) == lowest
     for path in tmp_path.glob("checkpoint.best*"):
@@ -364,8 +356,6 @@ def test_choice_of_checkpoints(tmp_path):
 
 
 # Learning curves
-
-
 def write_log(path: Path, log_format: str) -> Path:
     """What fairseq's own progress bar writes for known numbers, twice where it would."""
     from fairseq.logging.progress_bar import logger, progress_bar
@@ -485,8 +475,6 @@ def check_picture(written: list[Path]) -> None:
 
 
 # Alignments
-
-
 def test_alignment_merges_pieces(generated):
     sentence = outputs.read_generated(generated)[1]
     pieces = plots.alignment(sentence)
@@ -672,13 +660,11 @@ def test_faults_are_counted_in_all_runs():
 
 def test_most_different_sentences_come_first():
     first, second = SYSTEMS["good"][0], SYSTEMS["bad"][0]
-    truth = {
-        i: abs(
-            CHRF().sentence_score(first[i], [VARIED_REFERENCES[i]]).score
-            - CHRF().sentence_score(second[i], [VARIED_REFERENCES[i]]).score
-        )
-        for i in range(5)
-    }
+
+    def chrf(line: str, i: int) -> float:
+        return CHRF().sentence_score(line, [VARIED_REFERENCES[i]]).score
+
+    truth = {i: abs(chrf(first[i], i) - chrf(second[i], i)) for i in range(5)}
     shown = most_different(first, second, VARIED_REFERENCES, count=3)
     assert [i for i, *_ in shown] == sorted(truth, key=truth.get, reverse=True)[:3]
     assert most_different(first, first, VARIED_REFERENCES) == []

@@ -96,11 +96,9 @@ def test_lengths_command(systems, tmp_path):
     assert data["buckets"][3] == {"first": 61, "last": None, "sentences": 0, "bleu": {}}
     lines = done.stdout.splitlines()
     assert lines[:2] == [str(path) for path in written]
-    assert lines[3].split() == [
-        "1–10",
-        str(data["buckets"][0]["sentences"]),
-        *(f"{data['buckets'][0]['bleu'][name]:.2f}" for name in systems),
-    ]
+    bucket = data["buckets"][0]
+    scores = [f"{bucket['bleu'][name]:.2f}" for name in systems]
+    assert lines[3].split() == ["1–10", str(bucket["sentences"]), *scores]
     assert lines[6].split() == [">", "60", "0", "–", "–"]
     assert lines[7].split()[:2] == ["all", str(len(LENGTHS))]
 
@@ -266,9 +264,8 @@ def test_gates_command(tmp_path):
     """As a process, on a checkpoint with what ``--eval-bleu`` leaves behind."""
     flags = [*MUSE, "--muse-kernels", "3,15/7"]
     model, _ = build(flags)
-    model.encoder.layers[0].attention.convolution.gate.data = torch.tensor([0.0, 1.0]).log_softmax(
-        0
-    )
+    gate = torch.tensor([0.0, 1.0]).log_softmax(0)
+    model.encoder.layers[0].attention.convolution.gate.data = gate
     path = save_checkpoint(tmp_path / "a.pt", flags, model)
     state = torch.load(path, weights_only=True)
     counts = torch.arange(4).numpy()

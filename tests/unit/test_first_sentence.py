@@ -54,10 +54,8 @@ def test_positions_are_fairseqs(width: int):
 def test_recipes_are_computed_or_refused():
     weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.ones(3, np.float32)}
     evaluator = recipes.Evaluator(weights.__getitem__, 10_000)
-    np.testing.assert_array_equal(
-        evaluator.array(["beside", ["columns", "a", 1, 3], ["columns", "a", 0, 1]]),
-        [[1, 2, 0], [4, 5, 3]],
-    )
+    turned = evaluator.array(["beside", ["columns", "a", 1, 3], ["columns", "a", 0, 1]])
+    np.testing.assert_array_equal(turned, [[1, 2, 0], [4, 5, 3]])
     np.testing.assert_array_equal(evaluator.array(["total", "v", ["flat", "v"]]), [2, 2, 2])
     for wrong in (
         *(["rows"], ["eval", "a"], 5, None, ["columns", "a", 2, 9], ["columns", "v", 0, 1]),

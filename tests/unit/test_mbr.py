@@ -123,10 +123,8 @@ def test_samples_are_sorted_joined_and_empty_ones_kept(tmp_path: Path) -> None:
     first_file = generated(tmp_path / "1.txt", {1: ["c@@ d", ""], 0: ["a", "b"]})
     second_file = generated(tmp_path / "2.txt", {0: ["x", ""], 1: ["y", "z"]})
     candidates = mbr.read_candidates([first_file, second_file], 4, JOINED, reads_source=True)
-    assert [(c.index, c.source, c.texts) for c in candidates] == [
-        (0, "source 0", ("a", "b", "x", "")),
-        (1, "source 1", ("cd", "", "y", "z")),
-    ]
+    expected = [(0, "source 0", ("a", "b", "x", "")), (1, "source 1", ("cd", "", "y", "z"))]
+    assert [(c.index, c.source, c.texts) for c in candidates] == expected
     text = write_lines(tmp_path / "raw", ["Eins.", "Zwei."])
     candidates = mbr.read_candidates([first_file], 2, JOINED, source=text, reads_source=True)
     assert [c.source for c in candidates] == ["Eins.", "Zwei."]

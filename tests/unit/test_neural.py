@@ -490,26 +490,24 @@ print("FOUND" + json.dumps([found.scores, float(found.system_score)]))
 @pytest.mark.skipif(not os.environ.get(PYTHON), reason=f"{PYTHON} names no Python with COMET")
 @pytest.mark.parametrize("kind", ["regression_metric", "unified_metric"])
 def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
-    sources = [
-        f"{source} {word}" for source in SOURCES for word in ("", "lang und breit", "nun", "?")
-    ]
-    translations = [
-        f"{translation}{word}"
-        for translation in TRANSLATIONS
-        for word in ("", " or not", " now", "")
-    ]
+    words = ("", "lang und breit", "nun", "?"), ("", " or not", " now", "")
+    sources = [f"{source} {word}" for source in SOURCES for word in words[0]]
+    translations = [f"{translation}{word}" for translation in TRANSLATIONS for word in words[1]]
     translations[5] = ""
     references = [reference for reference in REFERENCES for _ in range(4)]
     segments = list(zip(sources, translations, references, strict=True))
     candidates = [*dict.fromkeys(translations)]
     pairs = [(sources[1], candidate, other) for candidate in candidates for other in candidates]
-    done = subprocess.run(
-        [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", json.dumps(segments + pairs)],
-        capture_output=True,
-        text=True,
-        env=neural._environment(os.environ[PYTHON]) | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+    command = [
+        os.environ[PYTHON],
+        "-c",
+        REAL,
+        kind,
+        tmp_path / "tiny",
+        json.dumps(segments + pairs),
+    ]
+    variables = neural._environment(os.environ[PYTHON]) | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     theirs, _ = json.loads(done.stdout.partition("FOUND")[2])
     assert len(set(theirs)) > 10  # the model tells segments apart

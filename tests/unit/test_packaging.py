@@ -42,13 +42,8 @@ def names(requirements: list[str]) -> set[str]:
     for requirement in requirements:
         inner = re.fullmatch(r"fairseq-ext\[(.*)\]", requirement)
         if inner:
-            distributions |= names(
-                [
-                    extra_requirement
-                    for extra in inner[1].split(",")
-                    for extra_requirement in EXTRAS[extra]
-                ]
-            )
+            extra_names = inner[1].split(",")
+            distributions |= names([name for extra in extra_names for name in EXTRAS[extra]])
         else:
             distributions.add(re.match(r"[\w-]+", requirement)[0].lower())
     return distributions
@@ -142,11 +137,9 @@ def test_the_wheel_has_every_file_of_the_package(built) -> None:
         (metadata,) = (name for name in members if name.endswith(".dist-info/METADATA"))
         described = archive.read(metadata).decode()
     package = {name for name in files if name.startswith("fairseq_ext/")}
-    assert {"fairseq_ext/py.typed", "fairseq_ext/engine/native/avx2.c"} <= package
-    assert {
-        "fairseq_ext/engine/native/engine.h",
-        "fairseq_ext/engine/native/arithmetic.inc",
-    } <= package
+    sources = ("avx2.c", "engine.h", "arithmetic.inc")
+    native = {f"fairseq_ext/engine/native/{name}" for name in sources}
+    assert {"fairseq_ext/py.typed", *native} <= package
     assert "fairseq_ext/plugin/fairseq_ext_plugin/__init__.py" in package
     assert package - members == set()
     assert {name.partition("/")[0].partition("-")[0] for name in members} == {"fairseq_ext"}

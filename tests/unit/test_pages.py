@@ -113,14 +113,9 @@ def test_the_quickstarts_line_is_the_recorded_one() -> None:
 def test_messages_of_ours_in_the_troubleshooting_table_exist() -> None:
     code = "".join(path.read_text("utf-8") for path in sorted((REPO / "fairseq_ext").rglob("*.py")))
     for message in (
-        "both provide the package `fairseq`",
-        "is already taken by",
-        "carriage return inside the line",
-        "not UTF-8, byte",
-        "lines but",
-        "is truncated or damaged",
-        "the checksum of its part",
-        "is not plain data and could run code",
+        *("both provide the package `fairseq`", "is already taken by", "not UTF-8, byte"),
+        *("carriage return inside the line", "lines but", "is truncated or damaged"),
+        *("the checksum of its part", "is not plain data and could run code"),
     ):
         assert message in TROUBLES, message
         assert message in code, message

@@ -94,14 +94,9 @@ def grouped_batches(shards: int) -> list[int]:
     """The numbers of seven batches that some processes get in an epoch, all together."""
     visited: list[int] = []
     for shard in range(shards):
-        iterator = EpochBatchIterator(
-            ListDataset(range(7)),
-            collate_fn=list,
-            batch_sampler=[[number] for number in range(7)],
-            num_shards=shards,
-            shard_id=shard,
-            grouped_shuffling=True,
-        )
+        batches = [[number] for number in range(7)]
+        how = {"num_shards": shards, "shard_id": shard, "grouped_shuffling": True}
+        iterator = EpochBatchIterator(ListDataset(range(7)), list, batches, **how)
         visited += [number for batch in iterator.next_epoch_itr() for number in batch]
     return visited
 
@@ -136,13 +131,9 @@ def test_no_batch_is_lost_by_another_update_freq(skip: bool) -> None:
 
 def test_an_epoch_continues_on_other_processes() -> None:
     def iterator(shard: int, shards: int) -> EpochBatchIterator:
-        return EpochBatchIterator(
-            ListDataset(range(24)),
-            collate_fn=list,
-            batch_sampler=[[index] for index in range(24)],
-            num_shards=shards,
-            shard_id=shard,
-        )
+        batches = [[index] for index in range(24)]
+        how = {"num_shards": shards, "shard_id": shard}
+        return EpochBatchIterator(ListDataset(range(24)), list, batches, **how)
 
     visited: list[int] = []
     for shard in range(4):

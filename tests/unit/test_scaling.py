@@ -112,9 +112,8 @@ def test_the_unit_of_parameters_does_not_matter() -> None:
     encoder, decoder = sizes()
     losses = noisy()
     unscaled = fit_law(encoder, decoder, losses, BASE, resamples=20)
-    millions = fit_law(
-        encoder / 1e6, decoder / 1e6, losses, (BASE[0] / 1e6, BASE[1] / 1e6), resamples=20
-    )
+    base = (BASE[0] / 1e6, BASE[1] / 1e6)
+    millions = fit_law(encoder / 1e6, decoder / 1e6, losses, base, resamples=20)
     assert millions.law.theta == pytest.approx(unscaled.law.theta, rel=1e-6)
     for name in PARAMETERS:
         assert millions.bootstrap[name] == pytest.approx(unscaled.bootstrap[name], rel=1e-5)
@@ -180,9 +179,8 @@ def write_table(path: Path, trained_models: Sequence[Model], *columns: str) -> P
 @pytest.mark.parametrize("suffix", ["json", "csv", "tsv"])
 def test_tables_are_read_alike(suffix: str, tmp_path: Path) -> None:
     trained_models = models()[:30]
-    assert (
-        scaling.read_table(write_table(tmp_path / f"t.{suffix}", trained_models)) == trained_models
-    )
+    table = write_table(tmp_path / f"t.{suffix}", trained_models)
+    assert scaling.read_table(table) == trained_models
 
 
 def test_a_byte_order_mark_is_no_part_of_the_heading(tmp_path: Path) -> None:
@@ -255,9 +253,8 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     trained_models = with_train_losses(models()[:48])  # float and binary, one dataset
     table = write_table(tmp_path / "losses.tsv", trained_models, "train_loss")
     figure, fits = tmp_path / "law.1", tmp_path / "fits.json"
-    done = run(
-        "fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "--json", fits, "-o", figure
-    )
+    fit = ("fairseq-ext", "scaling-fit", table, "--bootstrap", 100)
+    done = run(*fit, "--json", fits, "-o", figure)
     assert done.stdout.count("24 models, R² = 100.00 %") == 2
     assert done.stdout.count("(Jacobian)") == done.stdout.count("(bootstrap)") == 2
     report = json.loads(fits.read_text())
@@ -274,7 +271,7 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
                 assert low <= high
     for stem in ("law.1", "law.1-training"):
         assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
-    run("fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "-o", tmp_path / "law.1.svg")
+    run(*fit, "-o", tmp_path / "law.1.svg")
     assert "<svg" in (tmp_path / "law.1.svg").read_text()
     labels = (tmp_path / "law.1-training.svg").read_text()
     assert "training loss (per token)" in labels

@@ -71,10 +71,8 @@ def test_words_are_translated_as_one_would_by_hand() -> None:
 def test_lists_are_ordered_and_cut() -> None:
     source, target = side([[4], [4], [4]], 6), side([[5, 3], [5], [0, 5, 1]], 6)
     table = lexicon.ibm1(source, target, 2)
-    assert [words.tolist() for words in lexicon.likely(table, source, target, 9)][4:] == [
-        [5, 3],
-        [],
-    ]
+    likely = [words.tolist() for words in lexicon.likely(table, source, target, 9)]
+    assert likely[4:] == [[5, 3], []]
     assert [words.tolist() for words in lexicon.likely(table, source, target, 1)][4:] == [[5], []]
     assert lexicon.frequent(target, 9).tolist() == [5, 3]
 

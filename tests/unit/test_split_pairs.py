@@ -162,11 +162,8 @@ def test_parts_and_ranges_do_not_change_a_byte(
         return
     options = {"valid": held[0], "test": held[1], "salt": salt, "strict": strict}
     expected, further, leaks = naive_split(cleaned, side, **options)
-    splits, report = split(
-        pairs,
-        tmp_path_factory.mktemp("split"),
-        **{"size": size, "ranges": ranges, "key": key, "max_words": 2, **options},
-    )
+    options = {"size": size, "ranges": ranges, "key": key, "max_words": 2, **options}
+    splits, report = split(pairs, tmp_path_factory.mktemp("split"), **options)
     assert splits == expected
     assert report["dropped"] == dropped + further
     assert (report["read"], report["key"]) == (len(pairs), SIDES[side])

@@ -104,11 +104,8 @@ def test_a_compiled_catalogue_is_what_python_reads(tmp_path: Path) -> None:
     assert translations.pgettext("menu", "Open") == "Öffnen"
     path = tmp_path / "de.mo"
     path.write_bytes(content)
-    assert pairs(catalogues.mo((path,), "en", "de")) == [
-        ("%d file", "%d Datei"),
-        ("%d files", "%d Dateien"),
-        ("Open", "Öffnen"),
-    ]
+    expected = [("%d file", "%d Datei"), ("%d files", "%d Dateien"), ("Open", "Öffnen")]
+    assert pairs(catalogues.mo((path,), "en", "de")) == expected
 
 
 TMX = """<?xml version="1.0"?>
@@ -188,10 +185,8 @@ def test_help_pages_are_joined_by_page_and_id(tmp_path: Path) -> None:
     folders = (tmp_path / "en", tmp_path / "de")
     segments = list(two_files.help_pages(folders, "en", "de"))
     assert segments[0] == Segment("One <em>A</em><br/>", "Eins <em>A</em>", "x/1.html")
-    assert [segment.fault for segment in segments[1:]] == [
-        "no paragraph with its id in the translation",
-        "two paragraphs have its id",
-    ]
+    faults = ["no paragraph with its id in the translation", "two paragraphs have its id"]
+    assert [segment.fault for segment in segments[1:]] == faults
 
 
 @pytest.mark.parametrize(
@@ -299,11 +294,8 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["--source", path, "--target", path, "--format", "po"], "both languages in one file"),
         (["--source", path, "--target", longer], "goes on at line 2"),
     ):
-        done = run(
-            *("fairseq-ext", "corpus", "translations", *options, "--src", "en", "--tgt", "de"),
-            *("-o", tmp_path / "out.tsv"),
-            ok=False,
-        )
+        words = (*options, "--src", "en", "--tgt", "de", "-o", tmp_path / "out.tsv")
+        done = run("fairseq-ext", "corpus", "translations", *words, ok=False)
         assert message in done.stderr
         assert not (tmp_path / "out.tsv").exists()
 

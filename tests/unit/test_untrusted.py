@@ -552,18 +552,12 @@ REVIEWED: dict[tuple[str, str], tuple[int, str]] = {
 }
 # Packages that import all modules of their own folder, by `os.listdir` or `glob`.
 OWN_FOLDERS = {
-    "fairseq/criterions/__init__.py",
-    "fairseq/data/audio/__init__.py",
-    "fairseq/data/encoders/__init__.py",
-    "fairseq/model_parallel/criterions/__init__.py",
-    "fairseq/model_parallel/models/__init__.py",
-    "fairseq/models/__init__.py",
-    "fairseq/models/ema/__init__.py",
-    "fairseq/models/huggingface/__init__.py",
-    "fairseq/optim/__init__.py",
-    "fairseq/optim/lr_scheduler/__init__.py",
-    "fairseq/scoring/__init__.py",
-    "fairseq/tasks/__init__.py",
+    f"fairseq/{folder}/__init__.py"
+    for folder in (
+        *("criterions", "data/audio", "data/encoders", "model_parallel/criterions"),
+        *("model_parallel/models", "models", "models/ema", "models/huggingface"),
+        *("optim", "optim/lr_scheduler", "scoring", "tasks"),
+    )
 }
 
 
