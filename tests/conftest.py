@@ -42,6 +42,12 @@ def seed_from(name: str) -> None:
     torch.manual_seed(seed)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes and long texts by their parameter: a test's name is short, and always the same."""
+    is_long = isinstance(val, bytes) or (isinstance(val, str) and len(val) > 60)
+    return argname if is_long else None
+
+
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
     """Each fixture has its own random numbers."""
     seed_from(fixturedef.argname)
