@@ -40,7 +40,7 @@ def write_corpus(folder: Path, train: int = 200) -> Path:
     return folder
 
 
-def split(source: Path, out: Path, *languages: str, kind: str = "bpe", size: int = 9) -> dict:
+def split_text(source: Path, out: Path, *languages: str, kind: str = "bpe", size: int = 9) -> dict:
     """Split a corpus into subwords."""
     languages = languages or ("en", "de")
     return own_text.split_into_subwords(source, out, *languages, kind=kind, size=size)
@@ -109,11 +109,11 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
         lines = lines_of(tmp_path / "tokens" / f"train.{side}")
         assert lines == [tokens_pipeline.words(side)(line)]
     own_text.copy_corpus(tmp_path / "tokens", tmp_path / "back", "de", "en", tokenize=False)
-    split(tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none")
+    split_text(tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none")
     for folder in ("back", "words"):
         assert pipeline.load(tmp_path / folder) == tokens_pipeline.towards("de", "en")
     with pytest.raises(DataError, match="is of en and de, not of fr and en; give its languages"):
-        split(tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none")
+        split_text(tmp_path / "tokens", tmp_path / "x", "fr", "en", kind="none")
 
 
 def test_a_text_without_repeated_pairs_of_letters_has_no_merges(tmp_path: Path):
@@ -172,7 +172,7 @@ def test_a_text_too_small_for_the_size(tmp_path: Path):
     for size in (9000, 4):
         message = rf"cannot learn {size:,} pieces \(`--size`\) from this"
         with pytest.raises(DataError, match=message):
-            split(text, tmp_path / "out", kind="sentencepiece-unigram", size=size)
+            split_text(text, tmp_path / "out", kind="sentencepiece-unigram", size=size)
         assert not (tmp_path / "out").exists()
 
 
@@ -188,7 +188,7 @@ def test_text_is_checked(name: str, content: bytes, message: str, tmp_path: Path
     text = write_corpus(tmp_path / "text")
     (text / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        split(text, tmp_path / "out")
+        split_text(text, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -196,10 +196,10 @@ def test_sides_that_are_both_empty_are_kept(tmp_path: Path):
     text = write_corpus(tmp_path / "text")
     for side in ("en", "de"):
         (text / f"valid.{side}").write_bytes(b"")
-    counts = split(text, tmp_path / "out")
+    counts = split_text(text, tmp_path / "out")
     assert counts["valid.en"] == counts["valid.de"] == 0
     with pytest.raises(ConfigError, match="are both `en`"):
-        split(text, tmp_path / "out", "en", "en")
+        split_text(text, tmp_path / "out", "en", "en")
 
 
 def text_folder(folder: Path) -> Path:
@@ -367,7 +367,7 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
 
 @pytest.mark.system
 def test_data_of_another_pipeline_is_not_mixed(trained: Path, tmp_path: Path):
-    split(trained / "raw", tmp_path / "other")
+    split_text(trained / "raw", tmp_path / "other")
     words = [trained / "bin" / f"dict.{side}.txt" for side in ("en", "de")]
     dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
     done = fairseq(
@@ -492,7 +492,7 @@ def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.Capt
 def test_pieces_of_sentencepiece_are_never_scored(tmp_path, capsys):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    split(text, tmp_path / "run", kind="sentencepiece-unigram", size=36)
+    split_text(text, tmp_path / "run", kind="sentencepiece-unigram", size=36)
     pieces, words = (lines_of(tmp_path / name / "test.de") for name in ("run", "text"))
     for name, lines in (("pieces", pieces), ("words", words)):  # as of --remove-bpe sentencepiece
         rows = [f"{letter}-{n}\t{x}" for n, line in enumerate(lines) for letter, x in
@@ -518,9 +518,9 @@ def test_every_kind_of_space_separates_words(tmp_path: Path):
     path = tmp_path / "text" / "train.de"
     plain = path.read_bytes()
     text = plain.decode().replace(" ", "\u00a0").replace("\n", "\r\n")
-    split(tmp_path / "text", tmp_path / "plain", size=40)
+    split_text(tmp_path / "text", tmp_path / "plain", size=40)
     path.write_text(text, encoding="utf-8", newline="")
-    split(tmp_path / "text", tmp_path / "other", size=40)
+    split_text(tmp_path / "text", tmp_path / "other", size=40)
     for name in ("codes", "train.de"):
         assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 

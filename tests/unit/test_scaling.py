@@ -253,8 +253,8 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     trained_models = with_train_losses(models()[:48])  # float and binary, one dataset
     table = write_table(tmp_path / "losses.tsv", trained_models, "train_loss")
     figure, fits = tmp_path / "law.1", tmp_path / "fits.json"
-    fit = ("fairseq-ext", "scaling-fit", table, "--bootstrap", 100)
-    done = run(*fit, "--json", fits, "-o", figure)
+    command = ("fairseq-ext", "scaling-fit", table, "--bootstrap", 100)
+    done = run(*command, "--json", fits, "-o", figure)
     assert done.stdout.count("24 models, R² = 100.00 %") == 2
     assert done.stdout.count("(Jacobian)") == done.stdout.count("(bootstrap)") == 2
     report = json.loads(fits.read_text())
@@ -271,7 +271,7 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
                 assert low <= high
     for stem in ("law.1", "law.1-training"):
         assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
-    run(*fit, "-o", tmp_path / "law.1.svg")
+    run(*command, "-o", tmp_path / "law.1.svg")
     assert "<svg" in (tmp_path / "law.1.svg").read_text()
     labels = (tmp_path / "law.1-training.svg").read_text()
     assert "training loss (per token)" in labels
