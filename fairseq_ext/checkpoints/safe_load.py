@@ -101,6 +101,8 @@ def read(path: str | Path) -> dict[str, Any]:
     if isinstance(extra, dict):
         extra.pop(METERS, None)
     require_harmless(state, path, size)
+    if isinstance(state.get("cfg"), Node):
+        state["cfg"] = state["cfg"].plain
     return state
 
 
@@ -349,8 +351,26 @@ class NumberArray(np.ndarray):
         return np.asarray(self).__reduce_ex__(protocol)
 
 
-class Meter:
-    """A placeholder for the meters that fairseq pickled until 2019; :func:`read` drops them."""
+class Unread:
+    """A placeholder for what nobody reads: meters until 2019, and types in OmegaConf's nodes."""
+
+    def __init__(self, *arguments: object) -> None:
+        """Take the arguments of any class."""
+
+
+class Node:
+    """A placeholder for OmegaConf's nodes, in which fairseq pickled ``cfg`` in 2020 and 2021."""
+
+    plain: Any = None  # the node's value, without nodes
+
+    def __setstate__(self, state: Any) -> None:
+        content = state.get("_content")
+        if isinstance(content, dict):
+            self.plain = {name: node.plain for name, node in content.items()}
+        elif isinstance(content, list):
+            self.plain = [node.plain for node in content]
+        else:  # a leaf, or a reference to another node
+            self.plain = state.get("_val", content)
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
@@ -375,17 +395,28 @@ _METERS = [
     for module in ("fairseq.meters", "fairseq.logging.meters")
     for name in ("Average", "Time", "Stopwatch")
 ]
+_NODES = [
+    f"omegaconf.{name}"
+    for name in ("dictconfig.DictConfig", "listconfig.ListConfig", "nodes.AnyNode")
+]
+_UNREAD = [
+    *_METERS,
+    *(f"builtins.{name}" for name in ("dict", "list", "int")),
+    *("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata"),
+    *("typing.Any", "collections.defaultdict"),
+]
 _MAKERS = (NumberKind, NumberArray, reconstruct, reconstruct, scalar, scalar)
 CLASSES: list[Any] = [
     argparse.Namespace,
     *zip(_MAKERS, (f"numpy.{name}" for name in _NUMPY), strict=True),
-    *((Meter, name) for name in _METERS),
+    *((Unread, name) for name in _UNREAD),
+    *((Node, name) for name in _NODES),
 ]
 """Classes for ``torch.load`` that stock fairseq stores beside tensors and plain values.
 
 ``argparse.Namespace`` holds the options of legacy architectures. The meters keep numpy arrays with
-the n-gram counts of ``--eval-bleu``; numpy 1 has ``core``, numpy 2 has ``_core``. The list is as
-short as real checkpoints allow.
+the n-gram counts of ``--eval-bleu``; numpy 1 has ``core``, numpy 2 has ``_core``. Of OmegaConf's
+nodes only the values are read. The list is as short as real checkpoints allow.
 """
 
 

@@ -127,8 +127,10 @@ def publish(
         state = state_of(args, as_in_2019(arch, model.state_dict(), args))
         if cfg:
             settings = convert_namespace_to_omegaconf(args)
-            state |= {"args": None, "cfg": OmegaConf.to_container(settings, enum_to_str=True)}
-            state["cfg"]["model"] = args
+            values = {**OmegaConf.to_container(settings, enum_to_str=True), "model": args}
+            # Pickled with OmegaConf's classes, as fairseq did in 2020 and 2021.
+            nodes = OmegaConf.create(values, flags={"allow_objects": True})
+            state |= {"args": None, "cfg": nodes}
         torch.save(state, folder / name, _use_new_zipfile_serialization=not legacy)
     return folder
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from torch import nn
 
 from fairseq_ext.checkpoints import registry_checks, safe_load, storage
@@ -84,6 +85,23 @@ def test_nothing_else_of_numpy_is_made(value: Any, tmp_path: Path):
     torch.save({"model": {}, "extra_state": {"x": value}}, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match=r"contains the object `numpy\.\w+`"):
         storage.load(tmp_path / "a.pt")
+
+
+def test_nodes_of_omegaconf_become_plain(tmp_path: Path):
+    """But only as a configuration; their values are checked like any other."""
+    plain = {"task": {"data": "x", "seeds": [1, None]}, "name": "${task.data}"}
+    options = Namespace(arch="transformer")
+    nodes = OmegaConf.create({**plain, "model": options}, flags={"allow_objects": True})
+    torch.save({"model": {}, "cfg": nodes}, tmp_path / "a.pt")
+    state = storage.load(tmp_path / "a.pt")
+    assert state["cfg"] == {**plain, "model": options}
+    assert {type(value) for value in safe_load.walk(state["cfg"])} >= {dict, list, Namespace}
+    nodes.name = "${oc.env:HOME}"
+    torch.save({"model": {}, "cfg": nodes}, tmp_path / "b.pt")
+    torch.save({"model": {}, "extra_state": OmegaConf.create(plain)}, tmp_path / "c.pt")
+    for name, message in (("b.pt", "OmegaConf would resolve"), ("c.pt", "type `Node`")):
+        with pytest.raises(CheckpointError, match=message):
+            storage.load(tmp_path / name)
 
 
 EXPANDED = torch.zeros(1).expand(1000)
