@@ -66,6 +66,8 @@ STYLES = {"multilingual": "__{}__", "mbart": "[{}]"}
 SPECIFICATIONS = {"main": "", "mono_dae": "_dae", "mined": "_mined"}
 """Kinds of training data with their own language tokens, and the endings of these tokens."""
 MASK = "<mask>"
+DATA_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
+"""Symbols of NLLB-200 for the origin of a training pair; they follow its language tokens."""
 LISTS = ("ML50_langs.txt", "langs.txt", "lang_dict.txt", "language_pairs.txt")
 TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
                 "max_target_positions")  # fmt: skip
@@ -358,7 +360,8 @@ def plan_pair(
         task[option] = str(task.get(option, option == "left_pad_source")) == "True"
     arch = str(settings.get("arch") or "")
     model = {}
-    if arch.startswith(("mbart", "bart")):  # a Transformer, once its classifier is left out
+    # Transformers, once their classifier is left out; mBART-50 calls itself `denoising_large`.
+    if arch.startswith(("mbart", "bart", "denoising")):
         model = {"arch": "transformer"}
     elif arch.startswith("multilingual_"):
         model = {"arch": arch.removeprefix("multilingual_")}
@@ -387,6 +390,8 @@ def _tokens(
     symbols = [style.format(code + SPECIFICATIONS[kind]) for kind in kinds for code in codes]
     if style == STYLES["mbart"]:
         symbols.append(MASK)
+    if settings.get("add_data_source_prefix_tags"):
+        symbols += DATA_TAGS
     return symbols, {
         "source_prefix": style.format(pair[encoder]) if encoder else "",
         "target_prefix": style.format(pair[decoder]) if decoder else "",

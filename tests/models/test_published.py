@@ -178,6 +178,10 @@ OF_MANY_LANGUAGES = {
         *(EPOCHS, "transformer", "multilingual"),
         {**M2M, "encoder_langtok": "tgt", "decoder_langtok": False, "langtoks": None},
     ),
+    "NLLB-200": (
+        *(EPOCHS, "transformer", "multilingual"),
+        {**M2M, "langs": CODES, "add_data_source_prefix_tags": True},
+    ),
     "mBART-50": (EPOCHS, "mbart_base", "mbart", {**M2M, "lang_tok_style": "mbart"}),
     "mBART": (MBART, "mbart_base", "mbart", {"langs": ",".join(CODES)}),
 }
@@ -193,7 +197,7 @@ def as_fairseq_translates(
 
     tokens = words.encode_line(line, add_if_not_exist=False).long()
     end, prefix = None, None
-    if "langs" in options:
+    if "encoder_langtok" not in options:
         tokens, end = torch.cat([tokens, torch.tensor([number("en")])]), number("de")
     else:
         first = {"src": "en", "tgt": "de"}[options["encoder_langtok"]]

@@ -13,6 +13,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from omegaconf import OmegaConf
 from tokenizers import pre_tokenizers
 
+from fairseq_ext.checkpoints import published
 from fairseq_ext.text import subwords
 from tests.support.harness import write_lines
 
@@ -155,8 +156,13 @@ def publish_many(
         words.add_symbol(TOKENS[style].format(code))
     if style == "mbart":
         words.add_symbol("<mask>")
+    if options.get("add_data_source_prefix_tags"):
+        for tag in published.DATA_TAGS:
+            words.add_symbol(tag)
     sizes = {**SIZES, "share_all_embeddings": True, "seed": 3}
     model, args = model_of(arch, sizes, Words(words, words))
+    if style == "mbart" and task == "translation_multi_simple_epoch":
+        args.arch = "denoising_large"  # as mBART-50 is published
     values = {"left_pad_source": "True", "left_pad_target": "False", "data": "/private/data"}
     for name, value in {**values, "task": task, **options}.items():
         setattr(args, name, value)
