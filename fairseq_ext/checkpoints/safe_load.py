@@ -83,7 +83,8 @@ def read(path: str | Path) -> dict[str, Any]:
         legacy = file.read(len(LEGACY)) == LEGACY
         file.seek(0)
         if legacy:
-            _require_memory(path, size)
+            since = ", since torch before 1.6 wrote it"
+            require_memory(path, size, since, "Load and save it with a current torch")
         else:
             _require_archive(file, path, size)
         state = _unpickled(file, path, mapped=not legacy)
@@ -100,9 +101,9 @@ def read(path: str | Path) -> dict[str, Any]:
     extra = state.get("extra_state")
     if isinstance(extra, dict):
         extra.pop(METERS, None)
-    require_harmless(state, path, size)
     if isinstance(state.get("cfg"), Node):
         state["cfg"] = state["cfg"].plain
+    require_harmless(state, path, size)
     return state
 
 
@@ -198,14 +199,13 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
         )
 
 
-def _require_memory(path: Path, size: int) -> None:
-    """Refuse a file from before torch 1.6 that exceeds memory, because it cannot be mapped."""
+def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None:
+    """Refuse a file that needs ``size`` bytes at once if this machine has less memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise CheckpointError(
-            f"{path} needs {size / 1e9:.1f} GB of memory, since torch before 1.6 wrote it, but "
-            f"this machine has {memory / 1e9:.1f} GB. Load and save it with a current torch on a "
-            "larger one."
+            f"{path} needs {size / 1e9:.1f} GB of memory{cause}, but this machine has "
+            f"{memory / 1e9:.1f} GB. {remedy} on a larger machine."
         )
 
 

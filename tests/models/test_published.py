@@ -298,10 +298,13 @@ def test_hostile_or_unknown_options(options: dict, message: str, tmp_path: Path,
     assert {path for path in tmp_path.rglob("*") if cache not in path.parents} - {cache} == before
 
 
-def test_a_model_larger_than_the_memory(tmp_path: Path, monkeypatch):
-    folder = publish(tmp_path / "model")
+@pytest.mark.parametrize(
+    ("legacy", "cause"), [(True, "since torch before 1.6"), (False, "for its weights in fp32")]
+)
+def test_a_model_larger_than_the_memory(legacy: bool, cause: str, tmp_path: Path, monkeypatch):
+    folder = publish(tmp_path / "model", legacy=legacy)
     monkeypatch.setattr("os.sysconf", lambda name: 100)
-    with pytest.raises(CheckpointError, match=r"needs 0\.0 GB of memory.*this machine has 0\.0 GB"):
+    with pytest.raises(CheckpointError, match=rf"needs 0\.0 GB of memory.*{cause}.* has 0\.0 GB"):
         fairseq_ext.load(folder)
 
 

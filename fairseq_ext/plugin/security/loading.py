@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from fairseq_ext.checkpoints import bundle, dictionaries, registry_checks, safe_load, storage
-from fairseq_ext.checkpoints.layout import differences
+from fairseq_ext.checkpoints.layout import differences, ties
 from fairseq_ext.checkpoints.safe_load import about
 from fairseq_ext.plugin.checks.checkpoints import compare
 from fairseq_ext.plugin.table import COMMANDS, acting, around, replaced, replacing
@@ -144,6 +144,7 @@ def _one_by_one(
                 )
             registry_checks.fitting(loaded["cfg"], task, path)
             record = dictionaries.recorded(loaded, path)
+            _require_memory(path, loaded["model"])
             try:
                 with registry_checks.no_larger_than(loaded["model"]):
                     built, cfg, task = original(
@@ -162,6 +163,14 @@ def _one_by_one(
             _refuse_other_sources(path, cfg, task)
         models += built
     return models, cfg, task
+
+
+def _require_memory(path: str, weights: dict[str, Any]) -> None:
+    """Refuse a model whose weights exceed this machine's memory; in the file they are mapped."""
+    tied = ties(weights)
+    size = 4 * sum(weight.numel() for name, weight in weights.items() if name not in tied)
+    remedy = "Make a bundle of it with `fairseq-ext bundle --numbers int8`"
+    safe_load.require_memory(path, size, " for its weights in fp32", remedy)
 
 
 def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
