@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ctranslate2.converters.converter import Converter
 from ctranslate2.converters.fairseq import set_transformer_decoder, set_transformer_encoder
+from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.transformer_spec import TransformerSpec
 from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
@@ -42,7 +43,13 @@ class _InMemory(Converter):
         layers = (len(model.encoder.layers), len(model.decoder.layers))
         heads = model.encoder.layers[0].self_attn.num_heads
         pre_norm = model.encoder.layer_norm is not None
-        spec = TransformerSpec.from_config(layers, heads, pre_norm=pre_norm)
+        spec = TransformerSpec.from_config(
+            layers,
+            heads,
+            pre_norm=pre_norm,
+            activation=Activation[model.decoder.cfg.activation_fn.upper()],
+            layernorm_embedding=model.encoder.layernorm_embedding is not None,
+        )
         set_transformer_encoder(spec.encoder, model.encoder)
         set_transformer_decoder(spec.decoder, model.decoder)
         spec.register_source_vocabulary(_symbols(self.task.source_dictionary))

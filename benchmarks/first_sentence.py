@@ -4,9 +4,13 @@
 
 Every round starts each command once, in an order that is reversed every other round. Processor time
 and the largest resident memory are those of the whole process, as the system counts them. The
-shipped model answers a text; a Transformer of random weights (512 wide, 6 + 6 layers, 32,000
-symbols) translates tokens as a bundle of ours, by `fairseq-ext translate`, and as CTranslate2's
-model, which `fairseq-ext export --to ctranslate2` makes, by a script of three lines.
+shipped model answers a text, also over HTTP. Models of random weights in the shapes of
+:data:`SHAPES` translate tokens: as bundles of ours, by `fairseq-ext translate`, and as
+CTranslate2's models, by a script of three lines. `opened` is a process that opens the model and
+does not translate. CTranslate2 has no BMT; compare it with the Transformer of the same sizes.
+
+``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
+measures published models' shapes, for which it needs 20 GB of disk and 10 GB of memory.
 """
 
 import json
@@ -23,16 +27,49 @@ import bench
 import pictures
 
 TEXT = "¿Dónde está la biblioteca?"
-TOKENS = "20 31 44 57 60"
+TOKENS = "w20 w31 w44 w57 w60"
 LONGEST = 20
 SHIPPED = "tatoeba-es-en"
-OURS, THEIRS = "Transformer 512, fairseq-ext", "Transformer 512, CTranslate2"
-CTRANSLATE2 = f"""
+PRE_NORM = ["--encoder-normalize-before", "--decoder-normalize-before"]
+MBART = [*PRE_NORM, "--encoder-learned-pos", "--decoder-learned-pos", "--layernorm-embedding"]
+MBART += ["--activation-fn", "gelu"]
+BIG = (1024, 4096, 16, 6, 6)
+DEEP = (1024, 4096, 16, 12, 12)
+SHAPES: dict[str, tuple[tuple[int, ...], list[str]]] = {
+    "Transformer 512": ((512, 2048, 8, 6, 6, 32_000), []),
+    "Transformer 1024": ((*BIG, 32_000), []),
+    "BMT-1 1024": ((*BIG, 32_000), ["--arch", "bmt", "--bmt-preset", "bmt-1"]),
+    "wmt16": ((*BIG, 32_768), []),
+    "wmt19": ((*BIG, 42_024), ["--encoder-ffn-embed-dim", "8192"]),
+    "m2m-100": ((*DEEP, 128_112), PRE_NORM),
+    "nllb-200": ((*DEEP, 256_206), PRE_NORM),
+    "mbart-50": ((*DEEP, 250_054), MBART),
+}
+"""Sizes (see peers.Size) and further flags of each model."""
+DEFAULT_SHAPES = ("Transformer 512", "Transformer 1024", "BMT-1 1024")
+KINDS = {"fp32": "float32", "int8": "int8"}
+OPEN = "import sys, fairseq_ext; fairseq_ext.load(sys.argv[1])"
+CTRANSLATE2_OPEN = """
 import sys, ctranslate2
 translator = ctranslate2.Translator(sys.argv[1], compute_type=sys.argv[2], intra_threads=1)
+"""
+CTRANSLATE2 = f"""{CTRANSLATE2_OPEN}
 print(translator.translate_batch(
     [sys.argv[3].split()], beam_size=5, max_decoding_length={LONGEST}
 )[0].hypotheses[0])
+"""
+SERVE = f"""
+import subprocess, sys, urllib.request
+server = subprocess.Popen(
+    [sys.executable, "-m", "fairseq_ext", "serve", "{SHIPPED}", "--port", "0"],
+    stdout=subprocess.PIPE, text=True,
+)
+address = server.stdout.readline().split()[-1]
+body = b'{{"q": "No.", "source": "es", "target": "en"}}'
+headers = {{"Content-Type": "application/json"}}
+urllib.request.urlopen(urllib.request.Request(address + "/translate", body, headers)).read()
+server.kill()
+server.wait()
 """
 
 # A process counts the memory of its parent as its own, so a small process starts each command.
@@ -85,28 +122,38 @@ def rounds(commands: dict[str, list[str]], count: int) -> dict[str, list[Use]]:
     return uses
 
 
-def wide_models(folder: Path) -> dict[str, list[str]]:
-    """Make the Transformer in both forms; return the commands that translate with it."""
-    from ctranslate2_models import LANGUAGES, save_checkpoint
+def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
+    """Make a model of :data:`SHAPES` in all forms; return the commands that use it."""
+    import torch
+    from ctranslate2_models import LANGUAGES, convert, save_checkpoint
     from peers import Side, Size, transformer
 
-    size = Size(vocabulary=32_000)
-    side = Side([*transformer(), *LANGUAGES], size, positions=1024)
+    sizes, flags = SHAPES[name]
+    side = Side([*transformer(), *LANGUAGES, *flags], Size(*sizes), positions=1024)
+    folder.mkdir()
+    checkpoint = str(folder / "checkpoint.pt")
     save_checkpoint(side, folder / "checkpoint.pt")
     side.task.source_dictionary.save(str(folder / "dict.src.txt"))
     side.task.target_dictionary.save(str(folder / "dict.tgt.txt"))
     fairseq_ext = [sys.executable, "-m", "fairseq_ext"]
-    names = ("checkpoint.pt", "bundle", "exported")
-    checkpoint, bundle, exported = (str(folder / name) for name in names)
-    write = ["bundle", checkpoint, "-o", bundle, "--data", str(folder)]
-    export = ["export", checkpoint, "-o", exported, "--to", "ctranslate2"]
-    for words in (write, export):
-        subprocess.run([*fairseq_ext, *words], check=True)
     limits = ["--beam", "5", "--max-len-a", "0", "--max-len-b", str(LONGEST)]
-    return {
-        OURS: [*fairseq_ext, "translate", "--model", bundle, TOKENS, *limits],
-        THEIRS: [sys.executable, "-c", CTRANSLATE2, exported, "float32", TOKENS],
-    }
+    commands = {}
+    is_binary = "bmt" in flags
+    for kind in ["bits"] if is_binary else numbers:
+        bundle, row = str(folder / kind), f"{name}, fairseq-ext {kind}"
+        write = ["bundle", checkpoint, "-o", bundle, "--data", str(folder), "--numbers", kind]
+        subprocess.run([*fairseq_ext, *write], check=True)
+        commands[f"{row}, opened"] = [sys.executable, "-c", OPEN, bundle]
+        commands[row] = [*fairseq_ext, "translate", "--model", bundle, TOKENS, *limits]
+        if is_binary:
+            continue
+        with torch.no_grad():
+            theirs = convert(side.model, side.task, folder / f"ct2-{kind}", KINDS[kind])
+        python, row = [sys.executable, "-c"], f"{name}, CTranslate2 {kind}"
+        commands[f"{row}, opened"] = [*python, CTRANSLATE2_OPEN, theirs, KINDS[kind]]
+        commands[row] = [*python, CTRANSLATE2, theirs, KINDS[kind], TOKENS]
+    Path(checkpoint).unlink()
+    return commands
 
 
 def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
@@ -123,8 +170,8 @@ def figures(uses: dict[str, list[Use]]) -> list[dict[str, object]]:
             }
         )
         print(
-            f"{name:32} {middle:6.2f} s of processor time ({low:.2f}-{high:.2f}), "
-            f"{rows[-1]['resident_mib']:6.0f} MiB"
+            f"{name:44} {middle:6.2f} s of processor time ({low:.2f}-{high:.2f}), "
+            f"{rows[-1]['elapsed_s']:.2f} s in all, {rows[-1]['resident_mib']:6.0f} MiB"
         )
     return rows
 
@@ -133,18 +180,20 @@ def main() -> None:
     parser = bench.parser_with(__doc__)
     option = parser.add_argument
     option("--rounds", type=int, default=20, help="that count, three at least")
-    option("--shipped-only", action="store_true", help="without the wide model and CTranslate2")
+    option("--shapes", nargs="*", choices=SHAPES, default=DEFAULT_SHAPES, help="of random models")
+    option("--numbers", nargs="+", choices=KINDS, default=["fp32", "int8"], help="their formats")
     options = parser.parse_args()
     python = [sys.executable, "-c"]
     commands = {
         f"{SHIPPED}, fairseq-ext": [
             *(sys.executable, "-m", "fairseq_ext", "translate", "--model", SHIPPED, TEXT)
         ],
+        f"{SHIPPED}, first answer of serve": [*python, SERVE],
         "Python and numpy alone": [*python, "import numpy"],
     }
     with tempfile.TemporaryDirectory() as folder:
-        if not options.shipped_only:
-            commands |= wide_models(Path(folder))
+        for number, name in enumerate(options.shapes):
+            commands |= models(Path(folder, str(number)), name, options.numbers)
         rows = figures(rounds(commands, options.rounds))
     if options.json is not None:
         bench.save(options.json, title="The first sentence of a process", figures=rows)
