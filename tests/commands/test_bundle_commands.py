@@ -168,9 +168,8 @@ def test_one_line_where_it_cannot_be(copy_model: Path, bundled: Path, tmp_path: 
     for name in ("a.tar.gz", "a.TGZ", "a.7z", "a.rar"):
         done = run("fairseq-ext", "bundle", copy_model, "-o", tmp_path / name, ok=False)
         refused(done, f"{tmp_path / name}`: an archive's name must end in .zip or .tar.zst.")
-    done = run(
-        "fairseq-ext", "bundle", copy_model, "--lenpen", "nan", "-o", tmp_path / "a", ok=False
-    )
+    command = ("fairseq-ext", "bundle", copy_model, "--lenpen", "nan", "-o", tmp_path / "a")
+    done = run(*command, ok=False)
     refused(done, "`--lenpen` must be at most 100, but is nan instead.")
     done = run("fairseq-ext", "translate", "--path", tmp_path, ok=False, stdin=LINES)
     assert "is a folder without a model" in done.stderr

@@ -565,9 +565,8 @@ def test_the_runs_and_sentences_that_a_difference_needs() -> None:
     """So many show it in four of five repetitions, and fewer do not."""
     variances = Variances(0.01, 0.15, 0.1, 2 / 3, 4)
     runs = significance._runs_needed(variances, 0.6)
-    assert (
-        variances.with_runs(runs).detectable() <= 0.6 < variances.with_runs(runs - 1).detectable()
-    )
+    detectable = [variances.with_runs(count).detectable() for count in (runs, runs - 1)]
+    assert detectable[0] <= 0.6 < detectable[1]
     assert significance._runs_needed(variances, 0.2) is None
     needed = significance._sentences_needed(variances, 1.0, 1000)
     assert variances.with_sentences(needed / 1000).detectable() == pytest.approx(1.0, abs=0.01)

@@ -184,9 +184,8 @@ def test_an_average_begins_at_a_checkpoint_without_one(uninterrupted, tmp_path):
 def test_finished_run_is_left_alone(uninterrupted, tmp_path):
     complete, data, options = uninterrupted
     before = fingerprint(complete)
-    assert "nothing to do: this run has finished (26 of 26 updates" in train(
-        data, complete, *options
-    )
+    log = train(data, complete, *options)
+    assert "nothing to do: this run has finished (26 of 26 updates" in log
     assert fingerprint(complete) == before
     longer = (*options, "--max-update", 99, "--max-epoch", 2)
     assert "this run has finished (2 of 2 epochs are done)" in train(data, complete, *longer)

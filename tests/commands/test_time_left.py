@@ -43,9 +43,8 @@ def test_a_training_says_how_long_it_takes(copy_data: Path, tmp_path: Path):
     """Up to its last update, also resumed; a log without limits has no such column."""
     common = (copy_data, *ARCHITECTURES["transformer"], *TRAINING, "--save-dir", tmp_path)
     for limit in (3, 5):
-        output = fairseq(
-            "train", *common, "--max-update", limit, "--log-file", tmp_path / "log"
-        ).stdout
+        ends = ("--max-update", limit, "--log-file", tmp_path / "log")
+        output = fairseq("train", *common, *ends).stdout
         times = {int(update): left for update, left in LEFT.findall(output)}
         assert times[limit] == "0:00:00"
         assert set(times.values()) <= {f"0:00:{second:02}" for second in range(60)}

@@ -394,9 +394,8 @@ def test_attention_equals_the_reference(row: str, causal: bool) -> None:
         visible = torch.ones(len(words), len(words), dtype=torch.bool)
         visible = visible.tril() if causal else visible
         unpadded = twin_x[words, sentence]
-        expected = reference.attention(
-            unpadded, unpadded, visible, twin, heads, bits, 1e-5, score_v
-        )
+        options = (visible, twin, heads, bits, 1e-5, score_v)
+        expected = reference.attention(unpadded, unpadded, *options)
         pairs_close({"output": (y[words, sentence], expected)})
         loss = loss + (expected * c[words, sentence]).sum()
     loss.backward()

@@ -110,9 +110,7 @@ def test_bits(name: str, tmp_path: Path):
     assert written.numbers == "bits"
     names = [*Tensors(tmp_path / "b" / "model.safetensors").all_names()]
     ending = ".trits" if name.startswith("ternary") else ".bits"
-    bits = [
-        tensor_name.removesuffix(ending) for tensor_name in names if tensor_name.endswith(ending)
-    ]
+    bits = [tensor.removesuffix(ending) for tensor in names if tensor.endswith(ending)]
     assert bits
     assert not set(bits) & set(names)
     shutil.rmtree(folder)

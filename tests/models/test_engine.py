@@ -469,9 +469,8 @@ def test_like_fairseqs_generator(name: str, how: str):
     model, task = sharpened(name)
     dictionary = task.target_dictionary
     if how == "gnmt":
-        generator = SequenceGenerator(
-            [model], dictionary, beam_size=4, max_len_b=12, temperature=1.3
-        )
+        options = {"beam_size": 4, "max_len_b": 12, "temperature": 1.3}
+        generator = SequenceGenerator([model], dictionary, **options)
     else:
         options = {"beam_size": 3, "normalize_scores": how == "match", "match_source_len": True}
         strategy = LengthConstrainedBeamSearch(dictionary, 1, 0, 1, 0)

@@ -178,10 +178,8 @@ def test_sources_are_cut_and_begun_as_by_the_task(tmp_path: Path):
     for count in range(1, 10):
         line = " ".join(f"w{number}" for number in range(count))
         tokens, lengths = task.get_interactive_tokens_and_lengths([line], lambda line: line)
-        (expected,) = [
-            entry["source"] for entry in task.build_dataset_for_inference(tokens, lengths)
-        ]
-        assert translator._encode(line) == expected.tolist()
+        (entry,) = task.build_dataset_for_inference(tokens, lengths)
+        assert translator._encode(line) == entry["source"].tolist()
     assert translator.limit == 7
 
 
@@ -204,10 +202,8 @@ def test_the_likeliest_token_alone_may_be_drawn(small: Path):
     drawn = EngineTranslator(
         model, Search(beam=3, nbest=3, max_len_b=8, lenpen=0.0, sampling=True, top_k=1, seed=7)
     )
-    for greedy_candidates, several in zip(
-        greedy.translate(lines), drawn.translate(lines), strict=True
-    ):
-        assert {candidate.tokens for candidate in several} == {greedy_candidates[0].tokens}
+    for best, several in zip(greedy.translate(lines), drawn.translate(lines), strict=True):
+        assert {candidate.tokens for candidate in several} == {best[0].tokens}
 
 
 def test_special_symbols_in_text(small: Path):

@@ -55,10 +55,8 @@ def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
     )
     for rules in OPTIONS.values():
         prefixes = [[7, 9]] * len(SENTENCES) if rules.no_repeat_ngram_size else None
-        translations = with_it.translate(SENTENCES, rules, prefixes)
-        assert engine.bits(translations) == engine.bits(
-            without.translate(SENTENCES, rules, prefixes)
-        )
+        actual, expected = (x.translate(SENTENCES, rules, prefixes) for x in (with_it, without))
+        assert engine.bits(actual) == engine.bits(expected)
 
 
 @pytest.mark.parametrize("path", available_paths())

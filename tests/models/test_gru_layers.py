@@ -171,9 +171,8 @@ def test_encoder_equals_a_loop_over_each_sentence():
                 states.append(state)
             expected = torch.stack(states[::-1] if direction else states)
             part = slice(6 * direction, 6 * direction + 6)
-            torch.testing.assert_close(
-                annotations[b][~mask[b]][:, part], expected, rtol=0, atol=1e-12
-            )
+            actual = annotations[b][~mask[b]][:, part]
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
             torch.testing.assert_close(final[b, part], state, rtol=0, atol=1e-12)
             expected_loss = expected_loss + expected.square().sum() + state.pow(3).sum()
     assert annotations[mask].eq(0).all()

@@ -301,9 +301,8 @@ def test_commands(bundled: Path, server: Hub, tmp_path: Path):
     (commit,) = server.commits[REPO]
     assert output == f"{REPO}@{commit}\n"
     text = "".join(f"{line}\n" for line in LINES)
-    done = command(
-        "fairseq-ext", "translate", "--model", REPO, stdin=text, cwd=tmp_path, **variables
-    )
+    words = ("fairseq-ext", "translate", "--model", REPO)
+    done = command(*words, stdin=text, cwd=tmp_path, **variables)
     expected = fairseq_ext.load(bundled).translate(LINES)
     assert done.stdout.splitlines() == [translation.text for translation in expected]
     assert f"`{REPO}@{commit}` always loads it" in done.stderr

@@ -149,9 +149,8 @@ def compare_steps_with_full(model, atol: float, attention_atol: float) -> None:
         if attention is None:
             assert model.no_alignment
             continue
-        torch.testing.assert_close(
-            attention[:, 0], extra["attn"][0][:, t], rtol=0, atol=attention_atol
-        )
+        expected = extra["attn"][0][:, t]
+        torch.testing.assert_close(attention[:, 0], expected, rtol=0, atol=attention_atol)
 
 
 @pytest.mark.parametrize(

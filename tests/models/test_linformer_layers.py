@@ -131,18 +131,15 @@ def test_rows_of_pads_change_nothing(compress_first: bool | None, junk: float) -
     expected = layer(query, source, mask(lengths, 9))
     filled = torch.cat([source, torch.zeros(2, 3, WIDTH).double()])
     filled = filled.masked_fill(mask(lengths, 11).t().unsqueeze(-1), junk)
-    torch.testing.assert_close(
-        layer(query, filled, mask(lengths, 11)), expected, rtol=0, atol=1e-12
-    )
+    actual = layer(query, filled, mask(lengths, 11))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 def test_hypotheses_share_the_slots_of_their_sentence() -> None:
     layer = attention()
     source, query = torch.randn(7, 2, WIDTH).double(), torch.randn(3, 6, WIDTH).double()
     keys, values = layer.compress(source, None)
-    expanded = layer.attend(
-        query, keys.repeat_interleave(3, dim=0), values.repeat_interleave(3, dim=0)
-    )
+    expanded = layer.attend(query, *(x.repeat_interleave(3, dim=0) for x in (keys, values)))
     torch.testing.assert_close(layer.attend(query, keys, values), expanded, rtol=0, atol=1e-12)
 
 
@@ -154,9 +151,8 @@ def test_convolution_is_a_convolution_over_time() -> None:
     assert projection(20).equal(pool(20))
     projection.weight.data.normal_()
     source = torch.randn(20, 3)
-    expected = functional.conv1d(
-        source.t().unsqueeze(1), projection.weight[1].view(1, 1, -1), stride=5
-    )
+    kernel = projection.weight[1].view(1, 1, -1)
+    expected = functional.conv1d(source.t().unsqueeze(1), kernel, stride=5)
     torch.testing.assert_close(projection(20)[1] @ source, expected.squeeze(1).t())
     torch.testing.assert_close(
         pool(20)[0] @ source, functional.avg_pool1d(source.t().unsqueeze(1), 5).squeeze(1).t()

@@ -71,11 +71,9 @@ def test_trial(arch: str, flags: tuple[object, ...], copy_data: Path, tmp_path: 
         options = (*flags, *TRAINING, "--max-update", updates, "--save-dir", tmp_path)
         log = fairseq("train", copy_data, *options).stdout
     assert f"Loaded checkpoint {last}" in log
-    in_training = re.findall(r"valid on 'valid' subset \| loss ([\d.]+) .* num_updates 8\b", log)[
-        -1
-    ]
+    losses = re.findall(r"valid on 'valid' subset \| loss ([\d.]+) .* num_updates 8\b", log)
 
     options = ("--task", "translation", "--max-tokens", 400, "--path", last, "--cpu")
     output = fairseq("validate", copy_data, *options).stdout
-    assert re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output)[1] == in_training
+    assert re.search(r"valid on 'valid' subset \| loss ([\d.]+)", output)[1] == losses[-1]
     assert len(hypotheses(fairseq("generate", copy_data, "--path", last, "--cpu").stdout)) == 50

@@ -407,9 +407,8 @@ def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path
     losses = []
     for plugin in (USER_DIR, plain):
         done = run("fairseq-train", copy_data, *flags, "--user-dir", plugin)
-        losses.append(
-            [float(x) for x in re.findall(r'"loss": "([0-9.]+)"', done.stdout + done.stderr)]
-        )
+        logged = re.findall(r'"loss": "([0-9.]+)"', done.stdout + done.stderr)
+        losses.append([*map(float, logged)])
     assert len(losses[0]) >= 40
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=2e-3)  # fairseq logs three decimals
     assert losses[0][-1] < losses[0][0]

@@ -35,9 +35,8 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
         for side, lines in zip(sides, texts, strict=True):
             write_lines(pairs / f"{split}.{side}", lines)
     smoke_archives.write_archives("wmt17_de_en", pairs, tmp_path / "mirror")
-    training = [
-        f"training-parallel-{name}.tgz" for name in ("commoncrawl", "europarl-v7", "nc-v12")
-    ]
+    parts = ("commoncrawl", "europarl-v7", "nc-v12")
+    training = [f"training-parallel-{part}.tgz" for part in parts]
     assert names(tmp_path / "mirror") == ["dev.tgz", "test-full.tgz", *training]
     done = prepare("wmt17_de_en", out, "--mirror", tmp_path / "mirror", "--any-counts")
     assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout

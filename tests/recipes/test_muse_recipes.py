@@ -208,9 +208,8 @@ def check_run(task: str, out: Path, output: str) -> None:
     log = (out / "checkpoints" / "train.log").read_text()
     lr = float(re.findall(r"epoch \d+ \| loss .* num_updates 24 \| lr ([\d.e-]+)", log)[-1])
     highest = PAPER[task][4]
-    assert lr == pytest.approx(
-        highest / 2 if task.startswith("iwslt") else highest * 1e-6, rel=0.01
-    )
+    last = highest / 2 if task.startswith("iwslt") else highest * 1e-6
+    assert lr == pytest.approx(last, rel=0.01)
     generated = (out / "generated.txt").read_text()
     assert "@@ " in generated if (out / "data" / "bpe").exists() else "<unk>" in generated
     # what the tokenized BLEU was computed on

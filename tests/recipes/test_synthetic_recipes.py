@@ -112,9 +112,8 @@ def test_back_translation_runs_to_its_end(tmp_path: Path) -> None:
     assert len((run / "synthetic.txt").read_text().splitlines()) == 120
     report = json.loads((run / "mixed" / "synthetic.json").read_text())
     assert report["read"] == 120
-    tagged = [
-        line for line in (run / "mixed" / "train.en").read_text().splitlines() if "<BT>" in line
-    ]
+    mixed = (run / "mixed" / "train.en").read_text().splitlines()
+    tagged = [line for line in mixed if "<BT>" in line]
     assert len(tagged) == report["fates"]["kept"][0]
     assert "<BT> " in (run / "augmented" / "bin" / "dict.en.txt").read_text()
     assert {

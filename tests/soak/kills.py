@@ -174,9 +174,8 @@ def main() -> None:
     report = Report("kills", args, keep=len(args.runs) < len(RUNS))
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        data = binarize(
-            digits_corpus(folder / "text", train=110, valid=10, test=10), folder / "bin"
-        )
+        text = digits_corpus(folder / "text", train=110, valid=10, test=10)
+        data = binarize(text, folder / "bin")
         for number, name in enumerate(args.runs):
             kills, place = args.kills or RUNS[name][1], folder / str(number)
             place.mkdir()

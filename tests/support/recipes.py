@@ -63,9 +63,8 @@ def value(words: list[str], flag: str) -> str:
 
 def trainings(word_lists: list[list[str]]) -> dict[str, list[str]]:
     """Return the words of each fairseq-train command by the folder of its model."""
-    return {
-        value(words, "--save-dir"): words for words in word_lists if words[0] == "fairseq-train"
-    }
+    commands = (words for words in word_lists if words[0] == "fairseq-train")
+    return {value(words, "--save-dir"): words for words in commands}
 
 
 def dry_run(recipe: Path, folder: Path, *options: object, **environment: str) -> list[list[str]]:

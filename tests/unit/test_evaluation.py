@@ -549,14 +549,13 @@ def font(path: Path, family: str, characters: str) -> Path:
     for corner in ((0, 700), (700, 700), (700, 0)):
         pen.lineTo(corner)
     pen.closePath()
-    names = [".notdef", *(f"u{ord(character):04x}" for character in characters)]
+    names = {ord(character): f"u{ord(character):04x}" for character in characters}
+    glyphs = [".notdef", *names.values()]
     builder = FontBuilder(1000, isTTF=True)
-    builder.setupGlyphOrder(names)
-    builder.setupCharacterMap(
-        {ord(character): f"u{ord(character):04x}" for character in characters}
-    )
-    builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
-    builder.setupHorizontalMetrics(dict.fromkeys(names, (800, 0)))
+    builder.setupGlyphOrder(glyphs)
+    builder.setupCharacterMap(names)
+    builder.setupGlyf(dict.fromkeys(glyphs, pen.glyph()))
+    builder.setupHorizontalMetrics(dict.fromkeys(glyphs, (800, 0)))
     builder.setupHorizontalHeader(ascent=800, descent=-200)
     builder.setupNameTable({"familyName": family, "styleName": "Regular"})
     builder.setupOS2(sTypoAscender=800)

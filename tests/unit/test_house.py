@@ -196,9 +196,8 @@ print(*sorted({m.__module__.split(".")[1] for m in ARCH_MODEL_REGISTRY.values()
 
 def clone_without(wing: str, folder: Path) -> Path:
     """Copy the source of this repository without a wing and without compiled libraries."""
-    left_out = shutil.ignore_patterns(
-        "__pycache__", "*.so", ".*", "build", "runs", "results", "*.pt"
-    )
+    built = ("__pycache__", "*.so", ".*", "build", "runs", "results", "*.pt")
+    left_out = shutil.ignore_patterns(*built)
     for name in ("fairseq_ext", "tests", "benchmarks", "preprocess", "recipes", "user_dir"):
         shutil.copytree(REPO / name, folder / name, ignore=left_out, symlinks=True)
     for path in REPO.glob("*.*"):

@@ -412,9 +412,8 @@ def test_mbr_by_comet_takes_the_papers_argmax(python: str, folder: Path) -> None
     )
     why = json.loads((folder / "why").read_text())
     for decision, (number, texts) in zip(why["sentences"], samples.items(), strict=True):
-        means = [
-            statistics.fmean(naive([SOURCES[number]] * 4, [text] * 4, texts)) for text in texts
-        ]
+        scores = (naive([SOURCES[number]] * 4, [text] * 4, texts) for text in texts)
+        means = [*map(statistics.fmean, scores)]
         assert decision["expected_utility"] == pytest.approx(max(means), abs=1e-9)
         assert decision["text"] == texts[int(np.argmax(means))]
     assert why["utility"] == f"COMET|{signature('whole')}"
@@ -525,6 +524,5 @@ def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
         rows = metric.matrix(candidates, sources[1])
         assert "model:tiny|sha256:" in metric.signature
         assert metric.signature.rpartition("-")[2] != "9.8"
-    assert [score for row in rows for score in row] == pytest.approx(
-        theirs[len(segments) :], abs=1e-6
-    )
+    scores = [score for row in rows for score in row]
+    assert scores == pytest.approx(theirs[len(segments) :], abs=1e-6)

@@ -162,9 +162,8 @@ HEADING = ("name", "encoder_parameters", "decoder_parameters", "loss", "family",
 
 
 def write_table(path: Path, trained_models: Sequence[Model], *columns: str) -> Path:
-    rows = [
-        {name: getattr(model, name) for name in (*HEADING, *columns)} for model in trained_models
-    ]
+    names = (*HEADING, *columns)
+    rows = [{name: getattr(model, name) for name in names} for model in trained_models]
     if path.suffix == ".json":
         path.write_text(json.dumps(rows))
     else:

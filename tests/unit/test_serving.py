@@ -141,9 +141,8 @@ async def test_a_batch_has_at_most_so_many_tokens_and_is_of_one_model():
         started = [asyncio.create_task(queue.translate(model, sentences("a")))]
         await model.is_at_work()
         for translator, texts in ((model, "b b"), (other, "c"), (model, "d d"), (model, "e " * 9)):
-            started.append(
-                asyncio.create_task(queue.translate(translator, sentences(texts.strip())))
-            )
+            translation = queue.translate(translator, sentences(texts.strip()))
+            started.append(asyncio.create_task(translation))
         await waits(queue, 4)
         model.held = False
         model.go.release()

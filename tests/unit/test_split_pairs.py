@@ -505,9 +505,8 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.
     before = {path: path.read_bytes() for path in out.iterdir()}
-    done = command(
-        tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite", ok=False
-    )
+    words = (tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite")
+    done = command(*words, ok=False)
     assert "fairseq-ext: error:" in done.stderr
     assert "line 1: 3 column(s)" in done.stderr
     assert "Traceback" not in done.stderr

@@ -131,12 +131,10 @@ def test_validation_scores_by_the_target_language() -> None:
         return sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE]).score
 
     wrapped, before = generation.score_by_language.wrapper(original), sacrebleu.corpus_bleu
-    for language, tokenized, tokenizer in (
-        *(("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a")),
-    ):
-        task = SimpleNamespace(
-            cfg=SimpleNamespace(target_lang=language, eval_tokenized_bleu=tokenized)
-        )
+    cases = (("zh", False, "zh"), ("en", False, "13a"), ("zh", True, "13a"))
+    for language, tokenized, tokenizer in cases:
+        options = SimpleNamespace(target_lang=language, eval_tokenized_bleu=tokenized)
+        task = SimpleNamespace(cfg=options)
         bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize=tokenizer).score
         assert wrapped(task, None, None, None) == bleu
         assert sacrebleu.corpus_bleu is before

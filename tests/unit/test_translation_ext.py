@@ -208,9 +208,8 @@ def test_random_batches_under_a_limit_of_tokens(data: Path) -> None:
 
 def test_random_batches_of_what_the_limit_leaves(data: Path) -> None:
     task, dataset = loaded(data, "train", "--random-batches")
-    within_limit = [
-        i for i in range(LINES) if dataset.src_sizes[i] <= 5 and dataset.tgt_sizes[i] <= 6
-    ]
+    sizes = [*zip(dataset.src_sizes, dataset.tgt_sizes, strict=True)]
+    within_limit = [i for i in range(LINES) if sizes[i][0] <= 5 and sizes[i][1] <= 6]
     batches = epochs(task, 1, max_sentences=40, max_positions=(5, 6))[0]
     assert sentences(batches) == within_limit
     assert sorted(map(len, ids(batches)), reverse=True)[:-1] == [40] * (len(within_limit) // 40)
