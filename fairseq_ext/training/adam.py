@@ -62,9 +62,9 @@ def _fitted(moment: Any, weight: Tensor) -> Tensor:
     if not isinstance(moment, Tensor) or moment.shape != weight.shape:
         shape = list(moment.shape) if isinstance(moment, Tensor) else moment
         raise _unfit(f"{shape!r:.40} as a moment of a weight of {list(weight.shape)}")
-    moment = moment.to(weight)  # as fairseq does
-    pair = (moment, weight)
-    if not all(tensor.is_contiguous() for tensor in pair) and moment.stride() != weight.stride():
+    if moment.dtype != weight.dtype or moment.device != weight.device:
+        moment = moment.to(weight)  # as fairseq does
+    if moment.stride() != weight.stride():
         moment = torch.empty_like(weight).copy_(moment)
     return moment
 

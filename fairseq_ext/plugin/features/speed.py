@@ -173,6 +173,24 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
         memory.keep()
 
 
+@around("fairseq.trainer:Trainer._set_seed", patch="seed of each update")
+def seed_cpu(original: Callable, self: Any) -> None:
+    """On the CPU too, torch notes the seed of each update for three kinds of other devices, each
+    time with a trace of the Python stack.
+    """
+    if self.device.type != "cpu":
+        return original(self)
+    torch.default_generator.manual_seed(self.cfg.common.seed + self.get_num_updates())
+
+
+@around("fairseq.models.fairseq_model:BaseFairseqModel.train", patch="mode of each update")
+def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
+    """Twice in each update, fairseq puts each module into the mode in which it already is."""
+    if all(module.training is mode for module in self.modules()):
+        return self
+    return original(self, mode)
+
+
 @replacing(
     "fairseq.modules.fairseq_dropout:FairseqDropout.forward", patch="dropout from 16-bit numbers"
 )
