@@ -80,7 +80,7 @@ class Request:
         0,
         "translate the first N sentences of the source one at a time with the checkpoint of each "
         "system that has one, on one thread, beam 5: median and 99th percentile of the time, "
-        "processor time and, for bundles, multiply-adds",
+        "processor time, energy where Linux tells it (RAPL) and, for bundles, multiply-adds",
         metavar="N",
     )
     pictures: Sequence[Path] = option(

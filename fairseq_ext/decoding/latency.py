@@ -1,5 +1,6 @@
-"""Measure how long a model takes for single sentences, from text to text."""
+"""Measure time and energy of a model for single sentences, from text to text."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,32 @@ from fairseq_ext.model import program_file
 from fairseq_ext.model.describe import multiply_adds
 from fairseq_ext.utils.errors import DataError
 
+POWERCAP = Path("/sys/class/powercap")
+"""Folder in which Linux keeps the energy counters (RAPL) of AMD's and Intel's processors."""
+
+
+def read_energy() -> dict[Path, int]:
+    """Read the energy counter of each processor package, in microjoules.
+
+    The result is empty if there are none, or if only root may read them, as on most systems.
+    """
+    with contextlib.suppress(OSError):
+        return {
+            name.parent: int((name.parent / "energy_uj").read_text())
+            for name in POWERCAP.glob("intel-rapl:*/name")
+            if name.read_text().startswith("package")  # others are parts of packages
+        }
+    return {}
+
+
+def energy_since(before: dict[Path, int]) -> float | None:
+    """Return the joules of all packages since :func:`read_energy`; None without a counter."""
+    spent = 0
+    for package, counter in read_energy().items():
+        wrap = int((package / "max_energy_range_uj").read_text())  # then it begins at 0 again
+        spent += (counter - before[package]) % wrap
+    return spent / 1e6 if before else None
+
 
 def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
     """Translate lines of text one at a time, on one thread of the CPU, and measure each.
@@ -25,15 +52,16 @@ def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
     model = load(path, threads=1, cpu=True)
     model.translate(texts[0], beam=beam)  # the first sentence also reserves memory
     seconds = []
-    began = time.process_time()
+    began, before = time.process_time(), read_energy()
     for text in texts:
         start = time.perf_counter()
         model.translate(text, beam=beam)
         seconds.append(time.perf_counter() - start)
-    processor = time.process_time() - began
+    processor, joules = time.process_time() - began, energy_since(before)
     median, slow = np.percentile(seconds, [50, 99]) * 1000
     counts = None
     if bundle.is_bundle(path) and bundle.has_program(path):
         program = program_file.read(path)
         counts = multiply_adds(program.program, program.weights)["target token"]
-    return Latency(len(texts), median, slow, processor / len(texts) * 1000, counts)
+    energy = joules and joules / len(texts)
+    return Latency(len(texts), median, slow, processor / len(texts) * 1000, counts, energy)

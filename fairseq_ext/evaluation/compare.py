@@ -76,13 +76,14 @@ class System:
 
 @dataclass(frozen=True)
 class Latency:
-    """The time that a model takes for a single sentence on one thread, in milliseconds."""
+    """The time, in milliseconds, and energy of a model for a single sentence on one thread."""
 
     sentences: int  # number of sentences measured
     median: float
     p99: float  # 99th percentile
     processor: float  # mean processor time
     multiply_adds: int | None  # by weights, per hypothesis token; None if not a bundle
+    joules: float | None  # mean energy of all processor packages; None where it is unknown
 
 
 @dataclass(frozen=True)

@@ -226,6 +226,7 @@ def _facts(row: Measured) -> dict[str, tuple[float | None, str]]:
         "median ms": (latency and latency.median, ",.1f"),
         "p99 ms": (latency and latency.p99, ",.1f"),
         "processor ms": (latency and latency.processor, ",.1f"),
+        "joules": (latency and latency.joules, ",.3f"),
     }
 
 
@@ -363,6 +364,8 @@ def notes(result: Result) -> list[str]:
             f"{latency.sentences:,} sentences translated alone; multiply-adds: of weights, for a "
             "token of a hypothesis"
         )
+        if latency.joules is not None:
+            lines.append("joules: of all processors (RAPL), other work of the machine included")
     return lines + [f"{name}: {signature}" for name, signature in result.signatures.items()]
 
 

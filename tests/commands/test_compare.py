@@ -22,6 +22,7 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 
 from fairseq_ext.checkpoints import describe
+from fairseq_ext.decoding import latency
 from fairseq_ext.evaluation import (
     compare,
     compare_report,
@@ -401,6 +402,22 @@ def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_energy_is_that_of_all_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter of a package begins at 0 again at the end of its range."""
+    monkeypatch.setattr(latency, "POWERCAP", tmp_path)
+    before = latency.read_energy()
+    assert (before, latency.energy_since(before)) == ({}, None)
+    for zone, name in (("0", "package-0"), ("0:0", "core"), ("1", "package-1"), ("2", "psys")):
+        folder = tmp_path / f"intel-rapl:{zone}"
+        folder.mkdir()
+        for part, content in (("name", name), ("energy_uj", 900), ("max_energy_range_uj", 1000)):
+            (folder / part).write_text(f"{content}\n")
+    before = latency.read_energy()
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("950\n")
+    (tmp_path / "intel-rapl:1" / "energy_uj").write_text("100\n")
+    assert latency.energy_since(before) == pytest.approx((50 + 200) / 1e6)
+
+
 def lines_of(path: Path, letter: str) -> list[str]:
     """The lines of one kind that fairseq-generate printed, in corpus order."""
     lines = [line for line in outputs.read_lines(path) if re.match(rf"{letter}-\d+\t", line)]
@@ -434,11 +451,11 @@ def test_the_command_writes_table_markdown_json_and_pictures(trained: Path) -> N
     assert first["tensor_bytes"] >= 4 * first["parameters"]
     assert (first["architecture"], first["updates"]) == ("gru_tiny", 30)
     assert first["generation_speed"] > 0
-    latency = first["latency"]  # the empty line is not counted; only a bundle has a program
-    assert latency["sentences"] == 2
-    assert 0 < latency["median"] <= latency["p99"]
-    assert latency["processor"] > 0
-    assert latency["multiply_adds"] is second["latency"] is None
+    figures = first["latency"]  # the empty line is not counted; only a bundle has a program
+    assert figures["sentences"] == 2
+    assert 0 < figures["median"] <= figures["p99"]
+    assert figures["processor"] > 0
+    assert figures["multiply_adds"] is second["latency"] is None
     in_one_file = (trained / "both.html").read_text(encoding="utf-8")
     assert in_one_file.count('src="data:image/png;base64,') == 3
     assert "http" not in in_one_file
