@@ -73,17 +73,19 @@ def _words(hashes: WordHashes, row: int) -> bytes:
 
 
 def texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the lines of several files, one after the other."""
+    """Yield the lines of several files, one after the other; refuse an empty file."""
     for path in paths:
+        is_empty = True
         for _, line in lines(path):
             yield line
+            is_empty = False
+        if is_empty:
+            raise DataError(f"{path} is empty; it needs at least one line.")
 
 
 def run(options: ContaminationOptions) -> str:
     """Find the sentences of a test set in training text; return a summary."""
     sentences = list(texts([options.test]))
-    if not sentences:
-        raise DataError(f"`{options.test}` is empty; give the sentences of a test set.")
     matches = find(sentences, texts(options.training))
     counts = Counter(match.kind for match in matches)
     if options.output is not None:

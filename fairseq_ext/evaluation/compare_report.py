@@ -175,8 +175,8 @@ def rows(result: Result) -> list[list[str]]:
         runs = row.scores["BLEU"].runs
         cells = {"system": row.name, "runs": None if runs == 1 else str(runs)}
         for metric, score in row.scores.items():
-            value, half = shown(metric, score.value), shown(metric, score.half_width)
-            cells[metric] = f"{value} ± {half}"
+            half = _shown(metric, score.half_width)
+            cells[metric] = shown(metric, score.value) + (f" ± {half}" if half else "")
             cells[f"SD ({metric})"] = _shown(metric, score.deviation)
             cells[f"p ({metric})"] = _p(result, score)
             if _comparisons(result) > 1:
@@ -350,6 +350,8 @@ def notes(result: Result) -> list[str]:
     if result.several_runs:
         of_runs += ", where a system has several runs with other trainings"
     lines = [f"{sentences}; score ± half of its 95% interval: {of_runs}"]
+    if result.sentences == 1:
+        lines = [f"{sentences}, too few for an interval"]
     if _comparisons(result):
         lines += _notes_on_p(result)
     if result.several_runs:
@@ -492,7 +494,9 @@ def plot(result: Result, output: str | Path) -> list[Path]:
 
 def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, str]) -> None:
     # The interval is centred on the samples' mean; on a tiny test set, the value may lie outside.
-    bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
+    bounds = None
+    if bleu.low is not None:
+        bounds = [[max(0, bleu.value - bleu.low)], [max(0, bleu.high - bleu.value)]]
     axes.errorbar([x], [bleu.value], bounds, capsize=3, lw=1.2, ms=7, **style)
 
 

@@ -391,8 +391,8 @@ def check_counts(
             f"`{hypothesis_name}` has {len(hypotheses)} lines, but `{reference_name}` has "
             f"{len(references)}; each line must be the translation of the same sentence."
         )
-    if not references:
-        raise DataError(f"`{reference_name}` is empty; there is nothing to score.")
+    if not any(line.strip() for line in references):
+        raise DataError(f"`{reference_name}` has no words; give the reference translations.")
 
 
 def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
@@ -424,12 +424,11 @@ def _of_comparison(path: str | Path, content: Mapping[str, Any], system: str | N
     if system not in rows:
         but = "is missing" if system is None else f"is `{system}`"
         raise ConfigError(f"`--system` must be one of {', '.join(rows)} of {path}, but {but}.")
-    return [
-        Score(
-            name,
-            float(entry["value"]),
-            str(content["signatures"].get(name, "")),
-            f"{shown(name, entry['low'])} to {shown(name, entry['high'])} (95%)",
-        )
-        for name, entry in rows[system]["scores"].items()
-    ]
+    scores = []
+    for name, entry in rows[system]["scores"].items():
+        interval = ""  # a single sentence has none
+        if entry["low"] is not None:
+            interval = f"{shown(name, entry['low'])} to {shown(name, entry['high'])} (95%)"
+        signature = str(content["signatures"].get(name, ""))
+        scores.append(Score(name, float(entry["value"]), signature, interval))
+    return scores

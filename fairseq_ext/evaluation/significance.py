@@ -68,10 +68,10 @@ class Difference:
     # only about another test set, because each system was trained once.
     test: str
     # The smallest difference whose p would be below 0.05 in four of five repetitions; None if the
-    # test set is too small.
+    # test set is too small, or the translations are equal and do not show how scores vary.
     detectable: float | None = None
     # Numbers that would make `value` detectable: runs of each system on this test set, or sentences
-    # with these runs; None if the variance of seeds is unknown, or no number is enough.
+    # with these runs; None if `value` is 0, the variance of seeds is unknown, or none is enough.
     runs_needed: int | None = None
     sentences_needed: int | None = None
 
@@ -81,9 +81,10 @@ class Estimate:
     """A score of a system, with its interval and its difference from the baseline."""
 
     value: float  # score on the test set in the metric's own unit, averaged over the runs
-    # Bounds of the 95% interval over other test sets and, with several runs, other trainings.
-    low: float
-    high: float
+    # Bounds of the 95% interval over other test sets and, with several runs, other trainings; None
+    # for a single sentence.
+    low: float | None
+    high: float | None
     # p of the difference from the baseline, and p corrected for the number of systems; None for
     # the baseline, or if the test set is too small.
     p: float | None = None
@@ -93,8 +94,8 @@ class Estimate:
     difference: Difference | None = None  # from the baseline; None for the baseline itself
 
     @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
+    def half_width(self) -> float | None:
+        return None if self.low is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
@@ -189,22 +190,22 @@ def compare_runs(system: Runs, baseline: Runs, sentences: int) -> tuple[Differen
     test = SENTENCES if is_single else TRAININGS
     if sentences < FEWEST_SENTENCES:
         return Difference(value, None, None, test), None
+    needs: tuple[int | None, int | None] = (None, None)
     if is_single:
         differences = system.sampled[:, 0] - baseline.sampled[:, 0]
         half = float(np.quantile(np.abs(differences - differences.mean()), 1 - LEVEL))
         detectable = (NORMAL + float(ndtri(POWER))) * float(differences.std(ddof=1))
-        needed = math.ceil(sentences * (detectable / value) ** 2) if value else None
-        needs = (None, None if needed is None or needed > MOST_SENTENCES else needed)
+        if value and (needed := sentences * (detectable / value) ** 2) <= MOST_SENTENCES:
+            needs = (None, math.ceil(needed))
         p = bootstrap_p(differences, value)
     else:
         variances = Variances.of(system, baseline)
         half, detectable = variances.half_width(), variances.detectable()
-        needs = (
-            _runs_needed(variances, abs(value)),
-            _sentences_needed(variances, abs(value), sentences),
-        )
+        if value:
+            runs_needed = _runs_needed(variances, abs(value))
+            needs = (runs_needed, _sentences_needed(variances, abs(value), sentences))
         p = variances.p_value(value)
-    return Difference(value, value - half, value + half, test, detectable, *needs), p
+    return Difference(value, value - half, value + half, test, detectable or None, *needs), p
 
 
 def _runs_needed(variances: Variances, value: float) -> int | None:
@@ -320,7 +321,9 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
     estimates = {}
     for name, system in scored.items():
         value, count = statistics.fmean(system.values), len(system.values)
-        if count == 1:
+        if sentences == 1:  # it would be its own sample each time
+            low = high = None
+        elif count == 1:
             # sacrebleu's interval, which is symmetric about the samples' mean.
             mean, half = map(float, estimate_ci(system.sampled[:, 0]))
             low, high = mean - half, mean + half

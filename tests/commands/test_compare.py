@@ -198,6 +198,12 @@ def test_equal_scores_are_no_difference() -> None:
         assert estimates[other]["BLEU"].p == 1, other
     assert estimates["no"]["BLEU"].value == 0
     assert estimates["no"]["BLEU"].p < 0.05
+    for runs in (1, 2):  # equal translations do not show how scores vary
+        equal = bootstrap({name: systems["one"] * runs for name in "ab"}, references, "a", 100)
+        estimate = equal.estimates["b"]["BLEU"]
+        difference = estimate.difference
+        assert (estimate.p, difference.value, difference.detectable) == (1, 0, None)
+        assert difference.runs_needed is difference.sentences_needed is None
 
 
 def test_a_system_is_read_from_one_word() -> None:
@@ -359,6 +365,8 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=good", "--pictures", "none.png"], "picture none.png does not exist"),
         (["--system", "a=none"], "`none` does not exist"),
         (["--system", "a=ref"], "holds no hypotheses"),
+        (["--system", "a=good", "--ref", "blank"], "`blank` has no words; give the reference"),
+        (["--system", "a=good", "--training", "empty"], "empty is empty; it needs at least"),
         (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
         (["--system", "a=good,log=ref"], "`ref`: the training log holds no finished epoch"),
         (["--system", "a=good", "--tokenized-ref", "short"], "`a` has 60 lines, but `short` has 2"),
@@ -366,6 +374,8 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
 )
 def test_errors_are_one_line(outputs_of_three, words, message, monkeypatch):
     write_lines(outputs_of_three / "short", ["a", "b"])
+    write_lines(outputs_of_three / "blank", [""] * 60)
+    write_lines(outputs_of_three / "empty", [])
     monkeypatch.chdir(outputs_of_three)
     before = sorted(outputs_of_three.iterdir())
     line = error_line("compare", "--ref", "ref", "-o", "new", "--json", "other.json", *words)
@@ -676,6 +686,9 @@ def test_too_few_sentences_give_no_p():
         estimate = bootstrap(systems, text, "a", 100).estimates["b"]["BLEU"]
         assert (estimate.p, estimate.p_holm, estimate.difference.low) == (None, None, None)
         assert estimate.difference.value < 0
+        single = bootstrap({name: [["a b c"]] * runs for name in "ab"}, ["a b d"], "a", 100)
+        estimate = single.estimates["b"]["BLEU"]
+        assert (estimate.low, estimate.high, estimate.half_width) == (None, None, None)
 
 
 @pytest.mark.system
