@@ -84,7 +84,7 @@ def serve(system: str, folder: Path, words: int) -> None:
         if system in kinds:
             translate = load(folder, kinds[system], words)
     for line in sys.stdin:
-        seconds, outputs = [], []
+        seconds, outputs, processor = [], [], time.process_time()
         for batch in json.loads(line):
             began = time.perf_counter()
             outputs += translate(batch)
@@ -92,6 +92,7 @@ def serve(system: str, folder: Path, words: int) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         memory = pages * resource.getpagesize() / (1 << 20)
         answer = {"seconds": seconds, "outputs": outputs, "mebibytes": memory}
+        answer["processor"] = time.process_time() - processor
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -171,7 +172,7 @@ def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> dict[str, float]:
-    """Compute tokens a second, latencies, memory, and the share of words equal to ``reference``."""
+    """Compute speed, latencies, processor time, memory, and the share equal to ``reference``."""
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])
@@ -186,6 +187,7 @@ def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> 
         "high": high,
         "p50_ms": statistics.median(latencies),
         "p99_ms": latencies[min(len(latencies) - 1, round(0.99 * len(latencies)))],
+        "processor_ms_per_token": 1e3 * statistics.median(a["processor"] for a in rounds) / tokens,
         "resident_mib": rounds[-1]["mebibytes"],
         "equal": sum(word == expected for word, expected in pairs) / len(pairs),
     }

@@ -1,0 +1,86 @@
+"""Measure how long `fairseq-ext corpus contamination` takes, and which planted sentences it finds.
+
+    python benchmarks/contamination.py --lines 10000000 --json docs/results/contamination.json
+
+The training text is made up: sentences of 1 to 40 words whose frequencies fall like 1 / rank. As
+many of its lines as ``--planted`` repeat a test sentence with a word exchanged, left out or added.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from itertools import accumulate
+from pathlib import Path
+
+import bench
+import watching
+
+COMMAND = (sys.executable, "-m", "fairseq_ext", "corpus", "contamination")
+SHORTEST = 5  # words of a test sentence; shorter ones have no near-duplicates
+LONGEST = 40
+
+
+def altered(words: list[str], draw: random.Random) -> list[str]:
+    """Exchange, leave out or add a word."""
+    place = draw.randrange(len(words))
+    return (
+        words[:place] + draw.choice([[], ["altered"], ["added", words[place]]]) + words[place + 1 :]
+    )
+
+
+def main() -> None:
+    parser = bench.parser_with(__doc__, vocabulary=50_000)
+    parser.add_argument("--lines", type=int, default=10_000_000, help="of training text")
+    parser.add_argument("--planted", type=int, default=1_000, help="near-duplicates in it")
+    options = parser.parse_args()
+    draw = random.Random(1)
+    vocabulary = [f"w{number}" for number in range(options.vocabulary)]
+    weights = list(accumulate(1 / rank for rank in range(1, options.vocabulary + 1)))
+
+    def sentence(shortest: int) -> list[str]:
+        return draw.choices(vocabulary, cum_weights=weights, k=draw.randint(shortest, LONGEST))
+
+    test = [sentence(SHORTEST) for _ in range(3 * options.planted)]
+    places = dict(zip(draw.sample(range(options.lines), options.planted), test, strict=False))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "test").write_text("".join(" ".join(words) + "\n" for words in test))
+        with (folder / "train").open("w") as file:
+            for number in range(options.lines):
+                words = altered(places[number], draw) if number in places else sentence(1)
+                file.write(" ".join(words) + "\n")
+        command = [
+            *COMMAND,
+            folder / "test",
+            "--training",
+            folder / "train",
+            "-o",
+            folder / "found",
+        ]
+        with (
+            subprocess.Popen(
+                list(map(str, command)), env={**os.environ, "OMP_NUM_THREADS": "1"}
+            ) as process,
+            watching.Watch(process.pid, folder) as watch,
+        ):
+            process.wait()
+        if process.returncode:
+            raise SystemExit(f"{command} ended with {process.returncode}")
+        records = map(json.loads, (folder / "found").read_text().splitlines())
+        lines = {record["line"] for record in records}
+        found = len(lines.intersection(places))
+    row = {"lines": options.lines, "planted": options.planted, "planted_found": found}
+    row |= {"other_lines_found": len(lines) - found, "seconds": watch.seconds}
+    row |= {"cpu_seconds": watch.cpu_seconds, "peak_mib": watch.peak}
+    print(row)
+    settings = bench.settings(options, without=("json",))
+    bench.save(
+        options.json, title="Near-duplicates in training text", settings=settings, rows=[row]
+    )
+
+
+if __name__ == "__main__":
+    main()
