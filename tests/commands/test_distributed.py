@@ -206,11 +206,8 @@ CLIPPED = (*TRAINING, "--max-tokens", 600, "--no-epoch-checkpoints", "--clip-nor
 TRANSFORMER = (*ARCHITECTURES["transformer"], *CLIPPED, "--dropout", 0.1)
 GRU = (*ARCHITECTURES["gru_tiny"], *CLIPPED, "--ddp-backend", "legacy_ddp")
 SHARDED = ("--zero-sharding", "os")
-RECOMPUTED = {
-    "muse": ARCHITECTURES["muse_tiny"],
-    "linformer": ARCHITECTURES["linformer_tiny"],
-    "bmt": ("--arch", "bmt_tiny"),
-}
+RECOMPUTED = {name: ARCHITECTURES[f"{name}_tiny"] for name in ("muse", "linformer")}
+RECOMPUTED["bmt"] = ("--arch", "bmt_tiny")
 RECORDER = """
 import os
 import fairseq_ext

@@ -171,11 +171,8 @@ def without_torch(*words: object, stdin: str = LINES) -> str:
 def test_it_translates_as_its_checkpoint(copy_data, copy_model, packed, tmp_path, options):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     text = without_torch("translate", "--path", packed, *options, "--json", ours)
-    done = run(
-        *("fairseq-ext", "translate", copy_data, "--path", copy_model, "--engine", "native"),
-        *(*options, "--json", theirs),
-        stdin=LINES,
-    )
+    words = ("translate", copy_data, "--path", copy_model, "--engine", "native", *options)
+    done = run("fairseq-ext", *words, "--json", theirs, stdin=LINES)
     assert text == done.stdout
     assert ours.read_text() == theirs.read_text()
 

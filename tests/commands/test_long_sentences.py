@@ -162,11 +162,8 @@ def test_interactive_names_the_limit(data: Path, training: tuple[Path, str]) -> 
     refused(done, f" tokens, but at most ({LIMIT}, 1024) are allowed")
     done = fairseq(*command, SKIP, stdin="\n".join(lines) + "\n")
     assert len(hypotheses(done.stdout)) == 4
-    done = fairseq(
-        *command,
-        *("--task", "translation_ext", "--truncate-source", "--max-source-positions", LIMIT),
-        stdin="\n".join(lines) + "\n",
-    )
+    shortened = ("--task", "translation_ext", "--truncate-source", "--max-source-positions", LIMIT)
+    done = fairseq(*command, *shortened, stdin="\n".join(lines) + "\n")
     assert "S-3\t1 2 3 4 5 6\n" in done.stdout
     assert len(hypotheses(done.stdout)) == 5
 

@@ -132,10 +132,8 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path
     options = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "200")
     details = tmp_path / "details"
     source = words / "bpe" / "test.src"
-    rows = translate(
-        *(words / "bin", *search, *options, "--input", source, "--json", details, "--remove-bpe"),
-        capsys=capsys,
-    )
+    command = (words / "bin", *search, *options, "--input", source)
+    rows = translate(*command, "--json", details, "--remove-bpe", capsys=capsys)
     lines = [json.loads(line) for line in details.read_text(encoding="utf-8").splitlines()]
     assert len(lines) == len(theirs) == 25
     for number, (ours, sentence) in enumerate(zip(lines, theirs, strict=True), start=1):

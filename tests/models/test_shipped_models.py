@@ -102,11 +102,9 @@ class Page:
         """The new states of the page's parts."""
         session = uuid.uuid4().hex
         expected = {"data": [sentence, systems], "fn_index": self.function, "session_hash": session}
-        where, headers = (
-            f"{self.address}/gradio_api/queue/join",
-            {"Content-Type": "application/json"},
-        )
-        request = urllib.request.Request(where, json.dumps(expected).encode(), headers)
+        address = f"{self.address}/gradio_api/queue/join"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(address, json.dumps(expected).encode(), headers)
         urllib.request.urlopen(request).close()
         for event in self._events(session):
             if event["msg"] == "process_completed":

@@ -89,10 +89,8 @@ fairseq_ext.register()
 from fairseq.hub_utils import from_pretrained
 from_pretrained(*sys.argv[1:])
 """
-TINY = (
-    *("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--cpu"),
-    *("--no-epoch-checkpoints",),
-)
+NO_COPIES = "--no-epoch-checkpoints"
+TINY = ("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--cpu", NO_COPIES)
 
 
 @pytest.fixture(scope="module")

@@ -146,10 +146,8 @@ def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
     truth = json.loads(run(*command, "bleu", "chrf").stdout)
     truth += json.loads(run(*command, "chrf", "ter", "--chrf-word-order", "2").stdout)
     scores_path = tmp_path / "scores.json"
-    done = run(
-        *("fairseq-ext", "score", "--ref", reference, "--hyp", translation),
-        *("--metric", "chrf++", "--metric", "ter", "--json", scores_path),
-    )
+    words = ("--ref", reference, "--hyp", translation, "--metric", "chrf++", "--metric", "ter")
+    done = run("fairseq-ext", "score", *words, "--json", scores_path)
     scores = json.loads(scores_path.read_text())["scores"]
     assert [entry["name"] for entry in scores] == ["BLEU", "chrF", "chrF++", "TER"]
     for ours, theirs in zip(scores, truth, strict=True):

@@ -186,11 +186,8 @@ def test_the_beam_is_fairseqs_and_only_the_order_another(copy_data, unsure_model
 
 
 def test_generate_says_what_is_wrong_in_one_line(copy_data, unsure_model) -> None:
-    done = fairseq(
-        *("generate", copy_data, "--path", unsure_model, "--task", "translation_ext"),
-        *("--gnmt-lenpen", 0.6, "--lenpen", 0.6),
-        ok=False,
-    )
+    words = ("generate", copy_data, "--path", unsure_model, "--task", "translation_ext")
+    done = fairseq(*words, "--gnmt-lenpen", 0.6, "--lenpen", 0.6, ok=False)
     refused(done, "`--gnmt-lenpen` does not go with `--lenpen`")
 
 

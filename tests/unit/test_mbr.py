@@ -248,10 +248,8 @@ def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
     samples = {i: sentences(8, seed=i)[2:10] for i in (2, 0, 1)}
     path = generated(tmp_path / "samples", samples)
     out, details = tmp_path / "best", tmp_path / "best.json"
-    done = run(
-        *("fairseq-ext", "mbr", path, "--num-candidates", 8, "--utility", "bleu"),
-        *("-o", out, "--json", details),
-    )
+    words = ("mbr", path, "--num-candidates", 8, "--utility", "bleu", "-o", out)
+    done = run("fairseq-ext", *words, "--json", details)
     assert "utility of the chosen one" in done.stdout
     report = json.loads(details.read_text())
     assert report["num_candidates"] == report["candidates_of"] == 8

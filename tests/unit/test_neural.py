@@ -512,11 +512,8 @@ def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
     assert len(set(theirs)) > 10  # the model tells segments apart
     for name, lines in {"src": sources, "ref": references, "hyp": translations}.items():
         write_lines(tmp_path / name, lines)
-    run(
-        *("fairseq-ext", "score", "--ref", "ref", "--hyp", "hyp", "--source", "src"),
-        *("--metric", "comet:tiny", "--json", "scores"),
-        cwd=tmp_path,
-    )
+    words = ("score", "--ref", "ref", "--hyp", "hyp", "--source", "src", "--json", "scores")
+    run("fairseq-ext", *words, "--metric", "comet:tiny", cwd=tmp_path)
     report = json.loads((tmp_path / "scores").read_text())
     assert report["segments"]["COMET"] == pytest.approx(theirs[: len(segments)], abs=1e-6)
     assert report["scores"][-1]["value"] == pytest.approx(statistics.fmean(theirs[: len(segments)]))

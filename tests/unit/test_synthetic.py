@@ -80,10 +80,8 @@ def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
     target = write_lines(tmp_path / "target", [second for _, second in pairs])
     texts = ("--source", source, "--target", target, "--workers", workers)
     limits = ("--longest", 10, "--ratio", 3)
-    output = script(
-        *("mix", corpus, *texts, *limits, "--tag", "<BT>", "--copies", 2),
-        *("--out", tmp_path / "mixed"),
-    )
+    words = ("mix", corpus, *texts, *limits, "--tag", "<BT>", "--copies", 2)
+    output = script(*words, "--out", tmp_path / "mixed")
     assert output.startswith("2 of 6 synthetic pairs kept; ")
     mixed = tmp_path / "mixed"
     for side, lines in (
