@@ -15,7 +15,7 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def option(default: Any, help: str) -> Any:
-    """Declare a field of a configuration, which becomes an option of fairseq's commands."""
+    """Declare a field of a configuration; fairseq's commands get an option of the same name."""
     return field(default=default, metadata={"help": help})
 
 

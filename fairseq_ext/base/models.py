@@ -40,7 +40,7 @@ after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
-    """Register a model with fairseq, but refuse a name that is taken; set its ``Config``."""
+    """Make a decorator that registers a model under a new name and sets its ``Config``."""
 
     def register(cls: Model) -> Model:
         refuse_taken(name, cls)

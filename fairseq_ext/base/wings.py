@@ -17,13 +17,13 @@ USER_DIR = PACKAGE / "plugin" / "fairseq_ext_plugin"  # the folder to give to fa
 
 
 def names(with_module: str = "model") -> tuple[str, ...]:
-    """Return the wings that have the module ``with_module``, in alphabetical order."""
+    """Return the names of the wings with a module ``with_module``, in alphabetical order."""
     wings = sorted(path.parent.name for path in PACKAGE.glob("*/model.py"))
     return tuple(wing for wing in wings if (PACKAGE / wing / f"{with_module}.py").is_file())
 
 
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each wing whose ``__init__.py`` has ``attribute``, and its value."""
+    """Yield ``(wing, value)`` for each wing whose ``__init__.py`` defines ``attribute``."""
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
         if hasattr(package, attribute):

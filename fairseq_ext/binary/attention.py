@@ -208,7 +208,7 @@ def contexts(
     dropout: Callable[[Tensor], Tensor],
     binary: str | None = None,
 ) -> Tensor:
-    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]`` of weights ``p`` and values ``[N, H, S, D]``.
+    """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]`` from weights ``p`` and values ``v [N, H, S, D]``.
 
     ``hidden`` is that of :func:`attention_weights`. Dropout applies to the weights, binarized or
     not. ``binary`` is ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).

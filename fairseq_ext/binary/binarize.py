@@ -45,7 +45,7 @@ class _Quantized(torch.autograd.Function):
 
 
 def signs_of(x: Tensor) -> Tensor:
-    """Return the signs of ``x``, ±1, without gradient; zeros have +1."""
+    """Return the signs of ``x``, without gradient: -1 or 1, and 1 for 0."""
     # torch vectorizes these operations; `torch.where` and bool masks take up to 100 times as long.
     return torch.lt(x.detach(), 0, out=torch.empty_like(x)).mul_(-2).add_(1)
 
@@ -59,7 +59,7 @@ class Levels(NamedTuple):
     zero: Tensor | None = None  # the largest |x| that becomes 0; None: no number does
 
     def signs(self, x: Tensor) -> Tensor:
-        """Return ``x_b`` in units of the level: ±1 or 0, shaped like ``x``, without gradient."""
+        """Return ``x_b`` divided by its level: ±1 or 0, shaped like ``x``, without gradient."""
         signs = signs_of(x)
         return signs if self.zero is None else signs.mul_(x.detach().abs() > self.zero)
 
@@ -99,7 +99,7 @@ class Binarizer:
         return _Quantized.apply(x, levels, levels.level)
 
     def signs(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> tuple[Tensor, Tensor]:
-        """Factor ``x_b`` into signs ±1, shaped like ``x``, and their level of size 1 along ``dim``.
+        """Factor ``x_b`` into signs ±1, shaped like ``x``, and a level per slice along ``dim``.
 
         The product has the gradient of ``x_b``, with one exception: where all of ``x`` is 0 (or
         subnormal in fp32), ``x_b`` has gradient 1, but the product's gradient is 0 or nearly 0.

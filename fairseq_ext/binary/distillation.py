@@ -54,7 +54,7 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 
 @register_criterion("distillation", dataclass=DistillationConfig)
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
-    """A criterion of :func:`distillation_loss`; validation uses the negative log-likelihood.
+    """A criterion that trains with :func:`distillation_loss` and validates with the likelihood.
 
     The teacher is in evaluation mode and has no gradient. It is not a submodule, so neither
     checkpoints nor the optimizer contain it.

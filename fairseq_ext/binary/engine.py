@@ -62,7 +62,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + LN(A W_b) + A`` with ``A`` of normalized heads; section 3.5."""
+    """Compile ``added + LN(A W_b) + A``, where A is the heads' normalized output; section 3.5."""
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
     k, v = joined([layer.k_proj, layer.v_proj], read, program)

@@ -55,7 +55,7 @@ class BmtConfig(configuration.TransformerModelConfig):
 
 
 class Layers:
-    """A builder of a layer's parts, which follows a configuration's preset and other options."""
+    """A builder of the linear layers and attentions that a configuration asks for."""
 
     def __init__(self, cfg: BmtConfig) -> None:
         self.cfg = cfg
@@ -82,7 +82,7 @@ class Layers:
         )
 
     def linear(self, product: str, inputs: int, outputs: int, *, bias: bool = True) -> BinaryLinear:
-        """Build the layer of a product in ``switches.LAYERS``, initialized with Xavier-uniform."""
+        """Build the Xavier-initialized linear layer for a ``product`` in ``switches.LAYERS``."""
         after = {"ffn": self.switches.ffn, "out": self.switches.output}.get(product)
         layer = BinaryLinear(
             inputs,

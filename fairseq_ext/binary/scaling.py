@@ -326,9 +326,9 @@ def _positive(value: Any, where: str) -> float:
 
 
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
-    """Return the sizes (N̄e, N̄d) of the baseline ``name``; without a name, the most usual ones.
+    """Return the sizes (N̄e, N̄d) of the baseline ``name``, or by default the most frequent sizes.
 
-    These are the most frequent encoder size and the most frequent decoder size (of equally
+    By default, encoder and decoder each get their most frequent size (of equally
     frequent ones, the smallest).
     """
     if name is None:
@@ -403,7 +403,7 @@ def as_dict(groups: Sequence[Group], base: tuple[int, int]) -> dict[str, Any]:
 
 
 def as_table(groups: Sequence[Group]) -> str:
-    """Format the estimates with both intervals, one line for each constant."""
+    """Format a table of each constant's estimate, Jacobian interval and bootstrap interval."""
     heading = ("", "estimate", f"{LEVEL:.0%} (Jacobian)", f"{LEVEL:.0%} (bootstrap)", "")
     parts = []
     for group in groups:

@@ -41,7 +41,7 @@ def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model
 
 
 def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> list[list[float]]:
-    """Return points ``[parameters, loss]`` of a group's law along an arm, over its sizes."""
+    """Return points ``[parameters, loss]`` of a group's fitted law, over the sizes in an arm."""
     members = arms(group.models, base)[arm]
     fixed = np.full(points, float(base[1] if arm == ENCODER else base[0]))
     sizes = [m.encoder_parameters if arm == ENCODER else m.decoder_parameters for m in members]
@@ -52,7 +52,7 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 
 
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
-    """Draw losses and fitted laws over parameters, a panel for each dataset (Figure 2)."""
+    """Plot losses and fitted laws against the model size, a panel for each dataset (Figure 2)."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
@@ -70,7 +70,7 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 
 
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
-    """Draw the loss over the training loss, a panel for each dataset (Figure 3).
+    """Plot the models' losses on each dataset against their training losses (Figure 3).
 
     Each family with at least three models gets a least-squares line. Nothing is drawn if no model
     has a training loss.

@@ -29,7 +29,7 @@ NAMES = ("float", "binary weights", "binary weights and activations")
 
 
 def lengths(text: str, fewest: int = 1) -> list[int]:
-    """Read ``--stage-updates``: the number of updates of each stage, or an empty list.
+    """Parse the value of ``--stage-updates``: the number of updates in each stage.
 
     ``fewest`` is the fewest stages that are accepted: 2 to binarize weights, 3 for activations.
     """
@@ -51,9 +51,9 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
 
 
 def stage_at(update: int, stages: list[int]) -> int:
-    """Return the stage of update ``update``, counted from 0; without a list, the last stage.
+    """Return the number of the stage, 0 to 2, in which an update is made; 2 if ``stages`` is empty.
 
-    A stage of 0 updates is skipped; the last stage never ends.
+    Updates are counted from 0. A stage of 0 updates is skipped; the last stage never ends.
     """
     if not stages:
         return 2
@@ -84,7 +84,7 @@ class Stage(nn.Module):
             layer.set_stage(stage)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Enter the stage of the next update, ``num_updates`` (from 0); fairseq calls this."""
+        """Enter the stage of update ``num_updates``, counted from 0; fairseq calls this."""
         planned = stage_at(num_updates, self.stages)
         if planned > self.index:
             # No message if a checkpoint is about to be loaded in the middle of a stage.
@@ -171,7 +171,7 @@ class StagedCosine(FairseqLRScheduler):
         self.step_update(0)
 
     def step_update(self, num_updates: int) -> float:
-        """Set and return the learning rate of the update that follows the first ``num_updates``."""
+        """Set and return the learning rate of the next update, after ``num_updates`` updates."""
         rate = learning_rate(
             num_updates, self.stage_updates, self.cfg.warmup_updates, list(self.cfg.lr)
         )

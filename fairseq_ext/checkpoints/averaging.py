@@ -127,7 +127,7 @@ def average_checkpoints(
 
 
 def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, Any]:
-    """Average ``paths`` into the file ``output``, which appears whole or not at all."""
+    """Average the checkpoints ``paths``, and write the average to ``output`` atomically."""
     result = average_checkpoints(paths)
     storage.save(result, output)
     return result

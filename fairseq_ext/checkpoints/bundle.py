@@ -109,7 +109,7 @@ class Bundle:
 
 
 def suffix(path: str | Path) -> str:
-    """Return the suffix of :data:`SUFFIXES` with which a name ends, or ""."""
+    """Return the one of :data:`SUFFIXES` that ends the name of ``path``, or ""."""
     return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
 
 
@@ -199,7 +199,7 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Read a bundle; make sure that no file changes while the ``with`` block reads the files."""
+    """Read a bundle; refuse it if a file changes while the ``with`` block reads the files."""
     folder = home(path)
     versions = FileVersions(file for file in folder.iterdir() if file.is_file())
     yield read(path)
@@ -219,7 +219,7 @@ def require_kind(path: Path) -> None:
 
 
 def archive(folder: Path, path: Path) -> None:
-    """Archive a bundle, whole or not at all; the same files always give the same bytes."""
+    """Archive a bundle atomically; the same files always give the same bytes."""
     kind = suffix(path)
     top = path.name.removesuffix(kind)
     file_paths = sorted(folder.iterdir(), key=lambda file: (file.name != MANIFEST, file.name))

@@ -49,7 +49,7 @@ def read_weights(path: str | Path) -> Weights:
 
 
 def parameters_of(tensors: Tensors, manifest: bundle.Bundle) -> int:
-    """Count the numbers in floating-point weights; a bit counts as one number."""
+    """Count a bundle's parameters: the numbers in fp32 weights, and the signs of binary weights."""
     inputs = bundle.configuration(manifest).get("binary", {}).get("inputs", {})
     count = 0
     for name in tensors.names():

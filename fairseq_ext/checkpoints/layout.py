@@ -45,7 +45,7 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; in old checkpoints, each part is ``args``."""
+    """Return a checkpoint's configuration by parts; an old one's ``args`` serves as every part."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
@@ -89,7 +89,7 @@ def extra_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def position(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where in the data the run is: ``epoch`` and ``iterations_in_epoch``."""
+    """Return the run's position in the data: ``epoch`` and ``iterations_in_epoch``."""
     return extra_state(checkpoint).get("train_iterator") or {}
 
 
@@ -159,7 +159,7 @@ def ties(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(report: str) -> str:
-    """Shorten torch's report on weights that do not fit: one line, with two names of each kind."""
+    """Shorten torch's report on weights that do not fit to one line with at most six names."""
     shapes = re.findall(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", report)
     kinds = {"other sizes": [f"{key} {theirs}, not {ours}" for key, theirs, ours in shapes]}
     for heading, kind in (("Missing", "not in it"), ("Unexpected", "only in it")):

@@ -305,7 +305,7 @@ def plan_pair(
     with_dictionary: Sequence[str],
     languages: tuple[str | None, str | None],
 ) -> tuple[str, str, list[str], dict[str, Any]]:
-    """Plan how a published model translates between two languages, None for the training's.
+    """Plan how a published model translates between two languages; None: as it was trained.
 
     ``folder`` has the lists of languages that ``settings``, the options of the model's task, name.
     Languages ``with_dictionary`` have one of their own; "" stands for one that all share.

@@ -24,7 +24,7 @@ SPARE_PARAMETERS = 10_000_000  # parameters allowed beyond eight times the file'
 
 
 def require_registered(path: str | Path, args: Any) -> None:
-    """Check that all names in an old ``args`` are registered, because fairseq would trust them."""
+    """Check that fairseq knows every class that an old checkpoint's ``args`` name."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
@@ -52,7 +52,7 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
-    """Check that a configuration's architecture fits ``task`` or, if None, the task named in it."""
+    """Check that an architecture fits ``task`` or, if None, the task; ``cfg`` names both."""
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
     options = layout.section(cfg, "model")
@@ -69,7 +69,7 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
 
 
 def misfit(task: type, model: type) -> str | None:
-    """Say what kind of model a task needs; None if ``model`` may be of that kind."""
+    """Return the kind of model that a task needs if ``model`` is of another kind, else None."""
     from fairseq.models import FairseqEncoderModel, FairseqLanguageModel, FairseqMultiModel
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
@@ -122,7 +122,7 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
-    """Check numbers of positions, because fairseq fills tables of that size."""
+    """Refuse numbers of positions for which fairseq would fill huge tables."""
     largest = {"positions": (0, ""), "embed_dim": (0, "")}
     for part in safe_load.walk(settings):
         options = vars(part) if isinstance(part, Namespace) else part

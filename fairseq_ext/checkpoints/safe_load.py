@@ -73,7 +73,7 @@ _REFERENCE = re.compile(r"[^$]*\$\{(\w+(?:\.\w+)*)\}[^$]*")  # to one other opti
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint file by the module's list; its tensors are mapped from the file."""
+    """Read a checkpoint with all checks of this module; memory-map its tensors."""
     try:
         path = require_file(path, "checkpoint")
     except DataError as error:
@@ -108,7 +108,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_harmless(state: dict[str, Any], path: str | Path, size: int) -> None:
-    """Check the content of a checkpoint: points 6 to 8 of the module's list."""
+    """Check that a checkpoint has only plain data, a harmless configuration and numbers."""
     with about(path):
         require_plain(state, size)
         for part in ("cfg", "args"):
@@ -266,7 +266,7 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """Functions, classes and values that a pickle may name; it may call those in ``values()``."""
+    """Names that a pickle may use, with their objects; :meth:`values` returns those it may call."""
 
     def values(self) -> Any:
         return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]

@@ -39,7 +39,7 @@ def is_checkpoint(path: str | Path) -> bool:
 
 
 def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
-    """Write a checkpoint, whole or not at all."""
+    """Write a checkpoint atomically."""
     with atomic_write(path, "wb") as file:
         torch.save(checkpoint, file)
 
@@ -66,7 +66,7 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def export(path: Path, output: Path) -> tuple[int, str]:
-    """Write a bundle as a checkpoint without optimizer state, whole or not at all.
+    """Convert a bundle to a checkpoint without optimizer state, written atomically.
 
     Return the number of tensors, and in words how near they are to the trained ones.
     """

@@ -92,7 +92,7 @@ class ProcessOptions:
         return {name: value for name, value in settings.items() if value is not None}
 
     def refuse(self, needs: str) -> None:
-        """Refuse these options if they are given, because the option ``needs`` is missing."""
+        """Refuse these options on a command line that lacks the option ``needs``."""
         for name in ("metric_python", "metric_batch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"`{flag(name)}` goes with `{needs}`, which is missing.")
@@ -129,7 +129,7 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
-        """Find the source text by ``--source`` or ``--ref``; None: fairseq-generate's S lines.
+        """Return the file of ``--source`` or ``--ref``; None if fairseq-generate's S lines serve.
 
         ``latency`` says whether the source is also needed to measure latencies.
         """

@@ -59,7 +59,7 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
-    """Parse the values of an option such as ``--log NAME=FILE``, each with another name."""
+    """Parse the values of an option such as ``--log NAME=FILE``; refuse a repeated name."""
     values: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -136,7 +136,7 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def cleaned_up() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block like Ctrl-C, without its unfinished files.
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that the block removes unfinished files.
 
     The process then dies by the signal, as its parent expects; a second signal ends it at once.
     """

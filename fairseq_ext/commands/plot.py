@@ -16,7 +16,7 @@ from fairseq_ext.utils.option_fields import add_options, from_args
 
 
 def add(commands: options.Subparsers) -> None:
-    """Add the subcommand and its pictures."""
+    """Add the subcommand ``plot``, with a subcommand for each kind of picture."""
     parser = commands.add_parser(
         "plot",
         help="draw learning curves, attention, BLEU by length or gates, as PNG or SVG",

@@ -24,7 +24,7 @@ TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
-    """The steps of preparation on the command line; None leaves a step to ``text.json``."""
+    """Options for the preparation of text; for None, ``text.json`` decides."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
     tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")

@@ -38,7 +38,7 @@ NOT_OF_JOB = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long", "bpe_codes"
 
 @dataclasses.dataclass(frozen=True)
 class PartOptions:
-    """Options of ``translate`` for large texts."""
+    """Options to translate a large text in parts."""
 
     parts: Path | None = option(
         None,
@@ -61,7 +61,7 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Refuse options that need another one, and outputs in the folder of the parts."""
+        """Refuse options that do not go with ``--parts``, and outputs in its folder."""
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
                 if getattr(self, name) is not None:

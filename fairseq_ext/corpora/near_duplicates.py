@@ -150,7 +150,7 @@ def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
 
 
 def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.ndarray:
-    """Find sentences that share a skeleton with a fingerprint in range ``number`` of ``count``.
+    """Find pairs of sentences with the same skeleton, in one of ``count`` ranges of fingerprints.
 
     ``parts`` is one side of the corpus; rows are counted through all parts. Returns pairs of rows
     ``[2, n]``: a sentence, and the first sentence with the same skeleton.
@@ -203,7 +203,7 @@ def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None
 
 
 def group_pairs(pairs: Sequence[tuple[str, str]], ranges: int | None = None) -> np.ndarray:
-    """Assign sentence pairs given as text to groups, like :func:`group_sides`."""
+    """Group sentence pairs given as text; the result is that of :func:`group_sides`."""
     return group_sides([[hash_words(pair[side] for pair in pairs)] for side in (0, 1)], ranges)
 
 

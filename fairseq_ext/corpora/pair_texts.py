@@ -55,7 +55,7 @@ class Text:
 
 
 class Entry(BaseModel):
-    """A text in a list."""
+    """An entry in a list of texts."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -355,7 +355,7 @@ def describe(
 
 
 def wrong_counts(manifest: Report) -> list[str]:
-    """Describe each count that differs too much from the known one."""
+    """Describe each number of pairs that differs too much from the expected number."""
     return [
         f"{label}: {count['found']:,} pairs instead of {count['known']:,}"
         for label, count in manifest["known counts"].items()

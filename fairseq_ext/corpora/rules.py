@@ -96,7 +96,7 @@ def letters(languages: tuple[str, str], values: str) -> Check:
 
 
 def token(languages: tuple[str, str], values: str) -> Check:
-    """Build the check ``token=N``: no word has more than N characters (``clean-corpus-n.perl``)."""
+    """Build the check ``token=N``: no word has more than N characters, as in Moses."""
     if not values.isdecimal() or not int(values):
         raise _wrong("token", values, "a number of characters, such as 1000")
 

@@ -64,7 +64,7 @@ def text_pipeline(options: PairOptions) -> Pipeline:
 
 @dataclass(frozen=True)
 class SplitJob:
-    """A split of some texts, computed in stages; can be sent to another process."""
+    """A job that splits texts in stages; other processes can receive it."""
 
     options: PairOptions  # how to clean and split the pairs
     texts: tuple[Text, ...]  # where the pairs come from; only the first of repeated pairs is kept

@@ -44,13 +44,13 @@ def accepted(
 
 
 def ending(path: Path) -> str:
-    """Return the ending of a file's name in lower case, without one of compression."""
+    """Return a file name's ending in lower case, ignoring an ending such as ``.gz``."""
     name = Path(path.name.lower())
     return (name.with_suffix("") if name.suffix in ENDINGS else name).suffix
 
 
 def files(paths: Iterable[Path], name: str | None) -> Iterator[tuple[str, Path]]:
-    """Yield the format (``name``, or else by the ending) and path of each file, also in folders."""
+    """Yield each file's format and path; the ending tells the format unless ``name`` does."""
     endings = {name: key for key, (_, names) in FORMATS.items() for name in names}
     for path in paths:
         if path.is_dir():

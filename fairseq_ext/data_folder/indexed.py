@@ -223,9 +223,9 @@ def read_data(path: Path, token_type: str) -> tuple[str, int]:
 
 
 def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
-    """Return ``measure(path)``, a checksum and a number, as noted in an earlier call if possible.
+    """Return ``measure(path)``, a checksum and a number, from a cache if it is there.
 
-    Only notes on the file's present version are used; errors of ``measure`` are not noted.
+    An entry serves only the file's present version; errors of ``measure`` are not cached.
     """
     status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -54,7 +54,7 @@ class SacrebleuUtility:
         self.score = metric.sentence_score
 
     def matrix(self, candidates: Sequence[str], source: str | None = None) -> Array:
-        """Compute u for all pairs, ``[H, H]``; the source is ignored."""
+        """Compute the utility of each candidate against each, ``[H, H]``; ignore the source."""
         return np.array([[self.score(h, [y]).score for y in candidates] for h in candidates])
 
 
@@ -168,7 +168,7 @@ def build_utility(
 
 @dataclass(frozen=True)
 class Candidates:
-    """The samples of one sentence, even empty or repeated ones, and its source if needed."""
+    """The samples of one sentence, and the source if the utility reads it."""
 
     index: int
     source: str | None
@@ -250,7 +250,7 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
 
 
 def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> Decision:
-    """Choose, among the candidates at ``places``, the candidate with the best mean utility."""
+    """Choose the candidate with the best mean utility among those with indices ``places``."""
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
     for place in places:

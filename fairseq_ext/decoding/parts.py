@@ -49,7 +49,7 @@ class Folder:
         return SharedFolder(self.path, HEAD)
 
     def missing(self, parts: Sequence[Part] | None = None) -> list[Part]:
-        """Return the parts that are not translated yet, of ``parts`` or, if None, of all parts."""
+        """Return those of ``parts``, or by default of all parts, that are not translated yet."""
         parts_by_name = {
             self.text(part).name: part for part in (self.parts if parts is None else parts)
         }

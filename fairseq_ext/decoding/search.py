@@ -153,6 +153,6 @@ def require_short(lengths: Iterable[int], longest: int) -> None:
 
 
 def require_writable(constraint: str, tokens: Iterable[int], end: int) -> None:
-    """Refuse a constraint with tokens that no translation has; ``end`` ends a translation."""
+    """Refuse a constraint with special tokens such as ``end``, which ends a translation."""
     if not {*SPECIAL, end}.isdisjoint(tokens):
         raise DataError(f"constraint `{constraint:.60}` has tokens that the model does not write.")

@@ -122,7 +122,7 @@ def translations(
 
 
 class SpannedSentences:
-    """Sentences with masked spans, whose ``texts`` are to translate.
+    """Sentences with masked spans; the caller translates ``texts``.
 
     Where a translation has lost a mask, the parts between the spans are translated one by one.
     """
@@ -134,7 +134,7 @@ class SpannedSentences:
         self.texts = [line.text for line in self._masked]
 
     def restore(self, ranked: Sequence[Ranked]) -> tuple[list[str], list[int]]:
-        """Restore the spans; return parts to translate, and the index of each one's sentence."""
+        """Restore the spans; return the parts still to translate and their sentences' indices."""
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
             pairs = [(text, best) for text, best in pairs if text is not None]
@@ -151,7 +151,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the sentences' translations, some of them joined from translations of parts."""
+        """Return the translations of all sentences; ``ranked`` has those of the parts."""
         translated = iter(ranked)
         for place, line in enumerate(self._masked):
             if self._results[place] is None:

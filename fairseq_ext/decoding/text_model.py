@@ -252,7 +252,7 @@ def load(
     cpu: bool = False,
     constraints: str | None = None,
 ) -> Model:
-    """Load a trained model that translates text; it prepares the text as in its training.
+    """Load a trained model, and the steps that prepared its training text.
 
     Args:
         path: a bundle (most need neither torch nor fairseq); a checkpoint; a run's folder, where

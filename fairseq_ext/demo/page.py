@@ -52,7 +52,7 @@ def build(
     max_words: int,
     examples: Sequence[str] = (),
 ) -> gr.Blocks:
-    """Build the page for systems, each with a line about it, and examples to click."""
+    """Build the demo's page; ``systems`` has a description of each system by name."""
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")

@@ -222,7 +222,7 @@ def embed(coder: nn.Module, phase: Phase, program: Writer) -> Columns:
 
 
 def encoder_decoder(model: BaseFairseqModel, program: Writer, compile_layer: Layer) -> None:
-    """Compile a model with fairseq's Transformer encoder and decoder around layers of any kind."""
+    """Compile a model built like fairseq's Transformer; ``compile_layer`` compiles its layers."""
     x = embed(model.encoder, Phase.TOKENS, program)
     for layer in model.encoder.layers:
         x = compile_layer(layer, x, NOTHING, False, program)
@@ -305,7 +305,7 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + softmax(Q K^T / √D) V W_O + b`` over ``source`` or, if NOTHING, ``x``."""
+    """Compile ``added + softmax(Q K^T / √D) V W_O + b``; self-attention if source is NOTHING."""
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
         q, k, v = joined([layer.q_proj, layer.k_proj, layer.v_proj], x, program)

@@ -19,7 +19,7 @@ SEARCH = {"beam": int, "lenpen": (int, float), "max_len_a": (int, float), "max_l
 
 @dataclass(frozen=True)
 class EngineModel:
-    """A model that the engine can run; ``program`` has no matrices.
+    """A model that the engine can run; ``weights`` holds the matrices, not ``program``.
 
     ``affixes`` are ids of the symbols before a source, after its ``</s>``, and at the beginning of
     every translation.

@@ -52,7 +52,7 @@ class Table(NamedTuple):
 
 
 def ibm1(source: Side, target: Side, iterations: int, most: int = MOST) -> Table:
-    """Estimate probabilities of translations by EM, over at most ``most`` pairs of words."""
+    """Estimate IBM model 1's word translation probabilities by EM, for at most ``most`` pairs."""
     table = _first(source, target, most)
     for _ in range(iterations - 1):
         counts = np.zeros(len(table.keys))

@@ -83,7 +83,7 @@ class Found(NamedTuple):
 
 
 class Machine:
-    """A program with its packed weights, and perhaps a shortlist of target tokens.
+    """A program with its packed weights and an optional shortlist of target tokens.
 
     Weights are packed in the format ``numbers``, unless they are in ``packed`` already. ``path`` is
     one of :data:`PATHS`; None for :func:`active_path`.

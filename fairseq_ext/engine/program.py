@@ -20,7 +20,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError
 
 
 class Phase(enum.IntEnum):
-    """The kind of thing that a row of a register stands for."""
+    """The meaning of a register's rows: tokens, sentences, hypotheses or slots."""
 
     TOKENS = 0
     SENTENCES = 1
@@ -133,10 +133,10 @@ READINGS = ("floats", "largest", "mean", "bound")
 
 
 class Reading(NamedTuple):
-    """The way in which a product with a binary weight reads its inputs.
+    """The binarization of the inputs of a product with a binary weight.
 
     Attributes:
-        how: ``floats`` reads them unchanged. All others read each input's sign times a level: half
+        how: ``floats`` keeps the inputs. All others take each input's sign times a level: half
             the ``largest`` magnitude of the row, its ``mean`` magnitude, or half the ``bound``.
         bound: the bound if ``how`` is ``bound``.
         divisor: number by which the level is divided.

@@ -108,7 +108,7 @@ def _fault(path: str | Path, place: int, fault: str) -> DataError:
 def coverage(
     shortlist: Shortlist, source: Side, target: Side, sentences: int = 1000
 ) -> tuple[float, float]:
-    """Measure a shortlist on sentences spread over a parallel text.
+    """Measure a shortlist's coverage and size on sentences spread over a parallel text.
 
     Return the share of target tokens that are listed for their sentence, and the mean number of
     tokens that are listed for a sentence.

@@ -211,7 +211,7 @@ class _Verifier:
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
-        """Check an input that has a row for each row of the output."""
+        """Check an input, whose rows must correspond to those of the output."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
         _require(shape[1:] == rows[1:], "its rows are of other things")
 
@@ -221,7 +221,7 @@ class _Verifier:
         return self.weights[number]
 
     def product(self, number: int, inputs: int, outputs: int) -> None:
-        """Check the weight of a product, which is laid out in panels."""
+        """Check the size and layout of a product's weight."""
         weight = self.weight(number)
         fits = weight.kind != PLAIN and (weight.inputs, weight.outputs) == (inputs, outputs)
         _require(fits, "its weight has another size or kind")

@@ -74,7 +74,7 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return an array's recipe, or a constant itself, kept so that no other gets its id."""
+        """Return an array's recipe, or the array itself if it is constant; keep the array alive."""
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:

@@ -34,7 +34,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Scores by kind of sentence, and how often translations have a fault."""
+    """Scores by kind of sentence, and the percentage of translations with each fault."""
 
     kinds: Sequence[Kind]  # kinds that have sentences; a sentence may be of several kinds
     faults: Mapping[str, Mapping[str, float]]  # percentage of translations, by fault and system
@@ -153,7 +153,7 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
 def most_different(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
 ) -> list[tuple[int, float, float]]:
-    """Find the sentences whose chrF2 differs most between two translations, with both scores."""
+    """Return ``(number, chrF2, chrF2)`` of the sentences whose two scores differ most."""
     from sacrebleu import CHRF
 
     scorer = CHRF()

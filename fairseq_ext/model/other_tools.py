@@ -42,7 +42,7 @@ STATE = re.compile(
 
 
 def export_to(tool: str, path: Path, data: Path, output: Path) -> str:
-    """Write a model in the format of a tool of :data:`TOOLS`, whole or not at all.
+    """Write a model atomically in the format of a tool of :data:`TOOLS`.
 
     ``path`` is a checkpoint or bundle, and ``data`` has its dictionaries. The folder ``output``
     must be empty or not exist. Return the name of the model's architecture in fairseq.

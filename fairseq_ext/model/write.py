@@ -63,7 +63,7 @@ def write(
     card: Card | None = None,
     change: Change | None = None,
 ) -> bundle.Bundle:
-    """Write a bundle, whole or not at all, even if the process is killed.
+    """Write a bundle atomically, even if the process is killed.
 
     Args:
         checkpoint: a checkpoint or bundle of any architecture.
@@ -128,7 +128,7 @@ def write(
 
 
 def copy(source: bundle.Bundle, output: Path) -> bundle.Bundle:
-    """Copy a bundle with its card to another folder or archive, whole or not at all."""
+    """Copy a bundle and its model card to another folder or archive, atomically."""
     source.check()
     with _becoming(output) as folder:
         for name in (*source.files, bundle.MANIFEST, CARD):

@@ -70,7 +70,7 @@ class Sizes(NamedTuple):
 
 
 def rounded(count: int) -> int:
-    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …, so that few sizes need a graph."""
+    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, …: CUDA needs a graph for each size."""
     power = 1 << max(0, count - 1).bit_length()
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
@@ -124,7 +124,7 @@ def allocate(
 
 
 def empty(state: dict[str, Tensor]) -> None:
-    """Reset the state: no sentences, and the first step."""
+    """Reset the state to the first step of a search without sentences."""
     for tensor in state.values():
         tensor.zero_()
 

@@ -30,7 +30,7 @@ from fairseq_ext.engine.program import (
 
 
 class BinaryWeight(NamedTuple):
-    """A weight ``levels[:, None] * signs`` ``[N, K]``, and the way in which it reads inputs."""
+    """A weight ``levels[:, None] * signs`` ``[N, K]``; ``reading`` tells how to binarize inputs."""
 
     signs: Tensor
     levels: Tensor
@@ -62,7 +62,7 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def product(x: Tensor, weight: Tensor | BinaryWeight, bias: Tensor | None) -> Tensor:
-    """Compute ``x W^T + b``. Sums of signs are exact: a sum of 0 is 0 for the next binarization."""
+    """Compute ``x W^T + b``; sums of signs are exact."""
     if isinstance(weight, Tensor):
         return F.linear(x, weight, bias)
     how, bound, divisor = weight.reading
@@ -358,7 +358,7 @@ class Frame:
 
 
 def encode(model: Model, tokens: Tensor, real: Tensor) -> dict[int, Tensor]:
-    """Run the encoder over ``tokens [B, S]``, pads unless ``real``; return its registers."""
+    """Run the encoder over ``tokens [B, S]``; ``real`` is False at pads. Return its registers."""
     positions = torch.arange(tokens.size(1), device=tokens.device)
     frame = Frame(model, tokens, positions, real)
     frame.run(model.program.encoder)
