@@ -249,16 +249,16 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
     return tuple(sorted(order[:size].tolist()))
 
 
-def decide(candidates: Candidates, utility: Utility, places: Sequence[int]) -> Decision:
-    """Choose the candidate with the best mean utility among those with indices ``places``."""
+def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> Decision:
+    """Choose the candidate with the best mean utility among those at ``indices``."""
     first: dict[str, int] = {}
     counts: dict[str, int] = {}
-    for place in places:
-        text = candidates.texts[place]
-        first.setdefault(text, place)
+    for index in indices:
+        text = candidates.texts[index]
+        first.setdefault(text, index)
         counts[text] = counts.get(text, 0) + 1
     texts = list(counts)
-    weights = np.array([counts[text] for text in texts]) / len(places)
+    weights = np.array([counts[text] for text in texts]) / len(indices)
     expected = utility.matrix(texts, candidates.source) @ weights
     best = int(np.argmax(expected))
     return Decision(

@@ -72,7 +72,7 @@ BACKWARDS, CELLS = 1, 2
 
 
 class Shape(NamedTuple):
-    """The shape of a register; ``rows`` is the number of slots per sentence, 0 in other phases."""
+    """The shape of a register; ``rows`` counts a sentence's slots in phase SLOTS; otherwise 0."""
 
     width: int
     phase: Phase

@@ -168,7 +168,7 @@ def most_different(
 
 @dataclass(frozen=True)
 class Overlap:
-    """The test sentences that are in training text, and the scores on all other sentences."""
+    """The test sentences found in training text, and the systems' scores without them."""
 
     matches: Sequence[contamination.Match]
     # Mean score of the runs, by system and metric; empty if no sentence is left.

@@ -273,7 +273,7 @@ def compare(
     }
 
     def sample(line: int, scores: Mapping[str, str]) -> Sample:
-        """Return a sentence and its translations; ``scores`` has a remark on each system."""
+        """Return a sentence and its translations; ``scores`` has text to put after system names."""
         shown = {f"{name}{score}": texts[name][0][line] for name, score in scores.items()}
         return Sample(line + 1, sources and sources[line], references[line], shown)
 

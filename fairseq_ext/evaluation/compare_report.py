@@ -458,7 +458,7 @@ def _absent(result: Result) -> list[str]:
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
-    """Draw BLEU with its interval by size and speed, or by system if these are unknown."""
+    """Plot BLEU with its interval against size and speed, or against systems if unknown."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

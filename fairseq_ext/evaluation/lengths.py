@@ -151,7 +151,7 @@ def relative(scores: LengthScores, baseline: str) -> LengthScores:
 def plot_lengths(
     scores: LengthScores, output: str | Path, relative_to: str | None = None
 ) -> list[Path]:
-    """Draw BLEU over length, one line for each system; return the files written (picture, JSON).
+    """Plot each system's BLEU against the length; return the files written (picture, JSON).
 
     The BLEU of the system ``relative_to`` is subtracted, so that small differences show.
     """

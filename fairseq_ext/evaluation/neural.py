@@ -174,7 +174,7 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Yield metrics by their names in a table, and close them afterwards."""
+    """Start metrics; yield them by the labels that tables give them, and close them afterwards."""
     with ExitStack() as stack:
         metrics = {}
         for specification in specifications:

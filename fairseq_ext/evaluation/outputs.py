@@ -80,7 +80,7 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths for a message, which puts a backquote before and after them."""
+    """Join an output's paths with quotes between them; the message adds the outer quotes."""
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

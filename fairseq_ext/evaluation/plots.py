@@ -75,7 +75,7 @@ _ROW_SUM_TOLERANCE = 0.02  # because of six printed decimals, and half precision
 
 @dataclass(frozen=True)
 class Look:
-    """The colour, dash and marker of a system, in matplotlib's notation."""
+    """The colour, dash and marker with which plots show a system, in matplotlib's notation."""
 
     colour: str
     dash: str

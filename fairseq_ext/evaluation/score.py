@@ -66,7 +66,7 @@ class Score:
 
 
 def shown(name: str, value: float) -> str:
-    """Format a value with the usual decimals of the score with this name or signature."""
+    """Format a score with its metric's usual decimals; ``name`` is a metric or a signature."""
     return f"{value:.{PLACES.get(re.split('[ |]', name)[0], 2)}f}"
 
 
@@ -136,7 +136,7 @@ def build_metrics(
 
 
 def multi_bleu() -> Any:
-    """Build BLEU on tokens as they are and without smoothing, like ``multi-bleu.perl``."""
+    """Build the BLEU of ``multi-bleu.perl``: without tokenization and without smoothing."""
     return build_bleu("none", smooth_method="none", force=True)
 
 
@@ -284,7 +284,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 def test_set_source(test_set: Path, pair: str | None) -> Path | None:
-    """Return the file with the source text of a set; None if ``test_set`` is the user's file."""
+    """Return the source file of a sacrebleu test set; None if ``test_set`` is the user's file."""
     if test_set_reference(test_set, pair) == test_set:
         return None
     from sacrebleu.utils import get_source_file

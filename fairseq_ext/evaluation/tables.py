@@ -97,7 +97,7 @@ def comma_separated(rows: Sequence[Sequence[Any]]) -> str:
 def write_table(
     path: Path, texts: Mapping[str, Runs], tokens: Mapping[str, Runs] | None = None
 ) -> None:
-    """Write a table of the lines of each run by system, as words where these are known."""
+    """Write a table with a column of translations for each run, as tokens where these are known."""
     columns = []
     for name in texts:
         has_tokens = name in (tokens or {})

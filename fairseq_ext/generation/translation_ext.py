@@ -257,7 +257,7 @@ def surrounded(dataset: FairseqDataset, before: int | None, after: int | None) -
 
 
 class Affixes(NamedTuple):
-    """Indices of the symbols around sources and targets; None for no symbol."""
+    """Dictionary indices of the symbols to put around sources and targets; None for no symbol."""
 
     source_prefix: int | None = None
     source_suffix: int | None = None
@@ -266,12 +266,12 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """Return the indices of the symbols around a source."""
+        """Return the dictionary indices of the symbols to put around each source."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """Return the indices of the symbols around a target."""
+        """Return the dictionary indices of the symbols to put around each target."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 

@@ -116,7 +116,7 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Select rows ``new_order`` ``[R']``; the rows of a sentence share its stored tensors."""
+        """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:

@@ -214,7 +214,7 @@ class BidirectionalGRU(nn.Module):
         xavier_uniform_per_gate_(self.gru)
 
     def forward(self, embedded: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Read sentences ``[B, S, E]``; pads ``[B, S]`` may be anywhere, or fill a sentence.
+        """Encode sentences ``[B, S, E]``; the pads ``[B, S]`` may be in any positions.
 
         Return annotations ``[B, S, C]``, 0 on pads, and last states ``[h→_S; h←_1]`` ``[B, C]``.
         """

@@ -86,7 +86,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
     @staticmethod
     def change_attention(cfg: FairseqDataclass, encoder: TransformerEncoderBase) -> None:
-        """Do nothing; subclasses replace the attention of the encoder's layers here."""
+        """Hook: replace the attention of the encoder's layers; here, keep fairseq's."""
 
     def register_classification_head(
         self, name: str, num_classes: int, inner_dim: int | None = None, **unused: Any

@@ -71,7 +71,7 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k``: a number for each encoder layer, then one for each decoder layer."""
+    """Parse ``--linformer-k``: K of each encoder layer, then of each decoder layer."""
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
         slots = [int(value) for value in str(cfg.linformer_k).split(",")]
@@ -102,7 +102,7 @@ def replace_attentions(
     encoder: TransformerEncoderBase,
     decoder: TransformerDecoderBase | None = None,
 ) -> None:
-    """Replace the attentions over the source; all get one projection if it is ``layerwise``."""
+    """Replace the attentions over the source; with ``layerwise`` they share E and F."""
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
     if decoder is not None:
         if cfg.encoder_embed_dim != cfg.decoder_embed_dim:
@@ -176,7 +176,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Keep the sentences of the rows that beam search selects."""
+        """Select the cached keys and values for the hypotheses that beam search keeps."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -224,7 +224,7 @@ class LinformerEncoder(TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Select rows ``new_order`` ``[R']``; the rows of a sentence share its stored tensors."""
+        """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 

@@ -47,7 +47,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def require(path: Path) -> Path:
-    """Refuse a path that does not exist; it may be a misspelt name."""
+    """Refuse a path that does not exist; the error lists the shipped models."""
     if not path.exists():
         names = ", ".join(shipped()) or "none"
         raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")
@@ -55,7 +55,7 @@ def require(path: Path) -> Path:
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Find a bundle with :func:`resolved`; errors say that only bundles are ``participle``."""
+    """Find a bundle with :func:`resolved`; ``participle`` names the action in an error."""
     path = require(resolved(path))
     if not bundle.is_bundle(path):
         raise ConfigError(f"{path} is no bundle; only these are {participle}.")

@@ -162,7 +162,7 @@ def write_ctranslate2(stock: StockTransformer, folder: Path) -> None:
 
 
 class ModelClass(NamedTuple):
-    """A class of transformers, and the row of its table in which learned positions begin."""
+    """A class of the library transformers; its learned positions begin at ``first_position``."""
 
     name: str
     kind: str
@@ -180,7 +180,7 @@ CLASSES = {
 
 
 def model_class(stock: StockTransformer) -> ModelClass:
-    """Find the class of transformers that computes what the model computes."""
+    """Find the class of the library transformers that is equivalent to the model."""
     features = (stock.pre_norm, stock.learned_positions, stock.normalizes_embeddings)
     kind = CLASSES.get(features)
     words = (

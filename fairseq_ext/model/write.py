@@ -238,7 +238,7 @@ def _write_model(
 
 
 def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Compile a model; return it, whether sources begin with ``<s>``, and where they are cut."""
+    """Return a model's program, whether sources begin with ``<s>``, and where to cut them or 0."""
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):

@@ -50,7 +50,7 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """Compile ``x`` plus the products of ``parts``, which are adjacent, and ``W_Dec``."""
+    """Compile ``x + W_Dec parts``; ``parts`` are adjacent columns of a register."""
     if not one_product(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)

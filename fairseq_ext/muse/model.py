@@ -196,7 +196,7 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Select rows ``new_order`` ``[R']``; the rows of a sentence share its stored tensors."""
+        """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -233,7 +233,7 @@ class MuseDecoder(TransformerDecoderBase):
         return OutputLayer(features, self.output_projection.weight)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Make attention depend on ``--print-alignment``, and pack the weights of a fused model."""
+        """Return attention only with ``--print-alignment``; multiply by packed weights if fused."""
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
 

@@ -43,12 +43,12 @@ def names(crossing: bool) -> tuple[list[str], list[str]]:
 
 
 def init_in_(weight: Tensor) -> None:
-    """Draw from ±1/√fan_in, torch's default for linear layers; the paper's runs need it."""
+    """Initialize with uniform numbers in ±1/√fan_in, torch's default for linear layers."""
     nn.init.uniform_(weight, -(weight.size(1) ** -0.5), weight.size(1) ** -0.5)
 
 
 def init_out_(weight: Tensor) -> None:
-    """Draw from ±√(3/fan_in), so that an attention's outputs keep the variance of its inputs."""
+    """Initialize with uniform numbers in ±√(3/fan_in), which keep the variance of the inputs."""
     bound = math.sqrt(3 / weight.size(1))
     nn.init.uniform_(weight, -bound, bound)
 

@@ -25,7 +25,7 @@ KINDS = {"repairs": "repair", "security": "security", "features": "feature", "ch
 
 @dataclass(frozen=True)
 class Layer:
-    """Attributes of fairseq, or of a library that it uses, and the function that wraps each."""
+    """A part of a patch: attributes of fairseq or its libraries, and a function to wrap them."""
 
     targets: tuple[str, ...]
     """``module:function`` or ``module:Class.method``. If a module has imported a function by
@@ -38,14 +38,14 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator that turns a wrapper into a layer of a patch."""
+    """Make a decorator that lets a patch replace each target by ``wrapper(target)``."""
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
 def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator; it turns a function into a layer that replaces each of the targets.
+    """Make a decorator that lets a patch call a function instead of each target.
 
-    The function gets the original first, then the arguments of the call.
+    The function gets the original target first, then the arguments of the call.
     """
 
     def layer(function: Callable) -> Layer:
@@ -62,7 +62,7 @@ def around(*targets: str, patch: str) -> Callable[[Callable], Layer]:
 
 
 def acting(patch: str) -> Callable[[Callable], Callable]:
-    """Make a decorator for a function that a patch calls once, for instance to filter a warning."""
+    """Make a decorator that lets a patch call a function once, for instance to filter a warning."""
 
     def mark(function: Callable) -> Callable:
         function.patch = patch  # type: ignore[attr-defined]
@@ -85,13 +85,13 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The patch's kind, by its functions' folder; an architecture's patch is a feature."""
+        """The patch's kind by the folder of its functions (:data:`KINDS`), or ``feature``."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 
 
 def patches_of(module: ModuleType) -> list[Patch]:
-    """List the patches of a module, whose decorated functions name the patch they belong to.
+    """List the patches of a module, built from its decorated functions.
 
     The last paragraph of the docstring of a patch's first function is the reason.
     """
@@ -193,7 +193,7 @@ def by_target(patches: Sequence[Patch]) -> dict[str, list[Patch]]:
 
 
 def as_text(patches: Sequence[Patch]) -> str:
-    """List the functions with their layers, outermost first; then each patch with its reason."""
+    """List each patched function with its patches, outermost first; then each patch's reason."""
     lines = ["Functions of fairseq, and the patches around each in the order they are called:", ""]
     targets = by_target(patches)
     for target, layers in targets.items():

@@ -68,7 +68,7 @@ class Metrics:
         self._seconds.labels(label).observe(seconds)
 
     def translated(self, lengths: Sequence[int], results: Sequence[object]) -> None:
-        """Count a batch by its source tokens and results; a result that is no list is a failure."""
+        """Count a batch's source tokens and results; a result that is not a list is a failure."""
         nbest = [candidates for candidates in results if isinstance(candidates, list)]
         best = [candidates[0] for candidates in nbest if candidates]
         self._batches.observe(len(lengths))
@@ -104,7 +104,7 @@ def _size(path: Path) -> int:
 
 
 def forget_the_dead() -> None:
-    """Stop counting the queues of dead workers in the sum of all workers' queues."""
+    """Remove dead workers from the total queue length."""
     folder = os.environ.get(FOLDER)
     for path in Path(folder).glob("gauge_live*_*.db") if folder else ():
         pid = path.stem.rpartition("_")[2]

@@ -30,7 +30,7 @@ class Served:
         return [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
 
     def join(self, sentences: Sequence[Ranked], rank: int) -> str:
-        """Join the translation at ``rank``, or else the last one, of each sentence of a line."""
+        """Join each sentence's translation at ``rank``, or its last translation if it has fewer."""
         texts = [row.texts[min(rank, len(row.texts) - 1)] for row in sentences if row.texts]
         return "".join(texts) if self.splitter is None else self.splitter.join(texts)
 

@@ -14,7 +14,7 @@ KEY = "FAIRSEQ_EXT_API_KEY"
 
 
 class Refusal(Exception):
-    """An error that becomes an answer: its status, a line that says what is wrong, and headers."""
+    """An error that the server answers with an HTTP status, a message and headers."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(text)
@@ -27,7 +27,7 @@ def _limit(default: float, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a request may ask for."""
+    """The limits on requests."""
 
     max_chars: int = _limit(10_000, "most characters in all texts of a request")
     max_sentences: int = _limit(100, "most lines in all texts of a request, empty lines included")

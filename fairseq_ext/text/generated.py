@@ -56,16 +56,16 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return the line with which fairseq-generate's output names the ``text.json`` of its run."""
+    """Return a line for fairseq-generate's output that names the run's ``text.json``."""
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
     return path and f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})"
 
 
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
-    """Find the ``text.json`` that an output names, or else the one beside it, and its folder.
+    """Load the ``text.json`` that an output of fairseq-generate names, or the one in its folder.
 
-    A message says if the named one is gone or is of another run.
+    Return its folder and pipeline; print a message if the named one is gone or has changed.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None

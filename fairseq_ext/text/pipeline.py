@@ -248,7 +248,7 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def copy(folder: str | Path, target: str | Path) -> None:
-    """Copy a folder's pipeline, if it has one, with its files; refuse to replace another one."""
+    """Copy a folder's pipeline and its files, if any; refuse to replace a different pipeline."""
     pipeline = load(folder)
     if pipeline is None or Path(folder).resolve() == Path(target).resolve():
         return

@@ -60,7 +60,7 @@ def refuse_document(path: Path) -> None:
 
 
 def through(path: Path | str, command: str) -> str:
-    """Show how to send a file, or a stream that has only a name, through a shell command."""
+    """Return a command line, for messages, that sends a file or a stream through ``command``."""
     if isinstance(path, str):
         return f"… | {command} | fairseq-ext …"
     return f"{command} < {shlex.quote(str(path))} > {shlex.quote(f'{path}.new')}"

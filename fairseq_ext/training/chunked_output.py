@@ -67,9 +67,9 @@ def is_deferred(model: nn.Module) -> bool:
 
 
 def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
-    """Return the output layer of ``model``, with the features ``[B, T, C]`` that it returned.
+    """Return the last matrix product of ``model`` for its features ``[B, T, C]``.
 
-    Our decoders have a method ``last_product`` for it.
+    Our decoders provide it as ``last_product``.
     """
     decoder = unwrapped(model).decoder
     owner = owner_of(decoder, "output_layer")

@@ -52,7 +52,7 @@ MOST_TIMES, SPARE = 100, 64 << 20
 def safe_extract(
     archive: str | Path, folder: str | Path, max_bytes: int = 20 << 30, *, file: Any = None
 ) -> list[Path]:
-    """Unpack a tar or zip archive of files and folders into ``folder``, or nothing of it.
+    """Unpack a tar or zip archive into ``folder``, completely or not at all.
 
     A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
     nothing in it is overwritten. ``file`` is the archive if it is already open: no other file can
@@ -125,7 +125,7 @@ def _unpacked(path: Path, former: Version, kind: str, find: Callable[[Path], Pat
 
 @contextmanager
 def whole_archive(path: str | Path) -> Iterator[None]:
-    """Turn every error from damaged bytes into DataError; others, as of a full disk, pass."""
+    """Raise DataError for damaged bytes; let other errors pass, such as one of a full disk."""
     try:
         yield
     except FairseqExtError:
@@ -204,7 +204,7 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
 
 
 def decompressed(file: IO[bytes], head: bytes) -> Any:
-    """Return a file that reads the content of one that may be compressed, as its head tells."""
+    """Open the content of a file that may be compressed; ``head`` is its first bytes."""
     if head.startswith(_ZSTD):
         extras.need("zstandard")
         import zstandard

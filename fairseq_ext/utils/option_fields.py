@@ -14,7 +14,7 @@ _OPTION = "option"
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
-    """Declare a field from which :func:`add_options` makes an option, required without a default.
+    """Declare a field from which :func:`add_options` makes an option; no default: required.
 
     ``names`` replace the field's; without ``--`` for a positional argument. ``settings`` are for
     ``add_argument``; type and action follow from the field's annotation.
@@ -38,7 +38,7 @@ def require_at_least(options: Any, **minima: int) -> None:
 
 
 def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
-    """Add an option to a parser or group for each field, or those in ``names``, of a dataclass."""
+    """Add a dataclass's fields, or only those in ``names``, as options to a parser or group."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         if _OPTION not in field.metadata or (names and field.name not in names):

@@ -121,7 +121,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return what an option is called today, or else at most two similar names."""
+    """Return the new name of a renamed option, or else at most two similar names."""
     import difflib
 
     if name in FORMER:

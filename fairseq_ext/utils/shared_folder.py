@@ -27,7 +27,7 @@ PAUSE = 0.5  # seconds before looking again at files that others are making
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder in which several workers do one job; ``head`` begins manifests of its kind."""
+    """A folder in which several workers do one job; its manifest begins with ``head``."""
 
     path: Path
     head: Mapping[str, Any]

@@ -183,7 +183,7 @@ def begin(state: dict[str, Tensor], tokens: Tensor, totals: Tensor) -> None:
 
 
 def lines_of(line: Tensor, rows: Tensor) -> Tensor:
-    """Return the ancestors ``[B, n, T]`` at all steps of some rows ``[B, n]`` of each sentence."""
+    """Return the ancestors ``[B, n, T]`` of rows ``[B, n]`` of each sentence, at all steps."""
     return line.gather(1, rows.unsqueeze(2).expand(-1, -1, line.size(2)))
 
 

@@ -179,7 +179,7 @@ class Frame:
         return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
     def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return the rows ``[B, W, n, …]`` of ``past`` of each hypothesis at some steps."""
+        """Return each hypothesis's rows of ``past`` at the steps ``times``, ``[B, W, n, …]``."""
         rows = self.state["line"].index_select(2, times)
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
         places = (sentences * past.size(1) + times) * past.size(2) + rows

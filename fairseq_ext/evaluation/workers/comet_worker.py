@@ -30,7 +30,7 @@ DISTRIBUTION = "unbabel-comet"
 
 
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
-    """Return the file with the weights, and the model's name on the Hub or of its folder."""
+    """Return the file with the weights, and the model's name: on the Hub, or its folder's."""
     path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"
@@ -65,7 +65,7 @@ class Comet:
         self.batch_size, self.progress = batch_size, progress
 
     def about(self) -> dict[str, Any]:
-        """Return the content of the first line: library, version and model."""
+        """Return the worker's first answer: library, version and model."""
         segments = getattr(self.model.hparams, "input_segments", None) or ()
         return {
             "library": DISTRIBUTION,
@@ -148,7 +148,7 @@ def end_with(parent: int) -> None:
 
 
 def main() -> int:
-    """Serve, with standard output for answers only."""
+    """Serve requests; keep the libraries' output away from standard output."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -114,7 +114,7 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
-    """Draw the share of each kernel over the layers; return the written files."""
+    """Plot the share of each kernel size in each layer; return the written files."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -159,7 +159,7 @@ def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any)
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[list[signal.Signals]]:
-    """Raise KeyboardInterrupt on either signal; yield the list of signals received.
+    """Raise KeyboardInterrupt on :data:`SIGNALS`; yield the list of signals received.
 
     A terminal and a launcher may both send a signal, so further signals have no effect for
     :data:`PATIENCE` seconds. Later ones raise again: code may have caught the first exception.

@@ -87,9 +87,9 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
 
 @around("fairseq.data.indexed_dataset:MMapIndexedDataset.Index.writer", patch="data above 2 GiB")
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
-    """Add sizes in int64; fairseq uses int32 where it merges the parts of several workers.
+    """Compute the byte positions of sentences in int64 when the parts of workers are merged.
 
-    Under numpy 2, fairseq-preprocess with several --workers adds sizes in int32: above some 40
+    Under numpy 2, fairseq-preprocess with several --workers sums sizes in int32: above some 40
     million sentences, the index points to wrong ones, or the job ends in OverflowError.
     """
     index = original(cls, path, dtype)
@@ -151,7 +151,7 @@ def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
 def once_by_default(
     original: Callable, self: Any, datasets: Any, sample_ratios: int | Sequence[int] = 1
 ) -> None:
-    """Read the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated.
+    """Treat the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated.
 
     Training on train and train1, or with `--combine-valid-subsets`, ends in “negative dimensions
     are not allowed”, because `--upsample-primary` is -1 by default.

@@ -94,7 +94,7 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
 
 @around("fairseq.distributed.utils:call_main", patch="bf16 without a TPU")
 def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
-    """Undo ``--tpu`` without the library for TPUs.
+    """Switch ``--tpu`` off if the library for TPUs is not installed.
 
     --bf16 switches --tpu on, and training ends because torch_xla is missing.
     """
@@ -134,7 +134,7 @@ def gather_on_cpu(
 
 @around("fairseq.distributed.utils:_broadcast_object_slow", patch="resume on several processes")
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Send an object, which rank 0 has loaded safely, by pickle like all data between ranks.
+    """Send an object from rank 0 to all ranks by pickle; rank 0 has already loaded it safely.
 
     Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True refuses its
     configuration objects.

@@ -27,7 +27,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Count sentences of diverse search as in step 0, though finished ones have left the batch.
+    """Pass diverse search the sentences' rows in the first batch, before finished ones leave it.
 
     fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of groups by
     row of the batch, but looks it up by sentence number.
@@ -44,7 +44,7 @@ def count_from_the_first(
 def score_by_language(
     original: Callable, self: Any, generator: Any, sample: Any, model: Any
 ) -> Any:
-    """Score with the tokenizer of the task's target language.
+    """Compute BLEU in validation with sacrebleu's tokenizer for the target language.
 
     --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
     """
