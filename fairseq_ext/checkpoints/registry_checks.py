@@ -71,15 +71,22 @@ def fitting(cfg: Any, task: Any, path: str | Path) -> None:
 def misfit(task: type, model: type) -> str | None:
     """Return the kind of model that a task needs if ``model`` is of another kind, else None."""
     from fairseq.models import FairseqEncoderModel, FairseqLanguageModel, FairseqMultiModel
+    from fairseq.models.nat import FairseqNATModel
     from fairseq.tasks.language_modeling import LanguageModelingTask
     from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
     from fairseq.tasks.translation import TranslationTask
+    from fairseq.tasks.translation_lev import TranslationLevenshteinTask
 
     has_one_side = issubclass(model, (FairseqLanguageModel, FairseqEncoderModel))
     for family, fits, needed in (
         (TranslationTask, not has_one_side, "one that has an encoder and a decoder"),
         (LanguageModelingTask, issubclass(model, FairseqLanguageModel), "a language model"),
         (MultilingualTranslationTask, issubclass(model, FairseqMultiModel), "one of many pairs"),
+        (
+            TranslationLevenshteinTask,
+            issubclass(model, FairseqNATModel),
+            "a non-autoregressive one",
+        ),
     ):
         if issubclass(task, family) and not fits:
             return needed

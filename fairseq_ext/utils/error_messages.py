@@ -21,6 +21,7 @@ USER_CAUSED = files.FULL_DISK | {
     *(errno.EEXIST, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, *files.TOO_MANY_FILES),
 }
 _REFUSALS = (AssertionError, ValueError, NotImplementedError, ImportError, FileNotFoundError)
+_MISSING = (AttributeError, KeyError, TypeError)  # of a batch, task or model
 _AT_WORK = {"train_step", "valid_step", "inference_step"}
 # torch.multiprocessing passes on a child's error as the text of its traceback.
 _SPAWNED = re.compile(rf"^{re.escape(errors.__name__)}\.\w+: (.*)", re.MULTILINE)
@@ -67,6 +68,13 @@ def _plain_words(error: BaseException) -> str | None:
     if type(error).__name__ == "MissingMandatoryValue":  # of omegaconf
         option = str(error.full_key).rpartition(".")[2].replace("_", "-")  # type: ignore[attr-defined]
         return f"`--{option}` is missing, but the other options need it."
+    frames = traceback.extract_tb(error.__traceback__)
+    at_fault = Path(frames[-1].filename) if frames else Path()
+    if at_fault.parts[-3:-1] == ("fairseq", "criterions") and isinstance(error, _MISSING):
+        return (
+            f"`--criterion` must suit the task and the model, but {at_fault.stem} does not "
+            f"({type(error).__name__}: {error}; {TRACEBACK}=1 shows where)."
+        )
     if type(error).__name__ == "ProcessRaisedException":
         spawned = _SPAWNED.findall(str(error))
         return spawned[-1] if spawned else None
@@ -78,7 +86,7 @@ def _refuses_options(error: BaseException) -> bool:
 
     Errors during training or inference, and errors raised in this package, are no refusals.
     """
-    worded = isinstance(error, _REFUSALS) or type(error) is Exception
+    worded = isinstance(error, _REFUSALS) or type(error) in (Exception, OSError)
     if not str(error).strip() or not (
         worded or type(error).__module__.startswith(("omegaconf", "hydra"))
     ):

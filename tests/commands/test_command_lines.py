@@ -21,7 +21,7 @@ TRAINING: tuple[object, ...] = (
     *("--arch", "gru_tiny", "--optimizer", "adam", "--lr", 0.01, "--max-tokens", 400, "--cpu"),
     *("--no-progress-bar", "--num-workers", 0, "--max-update", 2, "--no-epoch-checkpoints"),
 )
-NONE = object()
+NONE, MODEL = object(), object()
 
 
 def training(data: Path, folder: Path, *options: object) -> list[object]:
@@ -85,6 +85,19 @@ TRAIN = {
         "accuracy` must have `--maximize-best-checkpoint-metric`: the highest value is the best",
     ),
     "total": (("--lr-scheduler", "polynomial_decay"), "`--total-num-update` is missing, but"),
+    "not-refining": (
+        ("--task", "translation_lev"),
+        "`--task translation_lev` does not go with `--arch gru_tiny`; give another one.",
+    ),
+    "criterion": (
+        ("--criterion", "sentence_prediction"),
+        "but sentence_prediction does not (Attrib",
+    ),
+    "one-process": (("--use-bmuf", "--no-save"), "but this run is one process; leave it out."),
+    "one-part": (
+        ("--upsample-primary", 2),
+        "first of several parts of the training text, but ",
+    ),
     "in-words-of-fairseq": (("--optimizer", "lamb"), "Please install apex to use LAMB optimizer"),
 }
 
@@ -144,6 +157,12 @@ GENERATE = {
     "codes": (("--bpe", "subword_nmt"), "`--bpe-codes` is missing"),
     "no-beam": (("--beam", 0), "`--beam` and `--nbest` must be at least 1."),
     "groups": (("--diverse-beam-groups", 3), "groups` must divide `--beam` (5), but is 3."),
+    "sharded": (("--checkpoint-shard-count", 2), "`--checkpoint-shard-count` cannot be used"),
+    "refining": (
+        ("--task", "translation_lev"),
+        "the architecture `gru_tiny`, but this command needs a non-autoregressive one.",
+    ),
+    "no-language-model": (("--lm-path", MODEL), "must name a language model, but this is another"),
     "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0."),
     "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
@@ -153,6 +172,7 @@ GENERATE = {
 @pytest.mark.parametrize("case", GENERATE)
 def test_generate(copy_data: Path, copy_model: Path, case: str):
     options, complaint = GENERATE[case]
+    options = tuple(copy_model if word is MODEL else word for word in options)
     done = fairseq("generate", copy_data, "--path", copy_model, "--cpu", *options, ok=False)
     assert complaint in message(done)
 

@@ -61,7 +61,8 @@ UNSEEN = {
     *("tokenizer", "bpe"),  # stored with a model; in generation they need files
     *("stop_time_hours", "debug_param_names", "export"),
     "fixed_validation_seed",  # of losses that draw numbers
-    "combine_valid_subsets",  # of several validation sets
+    # of several validation sets or parts of the training text: `test_subsets.py`
+    *("combine_valid_subsets", "ignore_unused_valid_subsets"),
 }
 """Options whose effect a short run on one CPU, without a terminal, does not show."""
 PADDING = {"left_pad_source", "left_pad_target"}  # which in training meets dropout

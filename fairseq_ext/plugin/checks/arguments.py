@@ -26,7 +26,7 @@ from fairseq_ext.utils.parsing import Parser
 COMMANDS = ("train", "generate", "interactive", "preprocess")
 DECODING_READS = (
     *("cpu", "fp16", "memory_efficient_fp16", "model_parallel_size", "plasma_path", "seed"),
-    *("use_plasma_view", "user_dir", "checkpoint_shard_count", "checkpoint_suffix", "device_id"),
+    *("use_plasma_view", "user_dir", "checkpoint_suffix", "device_id"),
     *("distributed_backend", "distributed_init_method", "distributed_no_spawn"),
     *("distributed_num_procs", "distributed_port", "distributed_rank", "distributed_world_size"),
     *("pipeline_model_parallel", "batch_size", "max_tokens", "num_shards"),
@@ -56,8 +56,11 @@ TRAIN_IGNORES = (
 OFF = (None, False, 0, -1, "")  # values that leave an option switched off
 REFUSED: dict[str, tuple[str, ...]] = {
     "train": ("use_plasma_view",),  # needs a pyarrow from before plasma was removed
-    "generate": ("lr_scheduler", "retain_iter_history"),
-    "interactive": ("lr_scheduler", "retain_iter_history", "score_reference"),
+    # shards are of fairscale; of model-parallel parts fairseq would use only the last one
+    "generate": ("lr_scheduler", "retain_iter_history", "checkpoint_shard_count"),
+    "interactive": (
+        *("lr_scheduler", "retain_iter_history", "checkpoint_shard_count", "score_reference"),
+    ),
 }
 """Options that make each command end in a Python error."""
 ONLY_WITH: dict[str, tuple[str, ...]] = {
@@ -137,7 +140,8 @@ def _parse_args_and_arch(
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not rest and "input_args" not in options:
         name_ignored(parser, args)
-    refuse_misfit(args)
+    if getattr(args, "arch", None) != parser.get_default("arch"):  # in fairseq-generate wav2vec2
+        refuse_misfit(args)
     return parsed
 
 

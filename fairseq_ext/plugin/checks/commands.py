@@ -45,6 +45,11 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
 def _trainer(original: Callable, self: Any, cfg: Any, *rest: Any, **options: Any) -> None:
     """Run the checks in processes of `fairseq-hydra-train`, which skip `call_main`."""
     _refuse_broken(cfg, "fairseq_cli.train")
+    if cfg.optimization.use_bmuf and cfg.distributed_training.distributed_world_size == 1:
+        raise ConfigError(
+            "`--use-bmuf` averages the weights of several processes, but this run is one process; "
+            "leave it out."
+        )
     original(self, cfg, *rest, **options)
 
 
@@ -65,11 +70,16 @@ def _build_generator(
     original: Callable, self: Any, models: list[Any], args: Any, *rest: Any, **options: Any
 ) -> Any:
     """Check options against the models; no earlier call has both options and models."""
+    from fairseq.models import FairseqLanguageModel
+
     reasons = [reason for model in models if (reason := getattr(model, "no_alignment", ""))]
     if reasons and getattr(args, "print_alignment", None):
         raise ConfigError(
             f"`--print-alignment` does not go with this model: {reasons[0]}. Leave it out."
         )
+    language_model = (options.get("extra_gen_cls_kwargs") or {}).get("lm_model")
+    if language_model is not None and not isinstance(language_model, FairseqLanguageModel):
+        raise ConfigError("`--lm-path` must name a language model, but this is another model.")
     return original(self, models, args, *rest, **options)
 
 

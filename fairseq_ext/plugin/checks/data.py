@@ -1,6 +1,7 @@
 """Check data folders, dictionaries, datasets and lengths when tasks read them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **optio
         raise DataError(
             f"{self.cfg.data} has no target side for the split `{split}`. Run fairseq-preprocess "
             "again."
+        )
+    parts = list(Path(self.cfg.data.split(":")[0]).glob(f"{split}1.*"))
+    if split == self.cfg.train_subset and self.cfg.upsample_primary > 1 and not parts:
+        raise ConfigError(
+            f"`--upsample-primary` repeats the first of several parts of the training text, but "
+            f"{self.cfg.data} has no {split}1; leave it out."
         )
     if self.cfg.load_alignments:
         _require_alignments(self, split)
