@@ -25,7 +25,11 @@ import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-REFUSED: dict[str, str] = {}
+REFUSED = {
+    "test_checkpoint_utils.py::TestCheckpointUtils::test_torch_persistent_save_async": (
+        "expects a write under the checkpoint's own name, which a kill would leave torn"
+    ),
+}
 """Tests that fail with the plugin on purpose, ``file::class::test``, and what refuses them."""
 
 REGISTERING = "import fairseq_ext\nfairseq_ext.register()\n"
