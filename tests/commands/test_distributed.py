@@ -149,10 +149,7 @@ def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
         *("--distributed-world-size", 2, "--user-dir", USER_DIR),
     )
     errors = tmp_path / "errors"
-    with (
-        errors.open("w") as stream,
-        start(*command, stderr=stream) as launcher,
-    ):
+    with errors.open("w") as stream, start(*command, stderr=stream) as launcher:
         try:
             wait_for((tmp_path / "run/checkpoint_last.pt").exists, launcher, 120)
             os.kill(spawned(launcher.pid)[-1], signal.SIGKILL)

@@ -239,16 +239,8 @@ def test_workers_that_a_cluster_has_room_for() -> None:
 
 def test_another_job_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
     source, other = text(tmp_path / "source", 20), tmp_path / "other"
-    words = [
-        "translate",
-        "--path",
-        copy_bundle,
-        "--input",
-        source,
-        *LENGTH,
-        "--parts",
-        tmp_path / "p",
-    ]
+    paths = ("--path", copy_bundle, "--input", source, "--parts", tmp_path / "p")
+    words = ("translate", *paths, *LENGTH)
     command(*words, "--part-lines", 9)
     before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
     small_parts = (*words, "--part-lines", 9)
@@ -272,17 +264,8 @@ def test_another_job_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
 
 def test_a_part_that_was_changed_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
     source, output = text(tmp_path / "source", 20), tmp_path / "whole"
-    words = [
-        "translate",
-        "--path",
-        copy_bundle,
-        "--input",
-        source,
-        *LENGTH,
-        "--parts",
-        tmp_path / "p",
-    ]
-    words += ["--part-lines", 9, "-o", output]
+    paths = ("--path", copy_bundle, "--input", source, "--parts", tmp_path / "p", "-o", output)
+    words = ("translate", *paths, *LENGTH, "--part-lines", 9)
     command(*words)
     content = output.read_bytes()
     output.write_bytes(content.swapcase().replace(b"1", b"2"))  # damaged, and as large as before

@@ -35,12 +35,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def preprocess(text: Path, folder: Path, *options: object, ok: bool = True):
-    return fairseq(
-        *("preprocess", "--source-lang", "src", "--target-lang", "tgt", "--destdir", folder),
-        *("--trainpref", text / "train", "--validpref", f"{text / 'valid'},{text / 'other'}"),
-        *options,
-        ok=ok,
-    )
+    words = ("preprocess", "--source-lang", "src", "--target-lang", "tgt", "--destdir", folder)
+    texts = ("--trainpref", text / "train", "--validpref", f"{text / 'valid'},{text / 'other'}")
+    return fairseq(*words, *texts, *options, ok=ok)
 
 
 @pytest.fixture(scope="module")

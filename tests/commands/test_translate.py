@@ -252,7 +252,7 @@ def test_an_empty_line_has_one_row_among_the_nbest(digits, capsys):
     rows = translate(*command, capsys=capsys, stdin=b"1 2\r\n\n3")
     columns = [row.split("\t") for row in rows]
     assert [cells[:2] for cells in columns] == [
-        *(["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"]),
+        *(["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"])
     ]
     assert columns[2] == ["2", "1", "0.0000", ""]
 

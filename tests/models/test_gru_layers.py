@@ -1,5 +1,6 @@
 """Each layer of the GRU against the reference from the paper's equations, in float64."""
 
+import itertools
 import math
 
 import pytest
@@ -10,12 +11,7 @@ from fairseq_ext.gru import recurrence, reference
 from fairseq_ext.gru.attention import exponentials, masked_softmax, tanh_of_sum
 from fairseq_ext.gru.decoding import AttentiveGRU
 
-VARIANTS = [
-    (kind, order, feeding)
-    for kind in ("mlp", "general", "dot")
-    for order in ("bahdanau", "luong")
-    for feeding in (True, False)
-]
+VARIANTS = [*itertools.product(("mlp", "general", "dot"), ("bahdanau", "luong"), (True, False))]
 
 
 def build(kind: str, order: str, feeding: bool, embed: int = 5, hidden: int = 6) -> AttentiveGRU:

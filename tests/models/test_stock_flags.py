@@ -86,14 +86,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("stock_flags")
     text = digits_corpus(folder / "text", mark_odd, train=1000, valid=VALID_LINES, test=TEST_LINES)
     data = binarize(text, folder / "bin", "--joined-dictionary")
-    fairseq(
-        "train",
-        data,
-        *TRAINING,
-        *("--optimizer", "adam", "--lr", 0.01, "--max-tokens", 500, "--dropout", 0.2),
-        *("--max-update", UPDATES, "--save-interval-updates", HALF_WAY),
-        *("--no-epoch-checkpoints", "--save-dir", folder / "model"),
-    )
+    flags = (*TRAINING, "--optimizer", "adam", "--lr", 0.01, "--max-tokens", 500, "--dropout", 0.2)
+    updates = ("--max-update", UPDATES, "--save-interval-updates", HALF_WAY)
+    saved = ("--no-epoch-checkpoints", "--save-dir", folder / "model")
+    fairseq("train", data, *flags, *updates, *saved)
     return Trained(text, data, folder / "model")
 
 

@@ -599,7 +599,7 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
 
 SOURCES = ["Ana wohnt ähnlich in Rom .", "Sie hat 3 Katzen .", "nein nein nein", "Was ?", "x " * 12]
 VARIED_REFERENCES = [
-    *("Then Ana lives ähnlich .", "She has 3 cats .", "no no no", "What ?", "y " * 12),
+    *("Then Ana lives ähnlich .", "She has 3 cats .", "no no no", "What ?", "y " * 12)
 ]
 SYSTEMS = {
     "good": [["Ana lives in Rom .", "She has 3 dogs .", "no no no", "What ?", "y " * 11]],

@@ -63,7 +63,7 @@ def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized
     references = (tmp_path / "ref").read_text().splitlines()
     limits = [(1, 10), (11, 20), (21, 40), (41, 60), (61, float("inf"))]
     assert [bucket.label for bucket in scores.buckets] == [
-        *("1–10", "11–20", "21–40", "41–60", "> 60"),
+        *("1–10", "11–20", "21–40", "41–60", "> 60")
     ]
     assert [bucket.sentences for bucket in scores.buckets[3:]] == [0, 0]
     for name, path in systems.items():

@@ -497,14 +497,8 @@ def test_scores_are_those_of_comet_itself(kind: str, tmp_path: Path) -> None:
     segments = list(zip(sources, translations, references, strict=True))
     candidates = [*dict.fromkeys(translations)]
     pairs = [(sources[1], candidate, other) for candidate in candidates for other in candidates]
-    command = [
-        os.environ[PYTHON],
-        "-c",
-        REAL,
-        kind,
-        tmp_path / "tiny",
-        json.dumps(segments + pairs),
-    ]
+    sentences = json.dumps(segments + pairs)
+    command = [os.environ[PYTHON], "-c", REAL, kind, tmp_path / "tiny", sentences]
     variables = neural._environment(os.environ[PYTHON]) | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
