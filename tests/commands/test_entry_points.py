@@ -112,9 +112,7 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     """The plugin comes by ``user_dir`` alone, in the middle of loading."""
     done = fairseq("generate", copy_data, "--path", trained, "--cpu", "--batch-size", 1)
     sources = [line.split("\t")[1] for line in done.stdout.splitlines() if line[:2] == "S-"][:3]
-    indices = [
-        int(line.split("\t")[0][2:]) for line in done.stdout.splitlines() if line[:2] == "S-"
-    ]
+    indices = [int(x.split("\t")[0][2:]) for x in done.stdout.splitlines() if x[:2] == "S-"]
     expected = [hypotheses(done.stdout)[index] for index in indices[:3]]
     words = (trained.parent, trained.name, copy_data, USER_DIR)
     hub = run(sys.executable, "-c", HUB, *words, *sources)

@@ -44,9 +44,7 @@ Translate = Callable[[list[str]], list[str]]
 def alone(copy_bundle: Path) -> Translate:
     """The model, without a server."""
     loaded = fairseq_ext.load(copy_bundle)
-    return lambda lines: [
-        translation.text for translation in loaded.translate(lines, max_len_b=LENGTH)
-    ]
+    return lambda lines: [x.text for x in loaded.translate(lines, max_len_b=LENGTH)]
 
 
 def test_a_translation(server: Server, alone: Translate):

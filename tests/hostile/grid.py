@@ -243,9 +243,8 @@ def main() -> None:
         canary.parent.mkdir()
         hostile.mkdir()
         files = make_files(hostile, data, canary)
-        files = {
-            n: p for n, p in files.items() if not args.files or any(f in n for f in args.files)
-        }
+        if args.files:
+            files = {n: p for n, p in files.items() if any(f in n for f in args.files)}
         all_runs = []
         for name in names:
             for run in runs(files, name, data, canary):

@@ -46,9 +46,8 @@ def test_stages_are_entered_on_time_and_saved(trained: tuple[Path, str]) -> None
     folder, log = trained
     entered = re.findall(r"update (\d+): (.*) from here on", log)
     assert entered == [("8", "binary weights"), ("16", "binary weights and activations")]
-    saved = {
-        u: load(checkpoint(folder, u))["model"]["binary_stage.current"] for u in range(4, 25, 4)
-    }
+    states = {u: load(checkpoint(folder, u))["model"] for u in range(4, 25, 4)}
+    saved = {u: state["binary_stage.current"] for u, state in states.items()}
     assert {u: int(stage) for u, stage in saved.items()} == {4: 0, 8: 0, 12: 1, 16: 1, 20: 2, 24: 2}
 
 

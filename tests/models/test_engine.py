@@ -371,9 +371,8 @@ def test_scores_are_those_of_the_model():
         tokens = torch.tensor([sample.tokens.tolist()])
         net_input = models.net_input(torch.tensor([SENTENCE]), tokens)
         ((theirs,),) = scorer.generate([model], {"net_input": net_input, "target": tokens})
-        assert sample.scores.tolist() == pytest.approx(
-            theirs["positional_scores"].tolist(), abs=1e-4
-        )
+        scores = theirs["positional_scores"].tolist()
+        assert sample.scores.tolist() == pytest.approx(scores, abs=1e-4)
         assert sample.score == pytest.approx(float(theirs["score"]), abs=1e-4)
 
 

@@ -268,9 +268,7 @@ def resized(model: EngineModel) -> None:
 
 
 def of_other_kind(model: EngineModel) -> None:
-    product = next(
-        operation for operation in model.program.encoder if operation.code is Code.LINEAR
-    )
+    product = next(x for x in model.program.encoder if x.code is Code.LINEAR)
     weight = model.weights[product.weights[0]]
     shape = (weight.outputs, weight.inputs)
     model.weights[product.weights[0]] = weight._replace(

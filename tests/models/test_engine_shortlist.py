@@ -50,9 +50,7 @@ def small_worker(lists: Shortlist | None) -> Worker:
 )
 def test_of_all_tokens_it_changes_no_bit(name: str, numbers: str) -> None:
     program = engine.program_of(*engine.sharpened(name))
-    with_it, without = (
-        Machine(program, numbers, shortlist=lists).worker() for lists in (WHOLE, None)
-    )
+    with_it, without = (Machine(program, numbers, shortlist=x).worker() for x in (WHOLE, None))
     for rules in OPTIONS.values():
         prefixes = [[7, 9]] * len(SENTENCES) if rules.no_repeat_ngram_size else None
         actual, expected = (x.translate(SENTENCES, rules, prefixes) for x in (with_it, without))

@@ -140,9 +140,8 @@ def test_distillation_in_chunks(temperature, weight, block, monkeypatch):
     )
     target = torch.randint(17, (2, 11), generator=draw)
     words = target.ne(PAD)
-    hard = torch.nn.functional.cross_entropy(
-        student.logits()[words], target[words], reduction="sum"
-    )
+    logits = student.logits()[words]
+    hard = torch.nn.functional.cross_entropy(logits, target[words], reduction="sum")
     soft = distillation_loss(student.logits(), teacher.logits(), temperature)[words].sum()
     expected = torch.lerp(hard, soft, weight)
     actual, nll = loss.distilled_nll(student, teacher, target, temperature, weight, PAD, chunk=60)

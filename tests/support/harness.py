@@ -116,9 +116,8 @@ def spawned(parent: int) -> list[int]:
     They are not sorted by id, because ids begin again at a limit. The resource tracker is left out.
     """
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [
-        int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return [pid for pid, command in commands.items() if b"spawn_main" in command]
 
 
 def fairseq(name: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:

@@ -68,9 +68,7 @@ def written(job: SplitJob, folder: Path) -> tuple[dict[str, Pairs], dict]:
     report = job.write(files)
     for file in (*files[0], *files[1], *files[2]):
         file.close()
-    texts = [
-        [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths] for paths in names
-    ]
+    texts = [[x.read_text(encoding="utf-8").split("\n")[:-1] for x in paths] for paths in names]
     pairs = {name: [*zip(*texts, strict=True)] for name, texts in zip(SPLITS, texts, strict=True)}
     return pairs, report
 
@@ -487,9 +485,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
         for path in out.iterdir()
         if path.suffix != ".json"
     }
-    assert sorted(text) == [
-        f"{s}.{lang}" for s in ("test", "train", "valid") for lang in ("en", "es")
-    ]
+    assert sorted(text) == [f"{s}.{x}" for s in ("test", "train", "valid") for x in ("en", "es")]
     for name, size in (("valid", 20), ("test", 30)):
         assert len(text[f"{name}.en"]) == len(text[f"{name}.es"]) == size
     assert not set(text["train.en"]) & set(text["test.en"] + text["valid.en"])

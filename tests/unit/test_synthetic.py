@@ -18,9 +18,7 @@ def corpus(tmp_path: Path) -> Path:
     """Write a corpus of lower-case Moses tokens, split into subwords by a merge of digits."""
     (tmp_path / "codes").write_text("#version: 0.2\n1 2</w>\n")
     files = (tmp_path / "codes",)
-    steps = Pipeline(
-        *("en", "de"), tokenize=True, lowercase=True, subwords="subword-nmt", files=files
-    )
+    steps = Pipeline("en", "de", tokenize=True, lowercase=True, subwords="subword-nmt", files=files)
     for split, count in SPLITS.items():
         lines = [f"Number {n + 10}, {split}!" for n in range(count)]
         for side in ("en", "de"):
