@@ -285,7 +285,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     from fairseq_ext.decoding.loading import open_model
     from fairseq_ext.text import placeholders
     from fairseq_ext.text.reading import decoded
-    from fairseq_ext.text.sentences import sentence_splitter
+    from fairseq_ext.text.sentences import UNSPLIT, sentence_splitter
 
     search, languages = request.search, (request.src, request.tgt)
     keeper = placeholders.keeper(request.keep, request.markup)
@@ -295,7 +295,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     codec = text_options.chosen_codec(
         request.text, src, tgt, model.folders, constraints=constrained
     )
-    splitter = sentence_splitter(src, tgt) if request.split_sentences else None
+    splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
     model.versions.require_unchanged()
     utility = None
     if search.mbr is not None:

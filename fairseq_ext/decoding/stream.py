@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.text.placeholders import Keeper
-from fairseq_ext.text.sentences import SentenceSplitter
+from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -71,7 +71,7 @@ def translations(
     before: int = 0,
     buffer: int = BUFFER,
     skip_long: bool = False,
-    splitter: SentenceSplitter | None = None,
+    splitter: SentenceSplitter = UNSPLIT,
     keeper: Keeper | None = None,
 ) -> Iterator[Translation]:
     """Translate lines as they come.
@@ -83,7 +83,7 @@ def translations(
         before: number of lines in earlier inputs, added to the line numbers of translations.
         buffer: lines to read before translating them in batches of about equal length.
         skip_long: whether lines that are too long get empty translations and a warning.
-        splitter: splits lines into sentences to translate one by one; None keeps lines whole.
+        splitter: splits lines into sentences to translate one by one.
         keeper: finds spans to keep unchanged.
     """
     if buffer < 1:
@@ -101,7 +101,7 @@ def translations(
 
     lines = iter(lines)
     while block := list(islice(lines, buffer)):
-        split = [[line] if splitter is None else splitter.split(line) for line in block]
+        split = [splitter.split(line) for line in block]
         sentences = [sentence for parts in split for sentence in parts]
         line_numbers = [first + place for place, parts in enumerate(split) for _ in parts]
         if keeper is None:
@@ -114,7 +114,7 @@ def translations(
         rows = iter(ranked)
         for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
             texts, candidates = zip(*islice(rows, len(parts)), strict=True)
-            if splitter is None or len(parts) == 1:
+            if len(parts) == 1:
                 yield Translation(before + number, source, texts[0] or [""], candidates[0])
             else:
                 yield _joined(before + number, source, texts, candidates, splitter)

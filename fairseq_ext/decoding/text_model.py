@@ -20,7 +20,7 @@ from fairseq_ext.decoding.search import BUFFER, Search, Translates, require_comp
 from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.text import placeholders
-from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
+from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 
@@ -182,7 +182,7 @@ class Model:
             name="the text",
             buffer=buffer,
             skip_long=skip_long,
-            splitter=self._splitter if split_sentences else None,
+            splitter=self._splitter if split_sentences else UNSPLIT,
             keeper=placeholders.keeper(keep, markup),
         )
 

@@ -18,7 +18,7 @@ from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.generated import Undoing
-from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
+from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
@@ -47,7 +47,7 @@ class System:
     translator: Translates
     codec: TextCodec
     about: str  # languages and size
-    splitter: SentenceSplitter | None = None  # None keeps a text in one piece
+    splitter: SentenceSplitter = UNSPLIT
 
 
 MakeCodec = Callable[[Named, Translates], TextCodec]
@@ -91,7 +91,7 @@ def load(
     model.versions.require_unchanged()
     size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{translator.src} → {translator.tgt}, {size}"
-    splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else None
+    splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else UNSPLIT
     return System(named.name, translator, codec, about, splitter)
 
 
@@ -123,8 +123,9 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 
 def _answer_of(system: System, text: str) -> Answer:
     translator, splitter = system.translator, system.splitter
-    sentences = [text] if splitter is None else splitter.split(text)
-    sources = [tokens for tokens in map(system.codec.encode, sentences) if tokens.strip()]
+    sources = [
+        tokens for tokens in map(system.codec.encode, splitter.split(text)) if tokens.strip()
+    ]
     if not sources:
         return Answer(system.name, "", "The sentence has nothing but invisible characters.")
     lengths = translator.lengths(sources)
@@ -145,9 +146,7 @@ def _answer_of(system: System, text: str) -> Answer:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
     texts = [system.codec.decode(candidate.tokens) for candidate in best]
     attention = _attention(system.name, sources[0], best[0]) if len(best) == 1 else None
-    return Answer(
-        system.name, texts[0] if splitter is None else splitter.join(texts), remark, attention
-    )
+    return Answer(system.name, splitter.join(texts), remark, attention)
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:

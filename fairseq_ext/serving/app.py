@@ -20,22 +20,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from fairseq_ext.decoding.stream import Ranked, SpannedSentences
+from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
-from fairseq_ext.serving.requests import (
-    AUTO,
-    CLOSE,
-    FORMS,
-    GONE,
-    HTML,
-    JSON,
-    Query,
-    check_key,
-    parse_fields,
-    parse_query,
-    read_body,
-)
 from fairseq_ext.serving.settings import Limits, Refusal, Settings
 from fairseq_ext.text.html_text import paragraphs
 from fairseq_ext.text.placeholders import Keeper
@@ -83,7 +71,7 @@ class Service:
 
     async def answer(self, request: Request) -> dict[str, Any]:
         try:
-            query = parse_query(await self._fields(request))
+            query = requests.parse_query(await self._fields(request))
             self._limits.check_texts(query.texts)
             source, model = self._pairs.find(query.source, query.target)
             if query.alternatives >= model.nbest:
@@ -93,8 +81,10 @@ class Service:
             work = self._translated(query, model)
             answer = await _while_waited_for(request, work, self._limits.timeout)
         except asyncio.CancelledError:  # uvicorn cancels requests after the grace period
-            raise Refusal(503, "The server stopped before the answer was ready.", CLOSE) from None
-        if query.source == AUTO:  # nothing was detected: there is only one model
+            raise Refusal(
+                503, "The server stopped before the answer was ready.", requests.CLOSE
+            ) from None
+        if query.source == requests.AUTO:  # nothing was detected: there is only one model
             detected = {"confidence": 0.0, "language": source}
             single = isinstance(query.q, str)
             answer["detectedLanguage"] = detected if single else [detected] * len(query.q)
@@ -113,13 +103,15 @@ class Service:
     async def _fields(self, request: Request) -> dict[str, Any]:
         """Read a request unless too many are waiting; check its key if one is needed."""
         if self._load >= self._limits.max_queue:
-            raise Refusal(429, BUSY, {**WAIT, **CLOSE})  # before there is a body in memory
+            raise Refusal(429, BUSY, {**WAIT, **requests.CLOSE})  # before there is a body in memory
         self._reading += 1
         try:
-            fields = await parse_fields(request, await read_body(request, self._limits))
+            fields = await requests.parse_fields(
+                request, await requests.read_body(request, self._limits)
+            )
         finally:
             self._reading -= 1
-        check_key(fields, self._keys)
+        requests.check_key(fields, self._keys)
         return fields
 
     @property
@@ -136,9 +128,9 @@ class Service:
         finally:
             self._encoding -= lines
 
-    async def _translated(self, query: Query, model: Served) -> dict[str, Any]:
+    async def _translated(self, query: requests.Query, model: Served) -> dict[str, Any]:
         """Split a query's texts into sentences, translate them, and join their translations."""
-        in_html, ranks = query.format == HTML, 1 + query.alternatives
+        in_html, ranks = query.format == requests.HTML, 1 + query.alternatives
         texts = await self._in_text_thread(
             sum(text.count("\n") + 1 for text in query.texts),
             lambda: [_split(text, in_html, model) for text in query.texts],
@@ -198,7 +190,7 @@ def _split(text: str, in_html: bool, model: Served) -> tuple[list[list[str]], li
     else:  # lines end at LF or CRLF only
         lines = [line.removesuffix("\r") for line in text.split("\n")]
         between = ["\n"] * (len(lines) - 1)
-    return model.split(lines), between
+    return [model.splitter.split(line) for line in lines], between
 
 
 def _joined(
@@ -226,7 +218,7 @@ async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], sec
         if task.done():
             return task.result()
         if disconnect.done():
-            raise Refusal(GONE, "The client has gone.")
+            raise Refusal(requests.GONE, "The client has gone.")
         raise Refusal(503, f"There was no translation within {seconds:g} seconds.", WAIT)
     finally:
         task.cancel()
@@ -245,7 +237,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)
     service = Service(pairs, limits, settings.keys, batcher)
-    schema = Query.model_json_schema()
+    schema = requests.Query.model_json_schema()
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
@@ -304,7 +296,7 @@ def _description(routes: Sequence[Route], schema: dict[str, Any]) -> dict[str, A
         method = "post" if "POST" in (route.methods or ()) else "get"
         operation = {"summary": route.name, "description": route.endpoint.__doc__}
         paths[route.path] = {method: {**operation, "responses": done}}
-    content = {kind: {"schema": schema} for kind in (JSON, *FORMS)}
+    content = {kind: {"schema": schema} for kind in (requests.JSON, *requests.FORMS)}
     paths["/translate"]["post"]["requestBody"] = {"required": True, "content": content}
     info = {"title": "fairseq-ext", "version": __version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths}

@@ -10,14 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    generate_latest,
-)
+import prometheus_client as prometheus
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,30 +27,30 @@ class Metrics:
     """The counters and histograms."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self.queue = Gauge(
+        self._registry = registry = prometheus.CollectorRegistry()
+        self.queue = prometheus.Gauge(
             *("fairseq_ext_queue_sentences", "Sentences that wait to be translated."),
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._requests = Counter(
+        self._requests = prometheus.Counter(
             *("fairseq_ext_requests", "Requests answered.", ("path", "status")), registry=registry
         )
-        self._seconds = Histogram(
+        self._seconds = prometheus.Histogram(
             *("fairseq_ext_request_seconds", "Seconds from a request to its answer.", ("path",)),
             registry=registry,
             buckets=_SECONDS,
         )
-        self._batches = Histogram(
+        self._batches = prometheus.Histogram(
             *("fairseq_ext_batch_sentences", "Sentences translated together."),
             registry=registry,
             buckets=_SENTENCES,
         )
-        self._tokens = Counter(
+        self._tokens = prometheus.Counter(
             *("fairseq_ext_tokens", "Tokens read and written, </s> included.", ("side",)),
             registry=registry,
         )
-        self._failures = Counter(
+        self._failures = prometheus.Counter(
             *("fairseq_ext_failed_sentences", "Sentences that the model could not translate."),
             registry=registry,
         )
@@ -80,10 +73,10 @@ class Metrics:
     def page(self) -> bytes:
         """Return all figures in the format of Prometheus."""
         if FOLDER not in os.environ:
-            return generate_latest(self._registry)
-        together = CollectorRegistry()
+            return prometheus.generate_latest(self._registry)
+        together = prometheus.CollectorRegistry()
         _Together(together)
-        return generate_latest(together)
+        return prometheus.generate_latest(together)
 
 
 class _Together(MultiProcessCollector):
@@ -92,7 +85,7 @@ class _Together(MultiProcessCollector):
     A worker first creates an empty file, which the library cannot read.
     """
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[prometheus.Metric]:
         return self.merge([str(path) for path in Path(self._path).glob("*.db") if _size(path)])
 
 

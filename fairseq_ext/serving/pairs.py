@@ -12,7 +12,7 @@ from fairseq_ext.decoding.stream import Ranked, TextCodec
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.requests import AUTO
 from fairseq_ext.serving.settings import Refusal, Settings
-from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
+from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 
@@ -24,15 +24,12 @@ class Served:
     translator: Translates  # translates lines of tokens
     codec: TextCodec  # converts text to tokens and back
     nbest: int  # number of translations that the search returns for a sentence
-    splitter: SentenceSplitter | None = None  # splits lines into sentences; None keeps lines whole
-
-    def split(self, lines: Sequence[str]) -> list[list[str]]:
-        return [[line] if self.splitter is None else self.splitter.split(line) for line in lines]
+    splitter: SentenceSplitter = UNSPLIT  # splits lines into sentences
 
     def join(self, sentences: Sequence[Ranked], rank: int) -> str:
         """Join each sentence's translation at ``rank``, or its last translation if it has fewer."""
         texts = [row.texts[min(rank, len(row.texts) - 1)] for row in sentences if row.texts]
-        return "".join(texts) if self.splitter is None else self.splitter.join(texts)
+        return self.splitter.join(texts)
 
     def encode(self, sentences: Sequence[str]) -> list[Sentence]:
         tokens = [self.codec.encode(sentence) for sentence in sentences]
@@ -136,7 +133,7 @@ def load(settings: Settings) -> Pairs:
         model = open_model([path], settings.data, (None, None), all_hypotheses)
         text = model.text()
         codec = TextCodec(text.encoder(), text.decoder())
-        splitter = sentence_splitter(text.src, text.tgt) if settings.split_sentences else None
+        splitter = sentence_splitter(text.src, text.tgt) if settings.split_sentences else UNSPLIT
         model.versions.require_unchanged()
         served[str(path)] = Served(model.translator, codec, model.search.nbest, splitter)
     return Pairs(served)

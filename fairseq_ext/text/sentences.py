@@ -32,6 +32,10 @@ class SentenceSplitter:
         return self.joint.join(sentence for sentence in sentences if sentence)
 
 
+UNSPLIT = SentenceSplitter(lambda line: [line], "")
+"""A splitter that leaves each line as it is."""
+
+
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     """Make a splitter; languages without a list of abbreviations use the English one."""
     source, target = (re.split("[-_]", code)[0].lower() for code in (src, tgt))
