@@ -126,13 +126,6 @@ def average_checkpoints(
     return {**result, "extra_state": extra}
 
 
-def write_average(paths: Sequence[str | Path], output: str | Path) -> dict[str, Any]:
-    """Average the checkpoints ``paths``, and write the average to ``output`` atomically."""
-    result = average_checkpoints(paths)
-    storage.save(result, output)
-    return result
-
-
 def _is_averaged(weight: Tensor) -> bool:
     return weight.is_floating_point() or weight.is_complex()
 

@@ -40,12 +40,13 @@ def _average(args: argparse.Namespace) -> None:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
             "none of them."
         )
-    from fairseq_ext.checkpoints import averaging
+    from fairseq_ext.checkpoints import averaging, storage
     from fairseq_ext.utils import files
 
     paths = averaging.select(args.dir, *choice[0]) if choice else args.inputs
     files.keep_inputs(paths, [args.output])
-    result = averaging.write_average(paths, args.output)
+    result = averaging.average_checkpoints(paths)
+    storage.save(result, args.output)
     for path in paths:
         print(path)
     checkpoints = "checkpoint" if len(paths) == 1 else "checkpoints"

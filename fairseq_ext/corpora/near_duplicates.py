@@ -214,10 +214,7 @@ def group_sizes(groups: np.ndarray) -> np.ndarray:
 
 
 def draw_groups(
-    groups: np.ndarray,
-    size: int,
-    salt: str,
-    exclude: np.ndarray | None = None,
+    groups: np.ndarray, size: int, salt: str, exclude: np.ndarray | None = None
 ) -> np.ndarray:
     """Draw groups in the order of a hash until they have ``size`` pairs; return a mask ``[N]``.
 

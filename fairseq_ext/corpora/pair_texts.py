@@ -17,18 +17,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
+from fairseq_ext.text import reading
 from fairseq_ext.text.cleaning import one_spaced, plain
-from fairseq_ext.text.reading import (
-    ENDINGS,
-    Part,
-    cells,
-    compression,
-    cut,
-    decoded,
-    lines,
-    raw_lines,
-    table_rows,
-)
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, require_file
 from fairseq_ext.utils.json_files import read_json
@@ -111,7 +101,7 @@ class PairPart:
 
     number: int  # number of this part, from 0
     text: int  # number of the text, from 0
-    parts: tuple[Part, ...]  # the part of each of the text's files
+    parts: tuple[reading.Part, ...]  # the part of each of the text's files
 
     @property
     def lines(self) -> int:
@@ -126,15 +116,15 @@ def unpacked_name(text: int, file: int) -> str:
 
 def is_packed(text: Text, path: Path) -> bool:
     """Return whether a file must go through :func:`unpack` before its parts can be read."""
-    packed = compression(path) is not None or path.suffix.lower() in ENDINGS
+    packed = reading.compression(path) is not None or path.suffix.lower() in reading.ENDINGS
     return packed or text.table or text.header
 
 
 def rows(text: Text) -> Iterator[list[str]]:
     """Yield the rows of a table, including its header."""
     if text.table:
-        return (row for _, row in table_rows(text.files[0], text.member))
-    return (line.split("\t") for _, line in lines(text.files[0], text.member))
+        return (row for _, row in reading.table_rows(text.files[0], text.member))
+    return (line.split("\t") for _, line in reading.lines(text.files[0], text.member))
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
@@ -145,7 +135,7 @@ def unpack(text: Text, file: int, path: Path) -> None:
                 out.write("\t".join(map(one_spaced, row)) + "\n")
         return
     with atomic_write(path, "wb") as out:
-        out.writelines(raw_lines(text.files[file], text.member))
+        out.writelines(reading.raw_lines(text.files[file], text.member))
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
@@ -156,7 +146,7 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
         for place, path in enumerate(text.files):
             packed = is_packed(text, path)
             plain_path = folder / unpacked_name(number, place) if packed else path
-            sides.append(cut([plain_path], part_lines))
+            sides.append(reading.cut([plain_path], part_lines))
         lines = [described[0]["lines"] for _, described in sides]
         if len({*lines}) > 1:
             raise DataError(
@@ -171,9 +161,9 @@ def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[Pair
 def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
     """Yield source and target of each pair of a part."""
     sides = [
-        decoded(file_part.read(), path, file_part.first)
+        reading.decoded(file_part.read(), path, file_part.first)
         for file_part, path in zip(part.parts, text.files, strict=True)
     ]
     if len(sides) == 1:
-        return cells(sides[0], text.files[0], text.columns)
+        return reading.cells(sides[0], text.files[0], text.columns)
     return ((plain(source), plain(target)) for (_, source), (_, target) in zip(*sides, strict=True))

@@ -20,6 +20,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError
 from fairseq_ext.utils.file_versions import FileVersions
 
 MakeSearch = Callable[[Mapping[str, int | float]], Search]
+Languages = tuple[str | None, str | None]  # source and target; None for those of the training
 
 
 class Opened(NamedTuple):
@@ -40,7 +41,7 @@ class Opened(NamedTuple):
 def open_model(
     paths: Sequence[Path],
     data: Path | None,
-    languages: tuple[str | None, str | None],
+    languages: Languages,
     make_search: MakeSearch,
     threads: int | None = None,
 ) -> Opened:
@@ -115,24 +116,16 @@ def in_run(path: Path) -> Path:
     for name in published.RUN:
         if (path / name).is_file():
             return path / name
-    others = [entry.name for entry in sorted(path.iterdir()) if _has_model(entry)]
+    names = (bundle.MANIFEST, *published.RUN)
+    others = sorted({file.parent.name for name in names for file in path.glob(f"*/{name}")})
     hint = f", but its {' and '.join(others)} have a model; give one of them" if others else ""
     raise ConfigError(
         f"{path} is a folder without a model: it has no {', '.join(published.RUN)}{hint}."
     )
 
 
-def _has_model(path: Path) -> bool:
-    """Return whether a folder is a bundle or that of a run."""
-    files = (path / name for name in (bundle.MANIFEST, *published.RUN))
-    return path.is_dir() and any(map(Path.is_file, files))
-
-
 def _for_the_engine(
-    paths: Sequence[Path],
-    languages: tuple[str | None, str | None],
-    search: Search,
-    threads: int | None,
+    paths: Sequence[Path], languages: Languages, search: Search, threads: int | None
 ) -> tuple[Translates, Sequence[Path]]:
     """Load models that the engine runs, without importing torch or fairseq."""
     from fairseq_ext.decoding.engine_translator import EngineTranslator
@@ -151,7 +144,7 @@ def _for_the_engine(
 def _for_fairseq(
     paths: Sequence[Path],
     data: Path | None,
-    languages: tuple[str | None, str | None],
+    languages: Languages,
     search: Search,
     threads: int | None,
 ) -> tuple[Translates, Sequence[Path]]:

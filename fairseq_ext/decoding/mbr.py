@@ -140,10 +140,7 @@ def is_neural(name: str) -> bool:
 
 
 def build_utility(
-    name: str,
-    options: Mapping[str, str] | None = None,
-    tokenizer: str = USUAL,
-    **process: Any,
+    name: str, options: Mapping[str, str] | None = None, tokenizer: str = USUAL, **process: Any
 ) -> Utility:
     """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 

@@ -19,7 +19,7 @@ import numpy as np
 from fairseq_ext.engine import ctypes_structs
 from fairseq_ext.engine.ctypes_structs import INT, LONG, POINTER
 from fairseq_ext.engine.program import Program
-from fairseq_ext.engine.search_options import Rules
+from fairseq_ext.engine.search_options import Rows, Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack_all
@@ -111,13 +111,10 @@ class Machine:
         self._program = ctypes_structs.whole(program, self._packed)
 
     def lists(
-        self,
-        sentences: Sequence[Sequence[int]],
-        prefixes: Sequence[Sequence[int]] | None,
-        constraints: Sequence[Sequence[int]] | None = None,
+        self, sentences: Rows, prefixes: Rows | None, constraints: Rows | None = None
     ) -> list[np.ndarray]:
         """Return, for each sentence, the shortlisted tokens that its translations may have."""
-        none: list[tuple[int, ...]] = [()] * len(sentences)
+        none: Rows = [()] * len(sentences)
         end, size = self.program.symbols.end, self.target_vocabulary
         rows = zip(sentences, prefixes or none, constraints or none, strict=True)
         return [
@@ -159,11 +156,11 @@ class Worker:
 
     def translate(
         self,
-        sentences: Sequence[Sequence[int]],
+        sentences: Rows,
         rules: Rules,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        prefixes: Rows | None = None,
         numbers: Sequence[int] | None = None,
-        constraints: Sequence[Sequence[int]] | None = None,
+        constraints: Rows | None = None,
     ) -> list[list[Found]]:
         """Translate each sentence; return at most ``rules.beam`` hypotheses for each, best first.
 
@@ -191,11 +188,7 @@ class Worker:
         return translations
 
     def _together(
-        self,
-        sentences: Sequence[Sequence[int]],
-        rules: Rules,
-        numbers: Sequence[int],
-        *rows: Sequence[Any] | None,
+        self, sentences: Rows, rules: Rules, numbers: Sequence[int], *rows: Sequence[Any] | None
     ) -> list[list[Found]]:
         """Translate sentences at once; ``rows`` are prefixes, constraints and allowed tokens."""
         words, begins = joined(sentences)
@@ -251,11 +244,11 @@ class Team:
 
     def translate(
         self,
-        sentences: Sequence[Sequence[int]],
+        sentences: Rows,
         rules: Rules,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        prefixes: Rows | None = None,
         numbers: Sequence[int] | None = None,
-        constraints: Sequence[Sequence[int]] | None = None,
+        constraints: Rows | None = None,
     ) -> list[list[Found]]:
         """Translate like :meth:`Worker.translate`; several threads may call this."""
         count = max(1, min(len(self._workers), len(sentences)))
@@ -290,19 +283,14 @@ def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, siz
         raise DataError(f"a source token's number must be below {size:,} and not negative.")
 
 
-def check_prefixes(prefixes: Sequence[Sequence[int]] | None, size: int) -> None:
+def check_prefixes(prefixes: Rows | None, size: int) -> None:
     """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens."""
     for prefix in prefixes or ():
         if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
             raise DataError("a prefix must be of tokens of the target, but is not.")
 
 
-def check_constraints(
-    constraints: Sequence[Sequence[int]],
-    sentences: Sequence[Sequence[int]],
-    rules: Rules,
-    machine: Machine,
-) -> None:
+def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine: Machine) -> None:
     """Refuse constraints that no translation can meet; see :meth:`Worker.translate`."""
     if rules.sampling:
         raise ConfigError("`--constraints` does not go with `--sampling`.")
@@ -320,7 +308,7 @@ def check_constraints(
             )
 
 
-def joined(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def joined(lists: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate lists as int32; also return the start of each list and the end of the last."""
     begins = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(numbers) for numbers in lists], out=begins[1:])

@@ -2,12 +2,15 @@
 
 import ctypes
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq_ext.engine.program import Program
 from fairseq_ext.utils.errors import ConfigError
 
 INT32 = 2**31 - 1
+Rows = Sequence[Sequence[int]]
+"""Token ids of several sentences, or of what belongs to each of them."""
 
 
 @dataclass(frozen=True)

@@ -182,14 +182,7 @@ class TranslationExtTask(TranslationTask):
         source = self.prepare_source(ListDataset(src_tokens, np.asarray(src_lengths)))
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
-    def build_generator(
-        self,
-        models: list[FairseqModel],
-        args: Any,
-        seq_gen_cls: type | None = None,
-        extra_gen_cls_kwargs: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> Any:
+    def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
         """Build fairseq's generator, with ``--epsilon-sampling`` if given."""
         check_gnmt_lenpen(self.cfg.gnmt_lenpen, args)
         epsilon = self.cfg.epsilon_sampling
@@ -199,13 +192,12 @@ class TranslationExtTask(TranslationTask):
             top_k=getattr(args, "sampling_topk", -1),
             top_p=getattr(args, "sampling_topp", -1.0),
         )
-        extra = dict(extra_gen_cls_kwargs or {})
+        extra = options["extra_gen_cls_kwargs"] = dict(options.get("extra_gen_cls_kwargs") or {})
         if self.affixes.target and not getattr(args, "score_reference", False):
             left_out = {*self.affixes.target, self.target_dictionary.eos()}
             extra["symbols_to_strip_from_output"] = left_out
             if self.affixes.target_suffix is not None:
                 extra["eos"] = self.affixes.target_suffix
-        options |= {"seq_gen_cls": seq_gen_cls, "extra_gen_cls_kwargs": extra}
         generator = super().build_generator(models, args, **options)
         if epsilon and hasattr(generator, "search"):  # scoring references has no search
             generator.search = generators.EpsilonSampling(self.target_dictionary, epsilon)

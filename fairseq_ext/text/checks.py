@@ -9,6 +9,7 @@ accepted. A lone ``\\r`` is refused: it shifts every later sentence against its 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fairseq_ext.text.reading import READERS, compression, lines, refuse_document, through
 from fairseq_ext.utils.errors import DataError
@@ -94,19 +95,9 @@ def _require_plain_text(path: Path) -> None:
         )
 
 
-def check_parallel(
-    source: str | Path,
-    target: str | Path,
-    *,
-    empty_lines: bool = False,
-    max_tokens: int | None = MAX_TOKENS,
-    controls: bool = True,
-) -> int:
-    """Check both sides of a parallel corpus, like :func:`check_text`; return their line count."""
-    counts = [
-        check_text(path, empty_lines=empty_lines, max_tokens=max_tokens, controls=controls)
-        for path in (source, target)
-    ]
+def check_parallel(source: str | Path, target: str | Path, **options: Any) -> int:
+    """Check both sides of a parallel corpus, by the options of :func:`check_text`; count lines."""
+    counts = [check_text(path, **options) for path in (source, target)]
     if counts[0] != counts[1]:
         raise DataError(
             f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}. "

@@ -77,10 +77,7 @@ def _unfit(content: str) -> CheckpointError:
 
 
 def _update(
-    weights: list[Tensor],
-    states: list[dict[str, Any]],
-    number: int,
-    group: dict[str, Any],
+    weights: list[Tensor], states: list[dict[str, Any]], number: int, group: dict[str, Any]
 ) -> None:
     beta1, beta2 = group["betas"]
     count = torch.tensor(float(number), device=weights[0].device)

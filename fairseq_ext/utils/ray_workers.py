@@ -12,13 +12,7 @@ from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
 
 
-def run(
-    address: str,
-    work: Callable[[Any, bool], object],
-    request: Any,
-    *,
-    cpu: bool,
-) -> None:
+def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu: bool) -> None:
     """Start as many workers as the cluster has room for, and wait for all of them.
 
     A worker calls ``work`` with ``request`` and with whether it has no GPU; ``cpu`` leaves GPUs

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sacrebleu import CHRF
 
-from fairseq_ext.checkpoints import averaging
+from fairseq_ext.checkpoints import averaging, storage
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.evaluation.breakdown import break_down, kinds_of, most_different
 from fairseq_ext.text.generated import Undoing
@@ -231,7 +231,7 @@ def save(folder: Path, count: int, name: str = "checkpoint{}.pt", **options) -> 
 
 def test_average_is_the_exact_mean(tmp_path):
     paths = save(tmp_path, 7)
-    averaging.write_average(paths, tmp_path / "mean.pt")
+    storage.save(averaging.average_checkpoints(paths), tmp_path / "mean.pt")
     result = torch.load(tmp_path / "mean.pt", weights_only=True)
     inputs = [checkpoint(seed)["model"] for seed in range(1, 8)]
     for name in ("encoder.embed.weight", "decoder.embed.weight", "decoder.slice", "decoder.half"):
@@ -319,7 +319,7 @@ def test_unlike_checkpoints_are_refused(tmp_path, other, message):
     output = tmp_path / "mean.pt"
     output.write_text("precious")
     with pytest.raises(CheckpointError, match=message):
-        averaging.write_average([first, second], output)
+        storage.save(averaging.average_checkpoints([first, second]), output)
     assert output.read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 3
 

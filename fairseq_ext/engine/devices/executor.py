@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from fairseq_ext.engine.devices.operations import Model, decode, encode
 from fairseq_ext.engine.library import Found, check_prefixes, check_sentences, joined
 from fairseq_ext.engine.program import Code, Phase, Program, Symbols
-from fairseq_ext.engine.search_options import Rules
+from fairseq_ext.engine.search_options import Rows, Rules
 
 logger = logging.getLogger(__name__)
 
@@ -297,11 +297,11 @@ class Executor:
 
     def translate(
         self,
-        sentences: Sequence[Sequence[int]],
+        sentences: Rows,
         rules: Rules,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        prefixes: Rows | None = None,
         numbers: Sequence[int] | None = None,
-        constraints: Sequence[Sequence[int]] | None = None,
+        constraints: Rows | None = None,
     ) -> list[list[Found]]:
         """Translate like :meth:`fairseq_ext.engine.library.Worker.translate`, without samples."""
         if not sentences:
@@ -311,12 +311,7 @@ class Executor:
         with self._free, torch.no_grad():
             return self._search(sentences, rules, prefixes or [()] * len(sentences))
 
-    def _search(
-        self,
-        sentences: Sequence[Sequence[int]],
-        rules: Rules,
-        prefixes: Sequence[Sequence[int]],
-    ) -> list[list[Found]]:
+    def _search(self, sentences: Rows, rules: Rules, prefixes: Rows) -> list[list[Found]]:
         stage = self._begin(sentences, rules, prefixes)
         lengths = [len(sentence) for sentence in sentences]
         translations: list[list[Found]] = [[] for _ in sentences]
@@ -361,12 +356,7 @@ class Executor:
         move(destination.state, stage.state, torch.tensor(rows, device=self._model.device))
         return destination
 
-    def _begin(
-        self,
-        sentences: Sequence[Sequence[int]],
-        rules: Rules,
-        prefixes: Sequence[Sequence[int]],
-    ) -> Stage:
+    def _begin(self, sentences: Rows, rules: Rules, prefixes: Rows) -> Stage:
         program, device = self._model.program, self._model.device
         lengths = [len(sentence) for sentence in sentences]
         words = padded(sentences, program.symbols.pad).to(device)
@@ -397,7 +387,7 @@ class Executor:
         return stage
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+def padded(rows: Rows, pad: int) -> Tensor:
     """Pad rows on the right to ``[B, longest]``."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=pad)
