@@ -23,8 +23,6 @@ Letters: ``N`` sentences, ``H`` heads, ``T`` queries, ``S`` keys, ``D`` channels
 rows of a beam, ``C = H · D`` channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -71,7 +69,7 @@ class BinaryAttention(MultiheadAttention):
         self.set_stage(2)
 
     @classmethod
-    def of(cls, attention: MultiheadAttention, **options: object) -> BinaryAttention:
+    def of(cls, attention: MultiheadAttention, **options: object) -> "BinaryAttention":
         """Convert a fairseq attention layer, and share its parameters."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(

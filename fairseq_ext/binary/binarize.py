@@ -10,8 +10,6 @@ binarization gives a sentence the same signs in a batch, alone, or from stored b
 for ternary weights, whose signs may be 0, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +26,7 @@ class _Quantized(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, x: Tensor, levels: Levels, level: Tensor | None
+        ctx: torch.autograd.function.FunctionCtx, x: Tensor, levels: "Levels", level: Tensor | None
     ) -> Tensor:
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(levels.passes(x).to(torch.int8), levels.slope)

@@ -8,14 +8,7 @@ from torch import Tensor, nn
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput
-from fairseq_ext.engine.compilers import (
-    ATTENTIONS,
-    PRODUCTS,
-    joined,
-    linear,
-    norm,
-    require,
-)
+from fairseq_ext.engine.compilers import ATTENTIONS, PRODUCTS, joined, linear, norm, require
 from fairseq_ext.engine.program import FLOATS, NOTHING, Columns, Reading, Signs, pack_bits
 from fairseq_ext.engine.tensors import BITS, LEVELS, TRITS, pack_trits
 from fairseq_ext.engine.writer import Writer

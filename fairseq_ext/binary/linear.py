@@ -1,7 +1,5 @@
 """Linear layers with binary or ternary weights and, optionally, binary inputs (torch only)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -126,7 +124,7 @@ class BinaryLinear(nn.Linear):
         self.set_stage(2)
 
     @classmethod
-    def of(cls, linear: nn.Linear, **options: Any) -> BinaryLinear:
+    def of(cls, linear: nn.Linear, **options: Any) -> "BinaryLinear":
         """Convert ``linear``, and share its parameters; ``options`` are those of the class."""
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced
             binary = cls(linear.in_features, linear.out_features, **options)

@@ -60,8 +60,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
 
 
 def average_checkpoints(
-    paths: Sequence[str | Path],
-    load: Callable[[str | Path], dict[str, Any]] = storage.load,
+    paths: Sequence[str | Path], load: Callable[[str | Path], dict[str, Any]] = storage.load
 ) -> dict[str, Any]:
     """Average checkpoints: return the last one with mean weights and without optimizer state.
 

@@ -19,8 +19,6 @@
 Nothing here imports fairseq.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os
@@ -338,7 +336,7 @@ class NumberKind:
 class NumberArray(np.ndarray):
     """A replacement for ``numpy.ndarray`` of numbers only, which is pickled as a plain array."""
 
-    def __new__(cls, *arguments: object) -> NumberArray:
+    def __new__(cls, *arguments: object) -> "NumberArray":
         raise _unsupported("numpy.ndarray")
 
     def __setstate__(self, state: Any) -> None:

@@ -76,11 +76,7 @@ def add_subwords(commands: options.Subparsers) -> None:
     )
     _add_folders(parser)
     option = parser.add_argument
-    option(
-        "--kind",
-        choices=SUBWORDS,
-        help="kind of subwords; bpe is subword-nmt's (bpe)",
-    )
+    option("--kind", choices=SUBWORDS, help="kind of subwords; bpe is subword-nmt's (bpe)")
     option(
         "--size",
         type=int,

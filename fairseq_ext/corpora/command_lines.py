@@ -85,9 +85,7 @@ class OfficialOptions:
         None, "number of merges; 0 for words (default: the paper's)", type=_natural, metavar="N"
     )
     subwords: str = option(
-        "bpe",
-        "kind of subwords; --bpe sets their number (default: %(default)s)",
-        choices=SUBWORDS,
+        "bpe", "kind of subwords; --bpe sets their number (default: %(default)s)", choices=SUBWORDS
     )
     any_counts: bool = option(
         False,
@@ -405,9 +403,7 @@ OTHERS = {
         MonolingualOptions, "synthetic.write_side", "one side of a prepared corpus as plain text"
     ),
     "mix": CommandLine(
-        MixOptions,
-        "synthetic.run",
-        "a prepared corpus plus pairs of which a model wrote one side",
+        MixOptions, "synthetic.run", "a prepared corpus plus pairs of which a model wrote one side"
     ),
 }
 """The commands of corpora that are not in the catalogue, by name."""

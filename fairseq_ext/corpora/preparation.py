@@ -36,11 +36,7 @@ Report = dict[str, Any]
 
 
 def do_once(
-    folder: Path,
-    name: str,
-    settings: Report,
-    outputs: Iterable[Path],
-    work: Callable[[], Report],
+    folder: Path, name: str, settings: Report, outputs: Iterable[Path], work: Callable[[], Report]
 ) -> Report:
     """Do the ``work`` of a step unless it is done; return its result, recorded or new.
 
@@ -346,10 +342,7 @@ def describe(
             for label, expected in kind.items()
             if label in pair_counts  # further tests may be missing
         },
-        "fairseq-preprocess": [
-            *("--source-lang", corpus.src, "--target-lang", corpus.tgt),
-            *flags,
-        ],
+        "fairseq-preprocess": [*("--source-lang", corpus.src, "--target-lang", corpus.tgt), *flags],
         "sha256": checksums,
     }
 

@@ -4,8 +4,6 @@ The machine is compiled when the package is installed. Each :class:`Worker` has 
 thread; all workers of a :class:`Machine` read the same weights.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib.util
@@ -132,7 +130,7 @@ class Machine:
             count += len(tokens)
         yield slice(first, len(lists))
 
-    def worker(self) -> Worker:
+    def worker(self) -> "Worker":
         """Allocate a worker: the memory of one thread."""
         return Worker(self)
 

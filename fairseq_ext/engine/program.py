@@ -6,8 +6,6 @@ operations run once per batch, the decoder's operations once per step, both in
 ``native/machine.c``. The program of an ensemble lists the operations of its models in turn.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,7 +53,7 @@ class Code(enum.IntEnum):
 
     operands: tuple[int, int, int, int]  # inputs, weights, integers and floats
 
-    def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> Code:
+    def __new__(cls, number: int, operands: tuple[int, int, int, int]) -> "Code":
         code = int.__new__(cls, number)
         code._value_, code.operands = number, operands
         return code
@@ -86,11 +84,11 @@ class Columns(NamedTuple):
     offset: int
     width: int
 
-    def split(self, parts: int) -> list[Columns]:
+    def split(self, parts: int) -> "list[Columns]":
         """Cut the columns into equal parts, from left to right."""
         return self.cut([self.width // parts] * parts)
 
-    def cut(self, widths: Sequence[int]) -> list[Columns]:
+    def cut(self, widths: Sequence[int]) -> "list[Columns]":
         """Cut the columns into parts of these widths, from left to right."""
         begins = accumulate(widths, initial=self.offset)
         return [Columns(self.register, *part) for part in zip(begins, widths, strict=False)]
@@ -163,7 +161,9 @@ class Signs:
     plain = False
 
     @classmethod
-    def packed(cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any) -> Signs:
+    def packed(
+        cls, signs: np.ndarray, levels: np.ndarray, ternary: bool, **options: Any
+    ) -> "Signs":
         """Pack signs ``[N, K]`` into bits; signs are -1 and 1, and also 0 if ``ternary``."""
         plus = pack_bits(signs - 1) if ternary else None
         return cls(pack_bits(signs), levels, signs.shape[1], plus=plus, **options)

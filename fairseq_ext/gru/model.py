@@ -10,11 +10,7 @@ from typing import Any
 import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
-from fairseq.models import (
-    FairseqEncoder,
-    FairseqEncoderDecoderModel,
-    FairseqIncrementalDecoder,
-)
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from fairseq.modules import FairseqDropout
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn

@@ -6,8 +6,6 @@ channels, ``H`` heads of ``D`` channels, ``K`` slots, ``N`` tokens of the longes
 matrices (E and F, or one for both).
 """
 
-from __future__ import annotations
-
 from math import ceil, sqrt
 
 import torch
@@ -43,7 +41,7 @@ class LinformerAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
-        projection: LengthProjection,
+        projection: "LengthProjection",
         *,
         scale: str = "head-dim",
         compress_first: bool | None = None,

@@ -1,7 +1,5 @@
 """The model card of a bundle: a ``README.md`` such as model hubs expect."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,13 +56,13 @@ class Card:
     table: str = ""
 
     @classmethod
-    def read(cls, text: str) -> Card:
+    def read(cls, text: str) -> "Card":
         """Parse a card: all fields if we rendered it, else only the licence and the text."""
         licence, body = _LICENCE.search(text), _BODY.search(text)
         about = body[1] if body else text.rpartition("\n---\n")[2].strip()
         return cls(about, licence[1] if licence else cls.licence, body[2] if body else "")
 
-    def with_format_note(self, numbers: str) -> Card:
+    def with_format_note(self, numbers: str) -> "Card":
         """Add a note below the scores, if any: the number format of the measured weights."""
         if not self.table or _MEASURED in self.table:
             return self

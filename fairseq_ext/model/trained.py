@@ -13,10 +13,7 @@ from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 
 
 def load(
-    data: str | Path,
-    paths: Sequence[str | Path],
-    src: str | None = None,
-    tgt: str | None = None,
+    data: str | Path, paths: Sequence[str | Path], src: str | None = None, tgt: str | None = None
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
     """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 

@@ -5,8 +5,6 @@ Section 3.5 joins the first matrices of all branches into ``W_Enc`` and their la
 without rounding (torch only).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -77,7 +75,7 @@ class OneDnnProduct:
             self._of = current
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
 
-    def __reduce__(self) -> tuple[type[OneDnnProduct], tuple[()]]:
+    def __reduce__(self) -> "tuple[type[OneDnnProduct], tuple[()]]":
         return OneDnnProduct, ()  # a copy of a model may be trained, so it is not enabled
 
 

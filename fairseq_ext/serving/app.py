@@ -1,7 +1,5 @@
 """The web application: LibreTranslate's interface, two pages, a health check and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import re

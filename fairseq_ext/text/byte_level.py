@@ -4,8 +4,6 @@ A line becomes the ids of its pieces, separated by spaces, as fairseq's ``--bpe 
 The `tokenizers` library does the work.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -40,7 +38,7 @@ class ByteBPE:
         self._tokenizer.decoder = decoders.ByteLevel()
 
     @classmethod
-    def load(cls, vocabulary: Path, merges: Path) -> ByteBPE:
+    def load(cls, vocabulary: Path, merges: Path) -> "ByteBPE":
         """Read GPT-2's ``encoder.json`` and ``vocab.bpe``, or ``vocab.json`` and ``merges.txt``."""
         ids = _read_vocabulary(vocabulary)
         try:

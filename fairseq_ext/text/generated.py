@@ -5,8 +5,6 @@ copied, the file is found by its checksum in the folder of the output and the fo
 run's file at the old path has another checksum, so it is not used.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -34,7 +32,7 @@ class Undoing:
         ).decoder()
 
     @classmethod
-    def by_language(cls, language: str | None) -> Undoing:
+    def by_language(cls, language: str | None) -> "Undoing":
         """Build a converter that joins subword-nmt's pieces and, given a language, detokenizes."""
         return cls(Pipeline("", language or "", tokenize=bool(language), subwords="joined"))
 

@@ -6,8 +6,6 @@ these files into the folder that it writes, and fairseq-train into the run, so t
 ``translate``, ``demo``, ``hypotheses`` and ``score`` need no options for them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable
@@ -131,7 +129,7 @@ class Pipeline:
 
         return lambda line: moses.detokenize(join(line), language)
 
-    def towards(self, src: str, tgt: str) -> Pipeline | None:
+    def towards(self, src: str, tgt: str) -> "Pipeline | None":
         """Return the pipeline for a direction of its two languages; None for other languages."""
         if {src, tgt} != {self.src, self.tgt}:
             return None
@@ -206,7 +204,7 @@ def load(folder: str | Path) -> Pipeline | None:
     if unknown:
         raise _wrong(path, f"it has the unknown entry `{unknown[0]}`")
     for name, option in options.items():
-        kind = {"bool": bool, "str": str}.get(str(option.type), list)
+        kind = option.type if option.type in (bool, str) else list
         if name in content and not isinstance(content[name], kind):
             raise _wrong(path, f"`{name}` is {content[name]!r:.40}")
     if not {"src", "tgt"} <= content.keys():

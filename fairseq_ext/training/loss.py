@@ -7,8 +7,6 @@ pass are made for one chunk of words at a time: no matrix is larger than the log
 N: words, R: words of a chunk, C: features, V: vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +33,7 @@ class OutputLayer(NamedTuple):
     weight: Tensor
     bias: Tensor | None = None
 
-    def of_words(self, words: Tensor | slice) -> OutputLayer:
+    def of_words(self, words: Tensor | slice) -> "OutputLayer":
         """Return this layer with the features of only some words, ``[N, C]``."""
         return self._replace(features=self.features.flatten(0, -2)[words])
 

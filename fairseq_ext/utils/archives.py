@@ -3,8 +3,6 @@
 Nothing here needs fairseq or torch.
 """
 
-from __future__ import annotations
-
 import bz2
 import errno
 import functools
@@ -22,12 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from fairseq_ext.utils import extras
-from fairseq_ext.utils.errors import (
-    CheckpointError,
-    DataError,
-    EnvironmentProblem,
-    FairseqExtError,
-)
+from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem, FairseqExtError
 from fairseq_ext.utils.file_versions import Version, version
 from fairseq_ext.utils.files import cache_folder, explain, require_file, staged_folder, whole_folder
 

@@ -283,10 +283,7 @@ def writers(paths: list[Path]) -> Iterator[list[IO[str]]]:
 
 def write_all(folder: Path, texts: Mapping[str, Iterable[str]]) -> None:
     """Write ``{name: lines}`` into ``folder``, all files completely or none at all."""
-    with (
-        staged_folder(folder) as stage,
-        writers([stage / name for name in texts]) as opened,
-    ):
+    with staged_folder(folder) as stage, writers([stage / name for name in texts]) as opened:
         for file, lines in zip(opened, texts.values(), strict=True):
             file.writelines(f"{line}\n" for line in lines)
 

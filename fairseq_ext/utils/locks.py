@@ -7,8 +7,6 @@ without locks there is no substitute: a file whose existence is the lock would o
 process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -48,7 +46,7 @@ def held(path: Path, *, wait: bool) -> Iterator[bool]:
         lock.release()
 
 
-_LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
+_LOCKS: "weakref.WeakSet[ForkSafeLock]" = weakref.WeakSet()
 
 
 class ForkSafeLock:

@@ -22,9 +22,7 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Let training start at update 0 from a file with only weights, ``{"model": …}``.
-
-    Training cannot start from a file `{'model': …}`: without other entries it ends in `KeyError:
+    """Training cannot start from a file `{'model': …}`: without other entries it ends in `KeyError:
     'best_loss'`.
     """
     if "optimizer_history" not in state and "best_loss" not in state:

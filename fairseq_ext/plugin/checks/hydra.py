@@ -88,11 +88,7 @@ def fill_in_architecture(cfg: Any) -> None:
     Do nothing for fairseq's own models: in the first job of a sweep fairseq has already filled in
     the model's defaults, so the later jobs would differ from the first.
     """
-    from fairseq.models import (
-        ARCH_CONFIG_REGISTRY,
-        ARCH_MODEL_REGISTRY,
-        MODEL_DATACLASS_REGISTRY,
-    )
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict
 
     model = cfg.get("model")

@@ -129,10 +129,7 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
     patch="data sets that cannot be opened",
 )
 def close_if_open(original: Callable, self: Any) -> None:
-    """Keep the destructor of a data set from failing if its file could not be opened.
-
-    If a data set cannot be opened, tracebacks of two destructors follow the error.
-    """
+    """If a data set cannot be opened, tracebacks of two destructors follow the error."""
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
 

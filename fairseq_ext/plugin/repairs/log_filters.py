@@ -53,7 +53,13 @@ def _filter_harmless() -> None:
 
 @around("fairseq.logging.progress_bar:progress_bar", patch="log file")
 def _log_file_once(
-    original: Callable, *rest: Any, log_file: str | None = None, **options: Any
+    original: Callable,
+    iterator: Any,
+    log_format: str | None = None,
+    log_interval: int = 100,
+    log_file: str | None = None,
+    *rest: Any,
+    **options: Any,
 ) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file.
 
@@ -65,7 +71,7 @@ def _log_file_once(
     files = {getattr(handler, "baseFilename", None) for handler in logger.handlers}
     if log_file is not None and os.path.abspath(log_file) in files:  # noqa: PTH100  # as in logging
         log_file = None
-    return original(*rest, log_file=log_file, **options)
+    return original(iterator, log_format, log_interval, log_file, *rest, **options)
 
 
 _reported: set[object] = set()  # names of logs about which an error was printed

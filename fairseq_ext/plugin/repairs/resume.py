@@ -141,10 +141,7 @@ def early_stopping_state() -> dict[str, Any]:
     """Return ``best`` (None at first), and ``num_runs``, how many validations followed it."""
     for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
-        return {
-            "best": getattr(counter, "best", None),
-            "num_runs": getattr(counter, "num_runs", 0),
-        }
+        return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
     return {"best": None, "num_runs": 0}
 
 
