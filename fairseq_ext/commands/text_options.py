@@ -62,8 +62,7 @@ def chosen_codec(
     from fairseq_ext.decoding.stream import TextCodec
     from fairseq_ext.text import pipeline
 
-    saved = pipeline.find(folders)
-    saved = saved and saved.towards(src, tgt)
+    saved = pipeline.find_towards(folders, src, tgt)
     steps = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
     if options.keep_tokens and not steps.tokenize:
         raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")

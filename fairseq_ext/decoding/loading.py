@@ -34,8 +34,7 @@ class Opened(NamedTuple):
     def text(self) -> Pipeline:
         """Return the text pipeline saved with the model, or an empty one if there is none."""
         languages = (self.translator.src, self.translator.tgt)
-        saved = pipeline.find(self.folders)
-        return (saved and saved.towards(*languages)) or Pipeline(*languages)
+        return pipeline.find_towards(self.folders, *languages) or Pipeline(*languages)
 
 
 def open_model(

@@ -46,8 +46,7 @@ def trim(source: bundle.Bundle, texts: Sequence[Path], output: Path) -> Trimmed:
     The texts are files of raw text. Their names end in their language, such as ``train.es``.
     """
     languages = (source.src, source.tgt)
-    saved = pipeline.load(source.folder)
-    text = (saved and saved.towards(*languages)) or Pipeline(*languages)
+    text = pipeline.find_towards([source.folder], *languages) or Pipeline(*languages)
     before = [dictionaries.symbols(source.folder / f"dict.{code}.txt") for code in languages]
     is_joint = before[0] == before[1]
     tokens = _tokens(texts, text, before)

@@ -99,8 +99,7 @@ def write(
         if (folder / bundle.SHORTLIST).exists():
             sides = (task.source_dictionary.symbols, task.target_dictionary.symbols)
             read_shortlist(folder / bundle.SHORTLIST, *sides)
-        saved = pipeline.find((bundle.home(checkpoint), data))
-        text = saved and saved.towards(src, tgt)
+        text = pipeline.find_towards((bundle.home(checkpoint), data), src, tgt)
         if text:
             text.save(folder)
         name = layout.architecture({"cfg": cfg})

@@ -245,6 +245,12 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
     return next((pipeline for folder in folders if (pipeline := load(folder)) is not None), None)
 
 
+def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
+    """Load the first pipeline that :func:`find` finds, for a direction; None without one for it."""
+    saved = find(folders)
+    return saved and saved.towards(src, tgt)
+
+
 def copy(folder: str | Path, target: str | Path) -> None:
     """Copy a folder's pipeline and its files, if any; refuse to replace a different pipeline."""
     pipeline = load(folder)
