@@ -23,7 +23,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     manifest = bundle.read(path)
     manifest.check()
     tensors = Tensors(manifest.folder / bundle.WEIGHTS)
-    text = pipeline.find([manifest.folder])
+    text = pipeline.load(manifest.folder)
     sizes = {
         name: (manifest.folder / name).stat().st_size for name in (*manifest.files, bundle.MANIFEST)
     }
