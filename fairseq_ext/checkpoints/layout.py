@@ -133,9 +133,9 @@ def without_weights(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint without the parts that fit only its own weights.
+    """Return a checkpoint without the parts of training that depend on its weights.
 
-    These are the optimizer's state and a second, exponentially averaged copy of the model.
+    These are the optimizer's state and the exponentially averaged copy of the model.
     """
     extra = extra_state(checkpoint).items()
     remaining = {name: value for name, value in extra if not name.startswith("ema")}

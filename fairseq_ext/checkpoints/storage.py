@@ -45,7 +45,7 @@ def save(checkpoint: Mapping[str, Any], path: str | Path) -> None:
 
 
 def peek(path: str | Path) -> Mapping[str, Any]:
-    """Read a checkpoint without its weights, by the rules of :func:`load`."""
+    """Read a checkpoint without its weights, with the checks of :func:`load`."""
     version = _version(path)
     if version not in _settings:
         _unclaimed[version] = state = _read(path)
@@ -54,7 +54,7 @@ def peek(path: str | Path) -> Mapping[str, Any]:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint or a bundle by the rules of :mod:`~fairseq_ext.checkpoints.safe_load`.
+    """Read a checkpoint or bundle, with the checks of :mod:`~fairseq_ext.checkpoints.safe_load`.
 
     Tensors that the file stores unchanged are mapped from it; all of them live on the CPU.
     """

@@ -159,7 +159,7 @@ def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | Non
 
 
 def heat_map(attention: plots.Alignment) -> bytes:
-    """Draw the picture of ``fairseq-ext plot alignment`` as PNG."""
+    """Draw an attention matrix as a heat map; return the PNG's bytes."""
     with tempfile.TemporaryDirectory() as folder:
         return plots.plot_alignments([attention], Path(folder, "attention"))[0].read_bytes()
 

@@ -86,7 +86,7 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 class Evaluator:
-    """An evaluator of recipes.
+    """An evaluator of recipes, which derive the engine's arrays from a model's weights.
 
     Args:
         weight: returns the numbers of a named weight in fp32.

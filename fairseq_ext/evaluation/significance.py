@@ -340,7 +340,7 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
 
 
 def draw_sentences(sentences: int, samples: int) -> np.ndarray:
-    """Draw the same sentence numbers as sacrebleu, ``[samples, sentences]``, in every call."""
+    """Draw sentence numbers ``[samples, sentences]`` with the seed that sacrebleu uses."""
     seed = chosen_seed()
     draw = np.random.default_rng(None if seed == "none" else int(seed))
     return draw.choice(sentences, size=(samples, sentences), replace=True)

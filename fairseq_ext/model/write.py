@@ -256,7 +256,7 @@ def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, b
 
 
 def affixes_of(task: TranslationTask) -> tuple[tuple[int, ...], ...]:
-    """Return the symbols around a task's sentences as :class:`EngineModel` stores them."""
+    """Return the symbols that a task puts around sentences, as ``affixes`` of an EngineModel."""
     if not isinstance(task, TranslationExtTask):
         return NO_AFFIXES
     return tuple(() if number is None else (number,) for number in task.affixes[:3])

@@ -175,7 +175,7 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
 
 @around("fairseq.trainer:Trainer._set_seed", patch="seed of each update")
 def seed_cpu(original: Callable, self: Any) -> None:
-    """On the CPU too, torch notes the seed of each update for three kinds of other devices, each
+    """In each update on a CPU, torch also records the seed for three other kinds of devices, each
     time with a trace of the Python stack.
     """
     if self.device.type != "cpu":
@@ -185,7 +185,7 @@ def seed_cpu(original: Callable, self: Any) -> None:
 
 @around("fairseq.models.fairseq_model:BaseFairseqModel.train", patch="mode of each update")
 def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
-    """Twice in each update, fairseq puts each module into the mode in which it already is."""
+    """fairseq sets the mode of every module twice in each update, although it does not change."""
     if all(module.training is mode for module in self.modules()):
         return self
     return original(self, mode)

@@ -46,7 +46,7 @@ def join_processes(training: Any) -> None:
 
 
 def require_one_job(training: Any) -> None:
-    """Refuse processes of ``torchrun`` that would each train alone, but in one folder.
+    """Refuse processes of ``torchrun`` that would train separate models in the same folder.
 
     fairseq ignores ``torchrun`` if its own number of processes, by default that of GPUs, is 1.
     """
