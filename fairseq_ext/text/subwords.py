@@ -269,8 +269,12 @@ def _learn_sentencepiece(model_type: str) -> Learn:
                     minloglevel=2,
                 )
         except RuntimeError as error:
+            reason, limit = str(error), re.search(r"value <= (\d+)|\d vs (\d+)", str(error))
+            if limit:
+                most, least = limit.groups()
+                reason = f"it takes {'at most' if most else 'at least'} {int(most or least):,}."
             raise DataError(
-                f"SentencePiece cannot learn {size:,} pieces (`--size`) from this text: {error}"
+                f"SentencePiece cannot learn {size:,} pieces (`--size`) from this text: {reason}"
             ) from error
 
     return learn_model

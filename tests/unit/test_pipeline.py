@@ -169,9 +169,9 @@ def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):
 def test_a_text_too_small_for_the_size(tmp_path: Path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
-    for size in (9000, 4):
-        message = rf"cannot learn {size:,} pieces \(`--size`\) from this"
-        with pytest.raises(DataError, match=message):
+    for size, limit in ((9000, "most"), (4, "least")):
+        fault = rf"cannot learn {size:,} pieces \(`--size`\) from this text: it takes at {limit} \d"
+        with pytest.raises(DataError, match=fault):
             split_text(text, tmp_path / "out", kind="sentencepiece-unigram", size=size)
         assert not (tmp_path / "out").exists()
 
