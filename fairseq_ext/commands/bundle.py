@@ -213,8 +213,8 @@ def add_export(commands: options.Subparsers) -> None:
         "model",
         type=Path,
         metavar="BUNDLE",
-        help="folder, archive, or name on the Hub; with --to also a checkpoint or the folder of a "
-        "run",
+        help="folder, archive, or name on the Hub; with --to also a checkpoint, the folder of a "
+        "run or a published model",
     )
     options.add_output(
         parser, "OUT", "checkpoint to write, without optimizer state; with --to a new folder"
@@ -234,9 +234,9 @@ def _export(args: argparse.Namespace) -> None:
         count, exactness = export(path, args.output)
         print(f"{count} tensors in {args.output}: {exactness}")
         return
-    from fairseq_ext.decoding.loading import data_of, in_run
+    from fairseq_ext.decoding.loading import data_of, model_of
 
-    path = in_run(args.model)
+    path = model_of(args.model)
     data = data_of(path)
     from fairseq_ext import register
 

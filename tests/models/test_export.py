@@ -143,6 +143,7 @@ def test_what_no_tool_computes_is_refused(name: str, tool: str, tmp_path: Path):
         (["--decoder-normalize-before"], "one side"),
         (["--cross-self-attention"], "cross-self-attention"),
         (["--decoder-output-dim", "16"], "no"),
+        (["--task", "translation_ext", "--target-prefix", "w3"], "no `w3` at each sentence"),
     ],
 )
 def test_options_that_no_class_has_are_refused(flags: list[str], reason: str, tmp_path: Path):
