@@ -58,7 +58,7 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
             else:
                 path = Path(mirror) / name
                 if not path.is_file():
-                    raise Unavailable(f"`--mirror {mirror}` has no file `{name}` (from {url}).")
+                    raise Unavailable(f"The mirror {mirror} has no file `{name}` (from {url}).")
         _verify(path, folder / RECORD)
     return path
 

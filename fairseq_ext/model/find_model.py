@@ -58,7 +58,9 @@ def existing_bundle(path: Path, participle: str) -> Path:
     """Find a bundle with :func:`resolved`; ``participle`` names the action in an error."""
     path = require(resolved(path))
     if not bundle.is_bundle(path):
-        raise ConfigError(f"{path} is no bundle; only these are {participle}.")
+        raise ConfigError(
+            f"{path} is no bundle; only these are {participle}. `fairseq-ext bundle` makes one."
+        )
     return path
 
 
