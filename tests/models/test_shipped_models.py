@@ -55,17 +55,18 @@ def test_each_has_its_figure_and_its_card(name: str, tmp_path: Path, monkeypatch
     assert sacrebleu.corpus_bleu(hypotheses, [english]).score == pytest.approx(BLEU[name], abs=0.5)
 
 
-def test_everyday_sentences_are_right():
+@pytest.mark.parametrize(("direction", "most_wrong"), [("es-en", 0), ("en-es", 18)])
+def test_everyday_sentences_are_right(direction: str, most_wrong: int):
     rows = [line.split("\t") for line in EVERYDAY.read_text(encoding="utf-8").splitlines()[1:]]
-    rows = [row for row in rows if row[0] == "es-en"]
+    rows = [row for row in rows if row[0] == direction]
     assert len(rows) == 60
-    translations = fairseq_ext.load("tatoeba-es-en").translate([row[1] for row in rows])
+    translations = fairseq_ext.load(f"tatoeba-{direction}").translate([row[1] for row in rows])
     wrong = {
         row[1]: translation.text
         for row, translation in zip(rows, translations, strict=True)
         if translation.text not in row[2:]
     }
-    assert not wrong
+    assert len(wrong) <= most_wrong, wrong
 
 
 @pytest.mark.system
