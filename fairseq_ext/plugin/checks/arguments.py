@@ -26,7 +26,7 @@ from fairseq_ext.utils.parsing import Parser
 COMMANDS = ("train", "generate", "interactive", "preprocess")
 DECODING_READS = (
     *("cpu", "fp16", "memory_efficient_fp16", "model_parallel_size", "plasma_path", "seed"),
-    *("use_plasma_view", "user_dir", "checkpoint_suffix", "device_id"),
+    *("use_plasma_view", "user_dir", "checkpoint_shard_count", "checkpoint_suffix", "device_id"),
     *("distributed_backend", "distributed_init_method", "distributed_no_spawn"),
     *("distributed_num_procs", "distributed_port", "distributed_rank", "distributed_world_size"),
     *("pipeline_model_parallel", "batch_size", "max_tokens", "num_shards"),
