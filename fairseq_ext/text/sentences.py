@@ -13,10 +13,13 @@ from fairseq_ext.utils import extras
 UNSPACED = ("ja", "zh", "yue")  # languages without a space between sentences
 LONGEST_WORD = 1_000
 """Most letters of a word to split: the library's time grows with the square of its length."""
-# Ends of sentences in Chinese and Japanese, Hindi and its neighbours, Amharic, Burmese, Urdu and
-# Armenian. None of these marks has another use, unlike the full stop.
-_MARKS, _QUOTES = "。！？।॥።፧။۔؟։", '」』）”’»"'
-_END = re.compile(f"(?<=[{_MARKS}])(?![{_MARKS}{_QUOTES}])|(?<=[{_MARKS}][{_QUOTES}])")
+# Ends of sentences in Chinese and Japanese, Hindi and its neighbours, Amharic, Burmese, Urdu,
+# Armenian, Khmer and Tibetan. Unlike the full stop they have no other use, except in Khmer's ។ល។,
+# “etc.”. Tibetan repeats its mark after a space.
+_MARKS, _QUOTES = "。！？।॥።፧။۔؟։។៕།༎", '」』”）’»"'
+_END = re.compile(
+    f"(?<=[{_MARKS}])(?<!។ល។)(?!ល។|[{_QUOTES}]|\\s*[{_MARKS}])|(?<=[{_MARKS}][{_QUOTES}])"
+)
 
 
 @dataclass(frozen=True)
