@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from fairseq_ext import commands
 from fairseq_ext.commands import options
-from fairseq_ext.utils import error_messages, extras
+from fairseq_ext.utils import error_messages, extras, files
 from fairseq_ext.utils.parsing import Parser
 from fairseq_ext.version import __version__
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         options.keep_inputs(args)
         options.require_folders(args)
-        with options.cleaned_up():
+        with files.cleaned_up():
             status = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has closed it

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,40 +131,6 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
             is_bundle = (path / "bundle.json").is_file()
             for pattern in ("*",) if is_bundle else READ:
                 yield from path.glob(pattern)
-
-
-@contextlib.contextmanager
-def cleaned_up() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that the block removes unfinished files.
-
-    The process then dies by the signal, as its parent expects; a second signal ends it at once.
-    """
-    received: list[int] = []
-    owner = os.getpid()
-
-    def stop(number: int, _: object) -> None:
-        for handled in handlers:
-            signal.signal(handled, signal.SIG_DFL)
-        if os.getpid() != owner:  # a process that the command has forked
-            signal.raise_signal(number)
-        received.append(number)
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    # `nohup` lets a command ignore SIGHUP.
-    handlers = [n for n in numbers if in_main_thread and signal.getsignal(n) == signal.SIG_DFL]
-    for number in handlers:
-        signal.signal(number, stop)
-    try:
-        yield
-    except BaseException:
-        if received:
-            signal.raise_signal(received[0])
-        raise
-    finally:
-        for number in handlers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -216,6 +218,40 @@ def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
             raise
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, so that the block removes unfinished files.
+
+    The process then dies by the signal, as its parent expects; a second signal ends it at once.
+    """
+    received: list[int] = []
+    owner = os.getpid()
+
+    def stop(number: int, _: object) -> None:
+        for handled in handlers:
+            signal.signal(handled, signal.SIG_DFL)
+        if os.getpid() != owner:  # a process that the command has forked
+            signal.raise_signal(number)
+        received.append(number)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    # `nohup` lets a command ignore SIGHUP.
+    handlers = [n for n in numbers if in_main_thread and signal.getsignal(n) == signal.SIG_DFL]
+    for number in handlers:
+        signal.signal(number, stop)
+    try:
+        yield
+    except BaseException:
+        if received:
+            signal.raise_signal(received[0])
+        raise
+    finally:
+        for number in handlers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
     results = cfg.common_eval.results_path
     if results is None:
         return original(cfg)
-    with files.staged_folder(results) as stage:
+    with files.cleaned_up(), files.staged_folder(results) as stage:
         cfg.common_eval.results_path = str(stage)
         return original(cfg)
 
@@ -152,7 +152,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
     _require_no_dictionary(args)
     _check_texts(args)
     logger = logging.getLogger("fairseq_cli.preprocess")
-    with files.staged_folder(destdir) as stage:
+    with files.cleaned_up(), files.staged_folder(destdir) as stage:
         log = Path(destdir, "preprocess.log")
         if log.is_file():
             shutil.copyfile(log, stage / log.name)  # fairseq appends to it
