@@ -25,6 +25,7 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from tests.support.harness import (
     BIN,
+    USER_DIR,
     binarize,
     command,
     digits_corpus,
@@ -337,11 +338,21 @@ def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: 
 
 @pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_no_unfinished_file(number: signal.Signals, tmp_path: Path) -> None:
-    text = write_lines(tmp_path / "text", ["hola amigo"] * 20_000)
-    words = ("--model", "tatoeba-es-en", "--input", text, "--output", tmp_path / "out")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fairseq-ext translate --model tatoeba-es-en --input text.es --output out",
+        f"fairseq-preprocess --user-dir {USER_DIR} --only-source -s es --trainpref text"
+        " --destdir out",
+    ],
+    ids=lambda command: command.split()[0],
+)
+def test_a_signal_leaves_no_unfinished_file(
+    command: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    text = write_lines(tmp_path / "text.es", ["hola amigo"] * 20_000)
     default = functools.partial(signal.signal, number, signal.SIG_DFL)  # `nohup` ignores it
-    process = start("fairseq-ext", "translate", *words, preexec_fn=default)
+    process = start(*command.split(), cwd=tmp_path, preexec_fn=default)
     wait_for(lambda: len([*tmp_path.iterdir()]) > 1, process)
     process.send_signal(number)
     assert process.wait(60) == -number
