@@ -109,7 +109,7 @@ class Binarizer:
 
     @torch.no_grad()
     def levels(self, x: Tensor, dim: int | tuple[int, ...] = -1) -> Levels:
-        """Return the levels of ``x``; numbers along ``dim`` share a bound."""
+        """Return the levels and bounds that the numbers of ``x`` along ``dim`` share."""
         magnitudes = x.abs()
         if self.kind == "xnor":
             mean = magnitudes.mean(dim, keepdim=True)

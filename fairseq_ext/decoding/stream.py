@@ -134,7 +134,7 @@ class SpannedSentences:
         self.texts = [line.text for line in self._masked]
 
     def restore(self, ranked: Sequence[Ranked]) -> tuple[list[str], list[int]]:
-        """Restore the spans; return the parts still to translate and their sentences' indices."""
+        """Put kept spans back; return parts still to translate and their sentences' indices."""
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
             pairs = [(text, best) for text, best in pairs if text is not None]

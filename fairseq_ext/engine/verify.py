@@ -244,7 +244,7 @@ class _Verifier:
         _require(equal, "a width cannot be cut into equal parts")
 
     def memory(self, op: Operation) -> None:
-        """Check the query, transposed keys and values of an attention over a sentence."""
+        """Check the operands of attention over a sentence: query, transposed keys, and values."""
         (query, keys, values), heads = op.inputs, op.ints[0]
         self.beside(query, op.out, width=keys.width)
         shape = self.within(keys)

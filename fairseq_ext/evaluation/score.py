@@ -148,7 +148,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
 
 
 def split_compounds(tokens: str) -> str:
-    """Make each hyphen between two characters of a line a token of its own.
+    """Split each hyphen between two characters of ``tokens`` off as a token of its own.
 
     Vaswani et al. 2017 and later papers on WMT14 English–German split hyphenated words of
     translation and reference before they compute BLEU: ``Rad-Tour`` becomes

@@ -23,7 +23,7 @@ WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataPa
 
 
 def obstacle(model: nn.Module) -> str | None:
-    """Return the reason why ``model`` cannot leave its output layer to the loss; None if it can."""
+    """Return why the loss cannot compute the output layer of ``model``, or None if it can."""
     if getattr(model, "find_unused_parameters", False):
         return "--find-unused-parameters"
     inner = unwrapped(model)

@@ -175,8 +175,8 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
 
 @around("fairseq.trainer:Trainer._set_seed", patch="seed of each update")
 def seed_cpu(original: Callable, self: Any) -> None:
-    """In each update on a CPU, torch also records the seed for three other kinds of devices, each
-    time with a trace of the Python stack.
+    """Seed only the CPU's generator for an update on a CPU. torch also records the seed for three
+    other kinds of devices, each time with a trace of the Python stack.
     """
     if self.device.type != "cpu":
         return original(self)
