@@ -68,13 +68,17 @@ def read_generated(
     paths = [generated] if isinstance(generated, str | Path) else generated
     sentences: dict[int, Sentence] = {}
     for path in paths:
+        kinds = []
         for number, line in enumerate(read_lines(path), start=1):
             match = _LINE.fullmatch(line)
             if match:
+                kinds.append(match[1])
                 try:
                     _take(sentences, match[1], int(match[2]), match[3])
                 except ValueError as error:
                     raise DataError(f"`{path}`, line {number}: {error}") from error
+        if "P" in kinds and kinds[-1] == "H":  # fairseq writes `P-` after each hypothesis
+            raise DataError(f"`{path}` ends inside a sentence. Generate again, and let it finish.")
     _check_complete(names_of(generated), sentences, expected)
     return [sentences[index] for index in sorted(sentences)]
 

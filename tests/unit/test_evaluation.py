@@ -77,6 +77,7 @@ def test_hard_alignment(tmp_path):
         (["S-0\ta", "S-1\tb", "H-1\t-1\tb"], None, "number 0"),
         (["S-0\ta", "H-0\t-1\ta", "S-0\ta", "H-0\t-1\ta"], None, "line 3: sentence 0 occurs twice"),
         (["S-0\ta", "P-0\t-1"], None, "line 2: `P-0` comes before"),
+        (["H-0\t-1\ta", "P-0\t-1", "H-1\t-1\tb"], None, "ends inside a sentence"),
         (["H-0\tnoscore"], None, "line 1: expected a score"),
         (["H-0\t-1\ta", "P-0\t-1 x"], None, "line 2"),
         (["H-0\t-1\ta", "A-0\t0.5,0.5 1.0"], None, "line 2: the rows"),
