@@ -340,7 +340,7 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
     sample = compare.Sample(7, None, "a | b", {"a_b": "<unk> *x* [y] $5"})
     changed = dataclasses.replace(result, samples=[sample], sentences=1)
     page = compare_report.as_page(changed, Path("to/a page"))
-    assert "- 1 sentence; score" in page
+    assert "- 1 sentence, too few for an interval" in page
     assert page.startswith("# 1 system on ref\n\n| system |")
     assert "| a\\_b | " in page.partition("## Samples")[0]
     assert "![BLEU of each system](a%20page.png)" in page
