@@ -127,6 +127,7 @@ def processes_of(group: int) -> list[int]:
 CASES = {
     "training-with-a-worker": (signal.SIGINT, True, ("--num-workers", 1), False),
     "saving": (signal.SIGTERM, False, (), True),
+    "saving-in-a-closed-terminal": (signal.SIGHUP, True, (), True),
     "saving-in-two": (signal.SIGINT, True, ("--distributed-world-size", 2), True),
 }
 

@@ -4,6 +4,7 @@ Nothing here imports fairseq, so a test that only runs commands starts at once.
 """
 
 import contextlib
+import functools
 import io
 import multiprocessing
 import os
@@ -101,6 +102,8 @@ def interrupted(
         *(sys.executable, *words),
         **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder},
         **{"env": {"PAUSE": where}, "start_new_session": True},
+        # These tests may run in the background or under nohup, where the signal is ignored.
+        preexec_fn=functools.partial(signal.signal, number, signal.SIG_DFL),
     )
     wait_for((folder / "paused").exists, process, 120)
     if group:

@@ -132,7 +132,9 @@ def _work(original: Callable, *arguments: Any, **options: Any) -> Any:
         ) from error
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` makes it
+    SIGNALS.append(signal.SIGHUP)
 PATIENCE = 10.0  # seconds to wait for a process of the job to end before it is killed
 TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 
@@ -141,8 +143,8 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Handle signals in the first process of ``fairseq-train``, which waits for the others.
 
-    Ctrl-C ends a training in pages of tracebacks; SIGTERM ends it without a message and leaves
-    other processes of its job running for a while.
+    Ctrl-C ends a training in pages of tracebacks; SIGTERM and SIGHUP (a closed terminal) end it
+    without a message, and leave unfinished files and, for a while, other processes of its job.
     """
     spec = main.__globals__["__spec__"]
     in_main_thread = threading.current_thread() is threading.main_thread()
