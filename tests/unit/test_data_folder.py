@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from fairseq.data import Dictionary, LanguagePairDataset, ListDataset, data_utils
 from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetBuilder
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 import fairseq_ext  # noqa: F401
 from fairseq_ext import register
@@ -20,7 +23,8 @@ from fairseq_ext.data_folder import indexed
 from fairseq_ext.plugin.features import large_corpora
 from fairseq_ext.plugin.repairs import batches
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import digits_corpus, fairseq, refused
+from tests.support.harness import USER_DIR, digits_corpus, fairseq, refused, start, wait_for
+from tests.support.trainings import load
 
 NAME = "data-manifest.json"
 LANGUAGES = ("--source-lang", "src", "--target-lang", "tgt")
@@ -104,6 +108,32 @@ def test_one_flipped_bit_is_noticed(data: Path, copy_model: Path) -> None:
     (data / NAME).unlink()  # as a folder of stock fairseq
     assert fairseq(*command).stdout.count("\nH-") == output.count("\nH-") == 50
     assert (data / indexed.NOTES).is_file()
+
+
+@pytest.mark.system
+def test_data_that_change_at_work_end_it(data: Path, tmp_path: Path) -> None:
+    words = ("--arch", "gru_tiny", "--optimizer", "adam", "--batch-size", 50, "--max-update", 9999)
+    words = (*words, "--disable-validation", "--save-interval-updates", 1, "--cpu")
+    words = (*words, "--keep-interval-updates", 1, "--save-dir", tmp_path / "run")
+    training = start(
+        *("fairseq-train", data, *words, "--user-dir", USER_DIR),
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+    )
+    wait_for((tmp_path / "run" / "checkpoint_1_2.pt").exists, training)
+    flip(data / "train.src-tgt.src.bin")
+    output, _ = training.communicate(timeout=60)
+    assert training.returncode == 1
+    assert re.search(r"error: .*train\.src-tgt\.src\.bin has changed since this process", output)
+    assert "Traceback" not in output
+    assert load(tmp_path / "run" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] > 1
+
+    languages = {"source_lang": "src", "target_lang": "tgt"}
+    cfg = TranslationConfig(data=str(data), dataset_impl="mmap", train_subset="train", **languages)
+    task = TranslationTask.setup_task(cfg)
+    task.load_dataset("test")
+    flip(data / "test.src-tgt.tgt.idx")
+    with pytest.raises(DataError, match=r"test\.src-tgt\.tgt\.idx has changed"):
+        task.inference_step(None, [], {})
 
 
 @pytest.mark.parametrize("name", ["train.src-tgt.src.bin", "train.src-tgt.src.idx"])

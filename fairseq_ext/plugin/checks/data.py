@@ -1,4 +1,4 @@
-"""Check data folders, dictionaries, datasets and lengths when tasks read them."""
+"""Check data folders, dictionaries and lengths when tasks read them, and later changes of data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,7 @@ from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.file_versions import FileVersions
 
 
 @around("fairseq.tasks:setup_task", patch="data folders")
@@ -63,14 +64,23 @@ def _make_dataset(
 
 
 @around("fairseq.tasks.translation:TranslationTask.load_dataset", patch="data folders")
-def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **options: Any) -> None:
-    original(self, split, *rest, **options)
+def _load_dataset(
+    original: Callable, self: Any, split: str, epoch: int = 1, *rest: Any, **options: Any
+) -> None:
+    from fairseq.utils import split_paths
+
+    folders = split_paths(self.cfg.data)
+    shard = (epoch - 1) % len(folders) if split == self.cfg.train_subset else 0
+    # Before the data are mapped: what is written to a mapped file changes the sentences, too.
+    versions = FileVersions(Path(folders[shard]).glob(f"{split}[.0-9]*"))
+    original(self, split, epoch, *rest, **options)
+    vars(self).setdefault("data_versions", {})[split] = versions
     if split == self.cfg.train_subset and self.datasets[split].tgt is None:
         raise DataError(
             f"{self.cfg.data} has no target side for the split `{split}`. Run fairseq-preprocess "
             "again."
         )
-    parts = list(Path(self.cfg.data.split(":")[0]).glob(f"{split}1.*"))
+    parts = list(Path(folders[0]).glob(f"{split}1.*"))
     if split == self.cfg.train_subset and self.cfg.upsample_primary > 1 and not parts:
         raise ConfigError(
             f"`--upsample-primary` repeats the first of several parts of the training text, but "
@@ -78,6 +88,18 @@ def _load_dataset(original: Callable, self: Any, split: str, *rest: Any, **optio
         )
     if self.cfg.load_alignments:
         _require_alignments(self, split)
+
+
+@around(
+    "fairseq.trainer:Trainer.save_checkpoint",
+    "fairseq.tasks.fairseq_task:FairseqTask.inference_step",
+    patch="data folders",
+)
+def _require_unchanged(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
+    """Save no checkpoint, and translate no batch, if the data have changed since they were read."""
+    for versions in getattr(getattr(self, "task", self), "data_versions", {}).values():
+        versions.require_unchanged()
+    return original(self, *arguments, **options)
 
 
 def _require_alignments(task: Any, split: str) -> None:
