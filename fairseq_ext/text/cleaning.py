@@ -4,9 +4,11 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from fairseq_ext.text.languages import short_code
+
 # Every kind of Unicode space and line or paragraph break, controls included.
 SPACES = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
-DOTLESS = ("tr", "az")  # languages with a letter i without a dot
+DOTLESS = ("tr", "az", "crh", "gag")  # languages with a letter i without a dot
 TURKIC = str.maketrans({"I": "ı", "İ": "i"})
 # Invisible characters: soft hyphen, zero-width space, direction marks, word joiner, byte-order
 # mark. The zero-width (non-)joiners U+200C and U+200D stay: Persian and Indic spelling needs them.
@@ -29,7 +31,7 @@ def plain(text: str) -> str:
 def lower_case(language: str) -> Callable[[str], str]:
     """Return the function that lower-cases text of a language, letter by letter.
 
-    In Turkish and Azerbaijani, which have two letters i, ``I`` becomes ``ı``. In every language
+    In Turkish and its relatives, which have two letters i, ``I`` becomes ``ı``. In every language
     ``İ`` becomes ``i``, because Unicode's rule would add a mark that tokenizers split off.
     """
     if is_turkic(language):
@@ -44,7 +46,7 @@ def upper_case(language: str) -> Callable[[str], str]:
 
 def is_turkic(language: str) -> bool:
     """Return whether a language has two letters i, with and without a dot."""
-    return re.split("[-_]", language.lower(), maxsplit=1)[0] in DOTLESS
+    return short_code(language) in DOTLESS
 
 
 def escape_controls(tokens: str) -> str:

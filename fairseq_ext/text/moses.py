@@ -30,6 +30,8 @@ from types import ModuleType
 
 import regex
 
+from fairseq_ext.text.languages import short_code
+
 SACREMOSES = "sacremoses"
 
 
@@ -62,7 +64,6 @@ GROUP = re.compile(r"(?<!\\)\((?:\\.|\[[^]]*\]|[^()\\])*\)")  # a group without 
 UNCERTAIN = re.compile(r"(?<!\\)[|?*^$.\[\]{}()]|\\[^\W_]")  # parts that may match different text
 
 TETUM = "tdt"
-ALIASES = {"tet": TETUM}  # Moses' codes for languages that have another code here
 INSIDE_WORDS = {"fi": ":", "sv": ":", TETUM: "'"}
 """Signs that are part of a word before a small letter, as in Finnish ``EU:n``."""
 LETTERS = {"ca": "·"}  # signs that count as letters
@@ -216,7 +217,7 @@ def detokenize(tokens: str, language: str) -> str:
     if "&" in text:
         for entity, sign in UNESCAPES.items():
             text = text.replace(entity, sign)
-    return " ".join("".join(_text(["", *text.split()], base(language))).split())
+    return " ".join("".join(_text(["", *text.split()], short_code(language))).split())
 
 
 OPENING = regex.compile(r"[\p{Sc}(\[{¿¡]+")
@@ -295,18 +296,14 @@ def _is_dashed(word: str, after: list[str]) -> bool:
     return ending and bool(regex.search(r"\p{Alphabetic}$", word))
 
 
-def base(language: str) -> str:
-    """Return Moses' code for a language, without region: ``pt`` for ``pt-BR``."""
-    code = re.split("[-_]", language, maxsplit=1)[0]
-    return ALIASES.get(code, code)
-
-
 # Normalizers and tokenizers are cached: building one takes as long as using it for many lines.
 @functools.lru_cache
 def normalizer(language: str) -> Callable[[str], str]:
     """Return a function like ``normalize-punctuation.perl -l language`` for a line."""
     # The script reads bytes, so it knows only the digits of ASCII.
-    rules = [(re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(base(language))]
+    rules = [
+        (re.compile(p, re.ASCII), needed(p, new), new) for p, new in rules_of(short_code(language))
+    ]
 
     def normalize(text: str) -> str:
         text += "\n"  # the script sees the line feed
@@ -321,4 +318,4 @@ def normalizer(language: str) -> Callable[[str], str]:
 @functools.lru_cache
 def tokenizer(language: str) -> Tokenizer:
     """Return the tokenizer for a language."""
-    return Tokenizer(base(language))
+    return Tokenizer(short_code(language))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fairseq_ext.text.languages import short_code
 from fairseq_ext.utils import extras
 
 UNSPACED = ("ja", "zh", "yue")  # languages without a space between sentences
@@ -41,7 +42,7 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     """Make a splitter; languages without a list of abbreviations use the English one."""
-    source, target = (re.split("[-_]", code)[0].lower() for code in (src, tgt))
+    source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:
         return SentenceSplitter(_split_at_marks, joint)

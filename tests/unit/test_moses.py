@@ -144,7 +144,7 @@ def test_doubtful_rules_are_always_tried(pattern: str, need: str) -> None:
     assert moses.needed(pattern, "z") == need
 
 
-@pytest.mark.parametrize("language", ["en", "en-GB", "en_US"])
+@pytest.mark.parametrize("language", ["en", "en-GB", "EN_us", "eng", "eng_Latn"])
 def test_a_region_has_the_rules_of_its_language(language: str) -> None:
     line = "I don't know John's car."
     tokens = moses.tokenizer(language).tokenize(line, escape=False)

@@ -72,6 +72,8 @@ def test_clean_text_stays_in_the_same_form():
         ("tr", "İstanbul'da IŞIK çok", "istanbul ' da ışık çok"),
         ("tr-TR", "I\u0307zmir ISPARTA", "izmir ısparta"),
         ("az", "İki IŞIQ", "iki ışıq"),
+        ("tur_Latn", "ISPARTA", "ısparta"),
+        ("crh", "QIRIM", "qırım"),
         ("en", "In İzmir", "in izmir"),
         ("de", "STRAẞE", "straße"),
         ("el", "ΟΔΥΣΣΕΥΣ", "οδυσσευς"),

@@ -26,6 +26,7 @@ ENGLISH = ["He read in the library yesterday.", "Let us walk tomorrow."]
     ("language", "tokenizer"),
     [
         *(("zh", "zh"), ("zh-CN", "zh"), ("zho_Hans", "zh"), ("ZH_tw", "zh"), ("th", "char")),
+        *(("khm_Khmr", "char"), ("mya_Mymr", "char"), ("bod_Tibt", "char"), ("lao", "char")),
         *(("ja", "char"), ("jpn", "char"), ("ko", "char")),  # their libraries are not installed
         *(("en", "13a"), ("de", "13a"), (None, "13a"), ("", "13a")),
     ],

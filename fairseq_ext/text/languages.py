@@ -1,0 +1,25 @@
+"""Reduce language codes to those for which this package and Moses have rules."""
+
+import re
+
+_LONG_CODES = (
+    "am:amh ar:ara,arb as:asm az:aze,azj bn:ben bo:bod,tib ca:cat cs:ces,cze da:dan de:deu,ger "
+    "dz:dzo el:ell,gre en:eng es:spa et:est,ekk fi:fin fr:fra,fre ga:gle gu:guj hi:hin hu:hun "
+    "is:isl,ice it:ita ja:jpn km:khm kn:kan ko:kor lo:lao lt:lit lv:lav,lvs ml:mal mr:mar "
+    "my:mya,bur nl:nld,dut no:nor,nob pa:pan pl:pol pt:por ro:ron,rum ru:rus sk:slk,slo sl:slv "
+    "so:som sv:swe ta:tam tdt:tet te:tel th:tha tr:tur ur:urd yue:zhy zh:zho,chi,cmn"
+)
+_SHORT = {
+    long: short
+    for short, codes in (entry.split(":") for entry in _LONG_CODES.split())
+    for long in codes.split(",")
+}
+
+
+def short_code(language: str) -> str:
+    """Return a language's code without script and region: ``pt`` for ``pt-BR`` and ``por_Latn``.
+
+    Of two codes for a language, such as ISO 639-1 and 639-3, it is Moses' or else the shorter.
+    """
+    code = re.split("[-_]", language.lower(), maxsplit=1)[0]
+    return _SHORT.get(code, code)
