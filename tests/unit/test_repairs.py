@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fairseq.data import Dictionary, ListDataset
+from fairseq.data import Dictionary, FairseqDataset, ListDataset
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 from fairseq.data.iterators import CountingIterator, EpochBatchIterator, GroupedIterator
 from fairseq.dataclass.configs import EMAConfig
@@ -28,7 +29,7 @@ from fairseq_ext.plugin import patches, table
 from fairseq_ext.plugin.repairs import weights
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
-from tests.support.models import BMT, MUSE, SMALL, build
+from tests.support.models import BMT, MUSE, SMALL, build, sample_of
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,71 @@ def test_diverse_search_of_any_sentence(without: Callable[[str], None]) -> None:
         diverse_step()
 
 
+def attention_to_the_source(decoding: bool) -> torch.Tensor:
+    """The weights ``[S, T]`` that align a translation, as searched or as trained."""
+    flags = ["--arch", "transformer_align", *SMALL, "--decoder-layers", "3"]
+    flags += ["--alignment-layer", "1", "--alignment-heads", "1"]
+    model, task = build(flags)
+    options = Namespace(beam=2, max_len_b=9, print_alignment="hard", engine="fairseq")
+    sample = sample_of([[5, 8, 6, 2]])
+    found = task.build_generator([model], options).generate([model], sample)[0][0]
+    if decoding:
+        return found["attention"]
+    previous = torch.cat([torch.tensor([2]), found["tokens"][:-1]]).unsqueeze(0)
+    trained = model(**{**sample["net_input"], "prev_output_tokens": previous})[1]["attn"][0][0]
+    return trained.transpose(0, 1)
+
+
+def test_alignments_are_those_of_the_trained_layer(without: Callable[[str], None]) -> None:
+    trained = attention_to_the_source(decoding=False)
+    torch.testing.assert_close(attention_to_the_source(decoding=True), trained)
+    without("alignment layer")
+    assert not torch.allclose(attention_to_the_source(decoding=True), trained)
+
+
+class Epochs(FairseqDataset):
+    """Sentences that are the number of the epoch."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> int:
+        return self.epoch
+
+    def __len__(self) -> int:
+        return 2
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def sentences_of_two_epochs() -> list[int]:
+    how = {"num_workers": 1, "reuse_dataloader": True, "buffer_size": 0}
+    iterator = EpochBatchIterator(Epochs(), list, [[0], [1]], **how)
+    return [number for _ in range(2) for (number,) in iterator.next_epoch_itr()]
+
+
+def test_workers_see_the_data_of_each_epoch(without: Callable[[str], None]) -> None:
+    assert sentences_of_two_epochs() == [1, 1, 2, 2]
+    without("batches of each epoch")
+    assert sentences_of_two_epochs() == [1, 1, 1, 1]
+
+
+class Weights:
+    """An optimizer of half precision, as far as its weights are concerned."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        self.fp16_params, self.scaler = [weights.bfloat16()], None
+        self.fp32_params = [torch.nn.Parameter(self.fp16_params[0].float())]
+
+
+def test_weights_that_were_changed_in_a_checkpoint_stay() -> None:
+    exact = torch.tensor([1.0001, 2.0])
+    restore = weights.restore_half_precision.wrapper(lambda *words: None)
+    for saved, expected in ((exact, exact), (exact + 1, exact.bfloat16().float())):
+        restore(optimizer := Weights(exact), {"fp32_params": [saved]})
+        assert torch.equal(optimizer.fp32_params[0].data, expected)
+
+
 def grouped_batches(shards: int) -> list[int]:
     """The numbers of seven batches that some processes get in an epoch, all together."""
     visited: list[int] = []
@@ -104,7 +170,7 @@ def grouped_batches(shards: int) -> list[int]:
 @pytest.mark.parametrize("shards", [2, 3])
 def test_the_last_group_of_batches_is_kept(shards: int, without: Callable[[str], None]) -> None:
     assert sorted(grouped_batches(shards)) == list(range(7))
-    without("last group")
+    without("batches of each epoch")
     assert len(grouped_batches(shards)) < 7
 
 

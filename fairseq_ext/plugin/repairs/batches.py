@@ -31,14 +31,18 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
     return batches if batched == len(indices) else [*batches, indices[batched:]]
 
 
-@around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="last group")
+@around("fairseq.data.iterators:EpochBatchIterator.__init__", patch="batches of each epoch")
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Fill the last group with empty batches, which fairseq skips.
 
-    --grouped-shuffling drops up to one batch per process in every epoch: it shuffles groups of one
-    batch per process, and drops an incomplete group.
+    --grouped-shuffling drops an incomplete group of one batch per process in every epoch; with
+    --num-workers, the workers keep the masks of `masked_lm` of the first epoch.
     """
+    from fairseq.data import FairseqDataset
+
     original(self, *args, **kwargs)
+    if getattr(type(self.dataset), "set_epoch", None) not in (None, FairseqDataset.set_epoch):
+        self.persistent_workers = False  # start them anew with the data of each epoch
     if getattr(self, "grouped_shuffling", False) and self._frozen_batches is not None:
         missing = -len(self._frozen_batches) % self.num_shards
         self._frozen_batches += ([],) * missing

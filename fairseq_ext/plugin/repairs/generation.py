@@ -1,10 +1,11 @@
-"""Repair diverse beam search and test set shards in fairseq-generate, and validation BLEU.
+"""Repair fairseq's search, alignments, validation BLEU, and shards of a test set.
 
 `fairseq-generate --num-shards N --shard-id I` makes the same batches as an unsharded run and
 translates every N-th of them. So each sentence is in one shard, with exactly the same scores.
 """
 
 import functools
+import math
 import sys
 import traceback
 from collections.abc import Callable
@@ -38,6 +39,40 @@ def count_from_the_first(
         matches = original_batch_idxs.unsqueeze(1).eq(self.sentences)
         original_batch_idxs = matches.int().argmax(1)
     return original(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+
+
+@around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="repeated n-grams")
+def block_repetitions(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
+    """--no-repeat-ngram-size has no effect on a CPU: fairseq compares the padding behind each
+    hypothesis instead of its last tokens.
+    """
+    generator = original(self, *arguments, **options)
+    blocker = getattr(generator, "repeat_ngram_blocker", None)
+    if blocker is not None and not blocker.use_extension:
+        blocker.forward = functools.partial(forbid_repetitions, blocker.no_repeat_ngram_size)
+    return generator
+
+
+def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
+    """Set to -inf in ``lprobs`` ``[B, V]`` what would repeat an n-gram of ``tokens`` ``[B, T]``."""
+    step = sizes[-1]
+    words = tokens[:, 1 : step + 1]  # without the start symbol and padding
+    newest = words[:, step - size + 1 :]
+    for end in range(size - 1, step):
+        rows = words[:, end - size + 1 : end].eq(newest).all(1).nonzero().squeeze(1)
+        lprobs[rows, words[rows, end]] = -math.inf
+    return lprobs
+
+
+@around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
+def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
+    """fairseq-generate --print-alignment shows the last layer of a transformer_align, not its
+    --alignment-layer and --alignment-heads.
+    """
+    original(self, encoder, decoder, args)
+    if self.alignment_layer < len(decoder.layers):
+        how = {name: getattr(self, name) for name in ("alignment_layer", "alignment_heads")}
+        decoder.forward = functools.partial(decoder.forward, **how)  # which the search calls
 
 
 @around("fairseq.tasks.translation:TranslationTask._inference_with_bleu", patch="validation-bleu")

@@ -117,7 +117,9 @@ def restore_half_precision(
     weights = _master_weights(self)
     if [tensor.shape for tensor in weights] == [tensor.shape for tensor in saved]:
         for tensor, old in zip(weights, saved, strict=True):
-            tensor.data.copy_(old)
+            rounded = old.to(tensor.device, self.fp16_params[0].dtype).float()
+            if torch.equal(rounded, tensor.data):  # else someone has changed the weights
+                tensor.data.copy_(old)
     if self.scaler is not None:
         vars(self.scaler).update(state.get("scaler", {}))
 
