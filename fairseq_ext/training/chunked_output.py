@@ -30,6 +30,9 @@ def obstacle(model: nn.Module) -> str | None:
     decoder = getattr(inner, "decoder", None)
     if not isinstance(inner, BaseFairseqModel) or not isinstance(decoder, FairseqDecoder):
         return f"the model {type(inner).__name__}"
+    for part in (inner, decoder):  # another library's may change the logits
+        if not owner_of(part, "forward").__module__.startswith("fairseq"):
+            return f"the forward pass of {type(part).__name__}"
     if decoder.adaptive_softmax is not None:
         return "adaptive softmax"
     if (

@@ -222,6 +222,9 @@ def test_what_needs_logits_gets_them() -> None:
     kind = type(model.decoder)
     model.decoder.__class__ = type("Louder", (kind,), {"output_layer": lambda self, x: x})
     assert speed.obstacle(judge, model) == "the output layer of Louder"
+    forward = {"forward": lambda self, *words, **options: kind.forward(self, *words, **options)}
+    model.decoder.__class__ = type("Biased", (kind,), forward)
+    assert speed.obstacle(judge, model) == "the forward pass of Biased"
     model.decoder.__class__ = kind
     model.decoder.output_layer = louder = torch.nn.Identity().forward
     assert speed.obstacle(judge, model) == "an output layer of its own"
