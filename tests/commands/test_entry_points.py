@@ -139,7 +139,10 @@ def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, 
 def test_hydra_runs_a_sweep_to_its_end(conf: Path, copy_data: Path, tmp_path: Path):
     options = ("hydra.sweep.dir=.", "hydra.sweep.subdir=${hydra.job.num}")
     options = (*options, "optimization.max_update=2", "optimization.lr=[0.01],[1e-9]")
+    options = (*options, "common.log_file=train.log", "common.log_format=json")
     hydra_train(conf, copy_data, tmp_path, *options, flags=("--multirun",))
+    first, second = ((tmp_path / job / "train.log").read_text() for job in "01")
+    assert first.count("valid_num_updates") == second.count("valid_num_updates") > 0
     for number, lr in (("0", 0.01), ("1", 1e-9)):
         cfg = load(tmp_path / number / "run" / "checkpoint_last.pt")["cfg"]
         assert cfg["optimization"]["lr"] == [lr]

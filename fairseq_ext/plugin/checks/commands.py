@@ -34,6 +34,10 @@ def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> 
         _require_path(cfg)
     if command == "fairseq_cli.interactive":
         _check_input(cfg.interactive.input)
+    for log in map(logging.getLogger, ("fairseq_cli.train", "fairseq.logging.progress_bar")):
+        for handler in [file for file in log.handlers if isinstance(file, logging.FileHandler)]:
+            log.removeHandler(handler)  # an earlier job of a sweep has opened its log file
+            handler.close()
     with files.no_empty_folder(cfg.checkpoint.save_dir):
         if command == "fairseq_cli.train" and cfg.common.log_file is not None:
             # fairseq opens the log before it makes `--save-dir`, but the log may be in that folder.
