@@ -45,9 +45,7 @@ class Request:
         None, "system to test the others against (default: the first)", metavar="NAME"
     )
     tokenized_ref: Path | None = option(
-        None,
-        "reference tokens without subword pieces, for tokenized BLEU as well",
-        metavar="FILE",
+        None, "reference tokens without subword pieces, for tokenized BLEU as well", metavar="FILE"
     )
     samples: int = option(1000, "samples of the bootstrap (%(default)s)", metavar="N")
     output: Path | None = option(

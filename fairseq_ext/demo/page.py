@@ -47,10 +47,7 @@ Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 
 
 def build(
-    systems: Mapping[str, str],
-    translate: Translate,
-    max_words: int,
-    examples: Sequence[str] = (),
+    systems: Mapping[str, str], translate: Translate, max_words: int, examples: Sequence[str] = ()
 ) -> gr.Blocks:
     """Build the demo's page; ``systems`` has a description of each system by name."""
     names = list(systems)

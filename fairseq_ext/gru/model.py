@@ -244,11 +244,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
 # Section 5 of the paper. Its count of 43,564,519 parameters implies embeddings of size 100. It does
 # not mention dropout.
 models.register_architecture(
-    "gru_attention",
-    "gru_europarl_es_en",
-    encoder_embed_dim=100,
-    decoder_embed_dim=100,
-    dropout=0.0,
+    "gru_attention", "gru_europarl_es_en", encoder_embed_dim=100, decoder_embed_dim=100, dropout=0.0
 )
 models.register_architecture(
     "gru_attention",

@@ -35,10 +35,7 @@ def application(settings: Settings) -> ASGIApp:
     measured = app.build(pairs.load(settings), settings)
     settings.versions.require_unchanged()
     shared = CORSMiddleware(
-        measured,
-        allow_origins=settings.cors,
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
+        measured, allow_origins=settings.cors, allow_methods=["GET", "POST"], allow_headers=["*"]
     )
     names = [*names_of(settings.host), *map(str.lower, settings.allow_host)]
     return OriginFilter(shared, names, settings.cors)
