@@ -95,8 +95,7 @@ class Service:
         if not isinstance(text, str) or not text.strip():
             raise Refusal(400, "Invalid request: missing q parameter")
         self._limits.check_texts([text])
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._text_thread, self._pairs.detect, text)
+        return await self._in_text_thread(1, lambda: self._pairs.detect(text))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
         """Read a request unless too many are waiting; check its key if one is needed."""
