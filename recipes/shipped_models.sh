@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# From spa-eng.zip to the three models that come with the plugin: text, training, bundles, scores.
-#   bash recipes/shipped_models.sh spa-eng.zip OUT SECONDS
-# On one H100 240 seconds of training; on two CPU cores some hours (7200 and more), and smaller
-# batches (MAX_TOKENS=1500). OUT gets text/, bin/, trained/ and the bundles in models/.
+# From spa-eng.zip to the models that come with the plugin: text, training, bundles, scores.
+#   bash recipes/shipped_models.sh spa-eng.zip OUT SECONDS [NAME...]
+# NAME is es-en, en-es or bmt-1; all three without one. On one H100 240 seconds of training; on a CPU
+# a core and some hours for each (7200 and more), in smaller batches (MAX_TOKENS=1500). OUT gets
+# text/, bin/, trained/ and the bundles in models/.
 set -euo pipefail
 
-archive=${1:?usage: shipped_models.sh ARCHIVE OUT SECONDS}
-out=${2:?usage: shipped_models.sh ARCHIVE OUT SECONDS}
-seconds=${3:?usage: shipped_models.sh ARCHIVE OUT SECONDS}
+usage="usage: shipped_models.sh ARCHIVE OUT SECONDS [NAME...]"
+archive=${1:?$usage} out=${2:?$usage} seconds=${3:?$usage}
+names=("${@:4}")
+((${#names[@]})) || names=(es-en en-es bmt-1)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 about="Trained by recipes/shipped_models.sh on sentences that the members of tatoeba.org wrote and \
 translated (CC BY 2.0 FR), as manythings.org/anki has them, with a phrase book, names and clock \
@@ -26,7 +28,7 @@ for direction in es-en en-es; do
     cp "$pieces/text.json" "$pieces/codes" "$out/bin/$direction/"
 done
 
-bash "$here/shipped_train.sh" "$out/bin" "$out/trained" "$seconds"
+bash "$here/shipped_train.sh" "$out/bin" "$out/trained" "$seconds" "${names[@]}"
 
 # bundle NAME CHECKPOINT DIRECTION NUMBERS: written twice, as the card holds the bundle's own scores.
 bundle() {
@@ -40,6 +42,10 @@ bundle() {
         --licence cc-by-2.0 -o "$model"
 }
 
-bundle tatoeba-es-en es-en es-en int8
-bundle tatoeba-en-es en-es en-es int8
-bundle tatoeba-es-en-bmt-1 bmt-1 es-en bits-int8
+for name in "${names[@]}"; do
+    if [[ "$name" == bmt-1 ]]; then
+        bundle tatoeba-es-en-bmt-1 bmt-1 es-en bits-int8
+    else
+        bundle "tatoeba-$name" "$name" "$name" int8
+    fi
+done

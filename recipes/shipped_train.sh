@@ -1,22 +1,31 @@
 #!/usr/bin/env bash
-# Train the three models that come with the plugin, side by side, in a given time.
+# Train the models that come with the plugin, side by side, in a given time.
 #
 #   es-en   MUSE, Spanish to English
-#   en-es   Linformer with 32 slots, English to Spanish
+#   en-es   MUSE, English to Spanish
 #   bmt-1   BMT, Spanish to English: float for half of the time, then 1-bit weights, distilled from
 #           the float model
 #
-# The rate falls to zero as a cosine does, by the clock (recipes/timed_cosine). OUT gets NAME.pt (the
-# last weights in bf16 without optimizer state: some 10 MB), NAME.log and NAME.txt with the validation.
-# usage: shipped_train.sh BIN OUT SECONDS
+# The rate falls to zero as a cosine does, by the clock (recipes/timed_cosine). OUT gets NAME.log and
+# NAME.pt (the last weights in bf16 without optimizer state: some 10 MB).
+# usage: shipped_train.sh BIN OUT SECONDS [NAME...]
 #   BIN      has es-en/ and en-es/ of fairseq-preprocess
 #   SECONDS  of training; starting the processes comes on top (some 15 s each, for bmt-1 twice)
-# Environment: MAX_TOKENS (12000 target tokens in a batch), PRECISION (--bf16 on a GPU).
+#   NAME     es-en, en-es or bmt-1 (all)
+# Environment: MAX_TOKENS (12000 target tokens in a batch), PRECISION (--bf16 on a GPU), FLAGS
+# (further flags of fairseq-train, such as --finetune-from-model with the other direction's weights).
 set -euo pipefail
 
-bin=${1:?usage: shipped_train.sh BIN OUT SECONDS}
-out=${2:?usage: shipped_train.sh BIN OUT SECONDS}
-seconds=${3:?usage: shipped_train.sh BIN OUT SECONDS}
+usage="usage: shipped_train.sh BIN OUT SECONDS [NAME...]"
+bin=${1:?$usage} out=${2:?$usage} seconds=${3:?$usage}
+names=("${@:4}")
+((${#names[@]})) || names=(es-en en-es bmt-1)
+for name in "${names[@]}"; do
+    [[ "$name" =~ ^(es-en|en-es|bmt-1)$ ]] || {
+        echo "\`$name\` is not a shipped model; es-en, en-es and bmt-1 are." >&2
+        exit 2
+    }
+done
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export PYTHONPATH="$(dirname "$here")${PYTHONPATH:+:$PYTHONPATH}" PYTHONUTF8=1
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}" OMP_WAIT_POLICY=passive
@@ -28,12 +37,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 
-# Bundled (int8; bmt-1 in bits and int8) they have 4.8, 4.8 and 2.0 MB, dictionaries included.
-small=(--share-all-embeddings --encoder-layers 4 --decoder-layers 4
-    --encoder-embed-dim 192 --decoder-embed-dim 192 --encoder-attention-heads 4 --decoder-attention-heads 4)
-muse=(--arch muse_tiny "${small[@]}" --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512)
-linformer=(--arch linformer_tiny "${small[@]}" --encoder-ffn-embed-dim 448
-    --decoder-ffn-embed-dim 448)
+# Bundled (int8; bmt-1 in bits and int8) they have 4.9, 4.9 and 2.0 MB, dictionaries included.
+muse=(--arch muse_tiny --share-all-embeddings --encoder-layers 4 --decoder-layers 4
+    --encoder-embed-dim 192 --decoder-embed-dim 192
+    --encoder-attention-heads 4 --decoder-attention-heads 4
+    --encoder-ffn-embed-dim 512 --decoder-ffn-embed-dim 512)
 bmt=(--arch bmt_tiny --share-all-embeddings --encoder-layers 3 --decoder-layers 3
     --encoder-embed-dim 256 --decoder-embed-dim 256
     --encoder-attention-heads 4 --decoder-attention-heads 4
@@ -46,13 +54,13 @@ train() {
     local name="$1" data="$bin/$2" time="$3" precision="$PRECISION" begun=$SECONDS
     shift 3
     while true; do
-        # shellcheck disable=SC2086  # none or one word
+        # shellcheck disable=SC2086  # none or several words
         if fairseq-train "$data" --user-dir "$here/timed_cosine" --save-dir "$work/$name" \
             --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
             --lr-scheduler timed_cosine --timed-seconds "$time" --timed-warmup 400 \
             --stop-time-hours "$(awk "BEGIN {print $time / 3600}")" --max-tokens "$max_tokens" \
             --no-epoch-checkpoints --save-interval 100000 --validate-interval 100000 \
-            --num-workers 2 --seed 1 --log-interval 50 --log-format simple $precision "$@" \
+            --num-workers 2 --seed 1 --log-interval 50 --log-format simple $precision "$@" ${FLAGS:-} \
             >>"$out/$name.log" 2>&1; then
             return
         fi
@@ -69,6 +77,12 @@ save() {
         tee -a "$out/$1.log"
 }
 
+# train_muse DIRECTION
+train_muse() {
+    train "$1" "$1" "$seconds" "${muse[@]}" --lr 0.002 --dropout 0.3 "${smoothed[@]}"
+    save "$1"
+}
+
 train_bmt() {
     local half=$(((seconds - 20 > 2 ? seconds - 20 : 2) / 2))
     train bmt es-en "$half" "${bmt[@]}" --bmt-preset float --lr 0.004 --dropout 0.2 "${smoothed[@]}"
@@ -78,12 +92,11 @@ train_bmt() {
     save bmt-1
 }
 
-(train es-en es-en "$seconds" "${muse[@]}" --lr 0.002 --dropout 0.3 "${smoothed[@]}" && save es-en) &
-jobs=($!)
-(train en-es en-es "$seconds" "${linformer[@]}" --lr 0.002 --dropout 0.3 "${smoothed[@]}" && save en-es) &
-jobs+=($!)
-(train_bmt) &
-jobs+=($!)
+jobs=()
+for name in "${names[@]}"; do
+    if [[ "$name" == bmt-1 ]]; then train_bmt & else train_muse "$name" & fi
+    jobs+=($!)
+done
 status=0
 for job in "${jobs[@]}"; do wait "$job" || status=1; done
 ls -l "$out"
