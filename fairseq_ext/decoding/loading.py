@@ -116,7 +116,10 @@ def in_run(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     names = (bundle.MANIFEST, *published.RUN)
-    others = sorted({file.parent.name for name in names for file in path.glob(f"*/{name}")})
+    files = (
+        file for name in names for depth in ("*", "*/*") for file in path.glob(f"{depth}/{name}")
+    )
+    others = sorted({str(file.parent.relative_to(path)) for file in files})
     hint = f", but its {' and '.join(others)} have a model; give one of them" if others else ""
     raise ConfigError(
         f"{path} is a folder without a model: it has no {', '.join(published.RUN)}{hint}."

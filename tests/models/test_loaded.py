@@ -272,6 +272,10 @@ def test_models_that_cannot_be_loaded(run: Path, tmp_path: Path):
         fairseq_ext.load(tmp_path)
     with pytest.raises(ConfigError, match=f"but its .*{run.name}.* have a model; give one of them"):
         fairseq_ext.load(run.parent)
+    (tmp_path / "models" / "muse").mkdir(parents=True)  # as recipes/compare.sh has them
+    (tmp_path / "models" / "muse" / "checkpoint_last.pt").touch()
+    with pytest.raises(ConfigError, match=r", but its models/muse have a model; give one of them"):
+        fairseq_ext.load(tmp_path)
     with pytest.raises(CheckpointError, match=r"nothing\.pt does not exist"):
         fairseq_ext.load(tmp_path / "nothing.pt")
     with pytest.raises(ConfigError, match=r"must be de and en for .*, but are en and de"):
