@@ -52,7 +52,13 @@ def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, An
 
 
 def fitting(cfg: Any, task: Any, path: str | Path) -> None:
-    """Check that an architecture fits ``task`` or, if None, the task; ``cfg`` names both."""
+    """Refuse a checkpoint whose architecture does not fit the task.
+
+    The task is ``task`` or, if that is None, the one that the configuration ``cfg`` names.
+
+    Raises:
+        CheckpointError: the command needs another kind of model, or ``cfg`` names an unknown one.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 
     options = layout.section(cfg, "model")

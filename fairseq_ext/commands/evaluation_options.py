@@ -129,9 +129,10 @@ class MetricOptions:
         return [name for name in self.metric if ":" in name]
 
     def source_path(self, reference: ReferenceOptions, latency: bool = False) -> Path | None:
-        """Return the file of ``--source`` or ``--ref``; None if fairseq-generate's S lines serve.
+        """Return the file with the source sentences, from ``--source`` or the test set ``--ref``.
 
-        ``latency`` says whether the source is also needed to measure latencies.
+        None means that the source is not needed, or is in the S lines of fairseq-generate's output.
+        ``latency`` says whether it is also needed to measure latencies.
         """
         from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 

@@ -40,7 +40,7 @@ class Folder:
         return self.path / f"part-{part.number:06d}.txt"
 
     def details_of(self, part: Part) -> Path:
-        """Return the path of a part's details."""
+        """Return the path of a part's file of scores and alignments, one JSON object a line."""
         return self.text(part).with_suffix(".jsonl")
 
     @property

@@ -347,7 +347,11 @@ def draw_sentences(sentences: int, samples: int) -> np.ndarray:
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
-    """Compute a metric on a translation, and on each of its samples, ``[samples]``."""
+    """Score all lines of a translation, and samples of its lines.
+
+    ``draws`` has the line numbers of each sample, ``[samples, lines]``. The second result has the
+    samples' scores, ``[samples]``.
+    """
     sentence_statistics = metric._extract_corpus_statistics(lines, None)
     # Computed as in sacrebleu, to agree in the last digits.
     counts = np.array(sentence_statistics, dtype=np.float32)

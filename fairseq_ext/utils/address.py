@@ -37,7 +37,7 @@ def url(listener: socket.socket) -> str:
 
 
 def names_of(host: str) -> set[str]:
-    """Return the host names of a server on ``host``, besides its addresses."""
+    """Return the names, not the IP addresses, by which clients may address a server on ``host``."""
     return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
 
 

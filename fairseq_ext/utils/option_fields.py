@@ -14,10 +14,11 @@ _OPTION = "option"
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
-    """Declare a field from which :func:`add_options` makes an option; no default: required.
+    """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 
-    ``names`` replace the field's; without ``--`` for a positional argument. ``settings`` are for
-    ``add_argument``; type and action follow from the field's annotation.
+    An option without a default is required. Its name is that of the field unless ``names`` has
+    others; a name without ``--`` makes a positional argument. Its type and action follow from the
+    field's annotation. ``settings`` are passed to ``add_argument``.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):

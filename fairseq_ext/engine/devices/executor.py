@@ -255,7 +255,7 @@ KEPT = 1 << 32  # most bytes of stages to keep for later batches
 
 
 class Stage:
-    """The state of a search in memory of given sizes, and the step that updates it."""
+    """Memory on the device for the state of a search, and the step that updates it."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
         self.sizes = sizes

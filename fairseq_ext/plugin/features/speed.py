@@ -95,7 +95,7 @@ def loss_in_chunks(
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
-    """fairseq's Adam reads and writes each tensor in a dozen operations."""
+    """fairseq's Adam reads and writes each tensor a dozen times in an update; ours does so once."""
     if closure is not None or not adam.can_fuse(self):
         return original(self, closure)
     return adam.step(self)
