@@ -69,7 +69,7 @@ MASK = "<mask>"
 DATA_TAGS = ("<MINED_DATA>", "<MMT_BT_DATA>", "<SMT_BT_DATA>")
 """Symbols of NLLB-200 for the origin of a training pair; they follow its language tokens."""
 LISTS = ("ML50_langs.txt", "langs.txt", "lang_dict.txt", "language_pairs.txt")
-TASK_OPTIONS = ("left_pad_source", "left_pad_target", "max_source_positions",
+TASK_OPTIONS = ("data", "left_pad_source", "left_pad_target", "max_source_positions",
                 "max_target_positions")  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,7 @@ def prepare(path: Path, src: str | None = None, tgt: str | None = None) -> list[
     folder = path.parent if path.is_file() else path
     if path.is_file() and path.name.endswith(ARCHIVES):
         folder = unpacked_in_cache(path, f"{CACHE}/archives", _model_in)
-    voters = _voters(folder)
-    if path.is_file() and path.parent == folder:
-        voters = [path] if path in voters else []
+    voters = _voters(folder, path)
     if not voters or (folder / pipeline.FILE).exists():
         return []
     try:
@@ -134,13 +132,15 @@ def resolved(path: Path) -> Path:
         raise EnvironmentProblem(files.explain(error)) from error
 
 
-def _voters(folder: Path) -> list[Path]:
-    """Return the checkpoints in the folder of a published model, or [] for any other folder."""
+def _voters(folder: Path, path: Path) -> list[Path]:
+    """Return ``path`` if it is a checkpoint in a published folder, else those that vote there."""
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))
     if any(path.name in RUN for path in checkpoints):
         return []
+    if path.is_file() and path.parent == folder:
+        return [path] if path in checkpoints else []
     voters = [path for path in checkpoints if _VOTERS.fullmatch(path.name)]
     return voters or checkpoints[: len(checkpoints) == 1]
 
@@ -160,7 +160,7 @@ def _model_in(folder: Path) -> Path:
     """Return the folder of a published model in an unpacked archive."""
     folders = [folder, *(entry for entry in sorted(folder.iterdir()) if entry.is_dir())]
     for candidate in folders:
-        if _voters(candidate):
+        if _voters(candidate, candidate):
             return candidate
     raise CheckpointError("it has no model.pt with its dictionaries.")
 
@@ -316,6 +316,11 @@ def plan_pair(
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:
         raise CheckpointError(f"{folder} holds a model of the task {name}, not of translation.")
+    if "pipeline_parallel" in str(settings.get("arch")) or settings.get("moe_freq"):
+        raise CheckpointError(
+            f"{folder} holds a mixture of experts, or a model in parts for several GPUs; neither "
+            "is supported here."
+        )
     trained = settings.get("source_lang"), settings.get("target_lang")
     if name == EPOCHS:
         codes = _languages(folder, settings)
@@ -388,7 +393,7 @@ def _tokens(
     if style is None or {encoder, decoder} - {"src", "tgt", None} or set(kinds) - {*SPECIFICATIONS}:
         raise CheckpointError(f"{folder} has language tokens of an unsupported kind.")
     symbols = [style.format(code + SPECIFICATIONS[kind]) for kind in kinds for code in codes]
-    if style == STYLES["mbart"]:
+    if style == STYLES["mbart"] or "mono_dae" in (settings.get("extra_data") or ()):
         symbols.append(MASK)
     if settings.get("add_data_source_prefix_tags"):
         symbols += DATA_TAGS

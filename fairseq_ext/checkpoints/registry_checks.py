@@ -104,7 +104,8 @@ def task_class(cfg: Any, path: str | Path) -> type:
     from fairseq.tasks import TASK_REGISTRY
 
     options = layout.section(cfg, "task")
-    return registered(path, "task", options.get("task") or options.get("_name"), TASK_REGISTRY)
+    name = options.get("task") or options.get("_name") or "translation"  # until 2018 without tasks
+    return registered(path, "task", name, TASK_REGISTRY)
 
 
 # Sizes of a model to be built

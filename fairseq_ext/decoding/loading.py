@@ -121,6 +121,8 @@ def in_run(path: Path) -> Path:
     )
     others = sorted({str(file.parent.relative_to(path)) for file in files})
     hint = f", but its {' and '.join(others)} have a model; give one of them" if others else ""
+    if checkpoints := sorted(file.name for file in path.glob("*.pt"))[:5]:
+        hint = f", but has {', '.join(checkpoints)}; give one of them"
     raise ConfigError(
         f"{path} is a folder without a model: it has no {', '.join(published.RUN)}{hint}."
     )

@@ -26,6 +26,7 @@ from tests.support.published import (
     MERGES,
     SIDES,
     SIZES,
+    Layout,
     Words,
     publish,
     publish_many,
@@ -56,8 +57,14 @@ FAMILIES = {
     "dynamicconv.no_glu": ("lightconv", {**DYNAMIC, **NO_GATES, **JOINED}),
     "conv": ("fconv", {f"{side}_layers": "[(16, 3)] * 2" for side in ("encoder", "decoder")}),
     "adaptive softmax": ("transformer", {"adaptive_softmax_cutoff": "10,20"}),
+    "pruned by LayerDrop": (
+        "transformer",
+        {"legacy": False,
+         "options": {"encoder_layers_to_keep": "1", "decoder_layers_to_keep": "0"}},
+    ),
+    "relu_squared": ("transformer", {"activation_fn": "relu_squared"}),
 }  # fmt: skip
-IN_FAIRSEQ = ("conv", "adaptive softmax")
+IN_FAIRSEQ = ("conv", "adaptive softmax", "relu_squared")
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +110,21 @@ def test_each_family(family: str, tmp_path: Path, caplog):
             assert translation.text == reference.text
             score, of_reference = (t.candidates[0].score for t in (translation, reference))
             assert score == pytest.approx(of_reference, abs=1e-4)
+
+
+def test_a_model_of_2017(tmp_path: Path):
+    """Its checkpoint has other names, and no task."""
+    folder = publish(tmp_path / "model", "fconv", **FAMILIES["conv"][1])
+    expected = fairseq_ext.load(folder, engine="fairseq").translate(TEXT).text
+    state = storage.load(folder / "model.pt")
+    for name in ("optimizer_history", "extra_state", "last_optimizer_state"):
+        del state[name]
+    state |= {"epoch": 3, "batch_offset": 0, "val_loss": 1.0, "best_loss": 1.0, "optimizer": None}
+    vars(state["args"])["max_positions"] = state["args"].max_source_positions
+    for option in ("task", "max_source_positions", "max_target_positions"):
+        delattr(state["args"], option)
+    torch.save(state, folder / "model.pt", _use_new_zipfile_serialization=False)
+    assert fairseq_ext.load(folder, engine="fairseq").translate(TEXT).text == expected
 
 
 def test_checkpoints_of_a_folder_vote(tmp_path: Path):
@@ -172,23 +194,57 @@ def test_fastbpe_merges_as_subword_nmt(tmp_path: Path):
 EPOCHS, MBART = "translation_multi_simple_epoch", "translation_from_pretrained_bart"
 PAIR_LIST = [f"{src}-{tgt}" for src in CODES for tgt in CODES if src != tgt]
 M2M = {"lang_pairs": PAIR_LIST, "encoder_langtok": "src", "decoder_langtok": True}
+DROPPED = {"encoder_layerdrop": 0.05, "decoder_layerdrop": 0.05, "checkpoint_activations": True}
+LISTED = {**M2M, **DROPPED, "lang_pairs": "/private/pairs.txt"}  # whose list is beside the model
+FIFTY = {**M2M, "lang_pairs": "cs-en", "lang_tok_style": "mbart"}
 OF_MANY_LANGUAGES = {
-    "M2M-100": (EPOCHS, "transformer", "multilingual", M2M),
+    "M2M-100": (
+        *(EPOCHS, "transformer", "multilingual", LISTED),
+        Layout("418M_last_checkpoint.pt", "spm.128k.model", "model_dict.128k.txt", True,
+               "language_pairs_small_models.txt", others=["1.2B_last_checkpoint.pt"]),
+    ),
+    "Flores-101": (
+        *(EPOCHS, "transformer", "multilingual", LISTED),
+        Layout(lists="language_pairs.txt", cfg=True),
+    ),
     "one to many": (
         *(EPOCHS, "transformer", "multilingual"),
         {**M2M, "encoder_langtok": "tgt", "decoder_langtok": False, "langtoks": None},
+        Layout(),
     ),
     "NLLB-200": (
         *(EPOCHS, "transformer", "multilingual"),
-        {**M2M, "langs": CODES, "add_data_source_prefix_tags": True},
+        {**M2M, "langs": CODES, "add_data_source_prefix_tags": True, "new_option": None},
+        Layout("checkpoint.pt", "flores200_sacrebleu_tokenizer_spm.model", "dictionary.txt",
+               cfg=True),
     ),
-    "mBART-50": (EPOCHS, "mbart_base", "mbart", {**M2M, "lang_tok_style": "mbart"}),
-    "mBART": (MBART, "mbart_base", "mbart", {"langs": ",".join(CODES)}),
-}
+    "WMT21": (
+        *(EPOCHS, "transformer", "multilingual", {**M2M, "langs": ["en", "de", "cs", "fr"]}),
+        Layout("checkpoint.pt", "sentencepiece.model", "dict.{}.txt", cfg=True),
+    ),
+    "mBART-50": (
+        *(EPOCHS, "mbart_base", "mbart", {**FIFTY, "lang_dict": "/private/ML50_langs.txt"}),
+        Layout("model.pt", "sentence.bpe.model", "dict.{}.txt", lists="ML50_langs.txt"),
+    ),
+    "CRISS": (
+        *(EPOCHS, "mbart_base", "mbart", {**FIFTY, "encoder_langtok": None}),
+        Layout("criss.3rd.pt", "sentence.bpe.model", "dict.txt", lists="lang_dict.txt",
+               others=["criss.1st.pt", "criss.2nd.pt"]),
+    ),
+    "mBART": (
+        *(MBART, "mbart_base", "mbart", {"langs": ",".join(CODES)}),
+        Layout("model.pt", "sentence.bpe.model"),
+    ),
+}  # fmt: skip
 
 
 def as_fairseq_translates(
-    style: str, words: Dictionary, model: BaseFairseqModel, options: dict, line: str
+    style: str,
+    words: Dictionary,
+    model: BaseFairseqModel,
+    options: dict,
+    line: str,
+    max_len_b: int = 200,
 ) -> str:
     """The translation from English to German by fairseq's generator, with symbols put by hand."""
 
@@ -200,11 +256,11 @@ def as_fairseq_translates(
     if "encoder_langtok" not in options:
         tokens, end = torch.cat([tokens, torch.tensor([number("en")])]), number("de")
     else:
-        first = {"src": "en", "tgt": "de"}[options["encoder_langtok"]]
-        tokens = torch.cat([torch.tensor([number(first)]), tokens])
+        first = {"src": ["en"], "tgt": ["de"], None: []}[options["encoder_langtok"]]
+        tokens = torch.cat([torch.tensor([*map(number, first)], dtype=torch.long), tokens])
         if options["decoder_langtok"]:
             prefix = torch.tensor([[number("de")]])
-    generator = SequenceGenerator([model], words, beam_size=5, max_len_b=200, eos=end)
+    generator = SequenceGenerator([model], words, beam_size=5, max_len_b=max_len_b, eos=end)
     net_input = {"src_tokens": tokens[None], "src_lengths": torch.tensor([len(tokens)])}
     best = generator.generate([model], {"net_input": net_input}, prefix_tokens=prefix)[0][0]
     left_out = {number("de")} if end or options["decoder_langtok"] else set()
@@ -214,17 +270,20 @@ def as_fairseq_translates(
 @pytest.mark.parametrize("family", OF_MANY_LANGUAGES)
 def test_models_of_many_languages(family: str, tmp_path: Path, caplog):
     """As checkpoint in fairseq's generator and in the engine, and as a bundle."""
-    task, arch, style, options = OF_MANY_LANGUAGES[family]
-    folder, words, model = publish_many(tmp_path / "model", task, arch, style, **options)
-    path = model_of(folder, "en", "de")
+    task, arch, style, options, layout = OF_MANY_LANGUAGES[family]
+    folder, words, model = publish_many(
+        tmp_path / "model", task, arch, style, layout=layout, **options
+    )
+    checkpoint = folder / layout.checkpoint if layout.others else folder
+    path = model_of(checkpoint, "en", "de")
     write.write(path, path.parent, tmp_path / "bundle")
     assert "no program" not in caplog.text
     ways = [
-        fairseq_ext.load(folder, src="en", tgt="de"),
-        fairseq_ext.load(folder, src="en", tgt="de", engine="fairseq"),
+        fairseq_ext.load(checkpoint, src="en", tgt="de"),
+        fairseq_ext.load(checkpoint, src="en", tgt="de", engine="fairseq"),
         fairseq_ext.load(tmp_path / "bundle"),
     ]
-    pieces = load_subwords("sentencepiece", [folder / "sentencepiece.bpe.model"])
+    pieces = load_subwords("sentencepiece", [folder / layout.subwords])
     for line in LINES:
         expected = as_fairseq_translates(style, words, model, options, pieces.encode(line))
         for way in ways:
@@ -235,14 +294,76 @@ def test_models_of_many_languages(family: str, tmp_path: Path, caplog):
     assert "instead of the engine" not in caplog.text
 
 
+def test_a_folder_of_several_models(tmp_path: Path):
+    *_, options, layout = OF_MANY_LANGUAGES["CRISS"]
+    publish_many(tmp_path / "model", EPOCHS, "mbart_base", "mbart", layout=layout, **options)
+    message = r"but has criss\.1st\.pt, criss\.2nd\.pt, criss\.3rd\.pt; give one of them"
+    with pytest.raises(ConfigError, match=message):
+        models_of(tmp_path / "model", "en", "de")
+
+
+BIG = {f"{side}_{name}": size for side in SIDES
+       for name, size in {"embed_dim": 1024, "ffn_embed_dim": 4096, "attention_heads": 16,
+                          "layers": 1}.items()}  # fmt: skip
+BEFORE = {**BIG, "encoder_normalize_before": True, "decoder_normalize_before": True}
+REAL_SHAPES: dict[str, tuple[str, int, dict]] = {
+    "wmt16": ("transformer_wmt_en_de_big", 32_768, {**BIG, "share_all_embeddings": True}),
+    "wmt19": (
+        *("transformer_wmt_en_de_big", 42_024),
+        {**BIG, "share_all_embeddings": True, "encoder_ffn_embed_dim": 8192,
+         "decoder_ffn_embed_dim": 8192},
+    ),
+    "M2M-100": ("transformer_wmt_en_de_big", 128_112, BEFORE),
+    "NLLB-200": ("transformer", 256_206, BEFORE),
+    "mBART-50": ("mbart_large", 250_054, BEFORE),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", REAL_SHAPES)
+def test_real_shapes(family: str, tmp_path: Path, caplog):
+    """Widths and dictionaries as published, with one layer on each side."""
+    arch, vocabulary, sizes = REAL_SHAPES[family]
+    lines, languages = LINES[:2], dict[str, str]()
+    if family in OF_MANY_LANGUAGES:
+        task, _, style, options, layout = OF_MANY_LANGUAGES[family]
+        languages = {"src": "en", "tgt": "de"}
+        folder, words, model = publish_many(
+            *(tmp_path / "model", task, arch, style),
+            **{"layout": layout, "vocabulary": vocabulary, "sizes": sizes, **options},
+        )
+        assert len(words) == vocabulary
+        path = folder / layout.checkpoint
+        encode = load_subwords("sentencepiece", [folder / layout.subwords]).encode
+        expected = [
+            as_fairseq_translates(style, words, model, options, encode(line), 20) for line in lines
+        ]
+        del model
+    else:
+        path = publish(tmp_path / "model", arch, vocabulary=vocabulary, **sizes)
+    ways = [fairseq_ext.load(path, **languages, engine=engine) for engine in ("fairseq", "native")]
+    by_fairseq, by_engine = (
+        [translation.candidates[0] for translation in way.translate(lines, max_len_b=20)]
+        for way in ways
+    )
+    assert [best.tokens for best in by_engine] == [best.tokens for best in by_fairseq]
+    for best, reference in zip(by_engine, by_fairseq, strict=True):
+        assert best.score == pytest.approx(reference.score, rel=1e-4)
+    if languages:
+        assert [best.tokens for best in by_engine] == expected
+    scores = [way.score(lines, LINES[2:4]) for way in ways]
+    assert scores[1] == pytest.approx(scores[0], rel=1e-4)
+    assert "instead of the engine" not in caplog.text
+
+
 def test_multilingual_transformer(tmp_path: Path):
     """Each pair has weights of its own."""
     folder = publish(tmp_path / "model")
     expected = fairseq_ext.load(folder).translate(TEXT).text
     shutil.copy(folder / "dict.en.txt", folder / "dict.fr.txt")
     state = storage.load(folder / "model.pt")
-    words = Dictionary.load(str(folder / "dict.en.txt"))
-    other, _ = build("transformer", {**SIZES, "seed": 9}, Words(words, words))
+    words = [Dictionary.load(str(folder / f"dict.{code}.txt")) for code in ("de", "fr")]
+    other, _ = build("transformer", {**SIZES, "seed": 9}, Words(*words))
     state["model"] = {
         f"models.{pair}.{name}": weight
         for pair, weights in (("en-de", state["model"]), ("de-fr", other.state_dict()))
@@ -296,6 +417,21 @@ def test_hostile_or_unknown_options(options: dict, message: str, tmp_path: Path,
         models_of(folder)
     assert "\n" not in str(caught.value)
     assert {path for path in tmp_path.rglob("*") if cache not in path.parents} - {cache} == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"arch": "transformer_wmt_en_de_big_pipeline_parallel"}, {"moe_freq": 4}],
+    ids=["M2M-100 12B", "NLLB-200 54B"],
+)
+def test_models_for_several_gpus(options: dict, tmp_path: Path):
+    folder, *_ = publish_many(tmp_path / "model", EPOCHS, **M2M)
+    state = storage.load(folder / "model.pt")
+    vars(state["args"]).update(options)
+    (folder / "model.pt").unlink()  # `state` is mapped
+    torch.save(state, folder / "model.pt")
+    with pytest.raises(CheckpointError, match="in parts for several GPUs; neither is"):
+        models_of(folder, "en", "de")
 
 
 @pytest.mark.parametrize(
