@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -97,8 +98,8 @@ class Clients:
         return socket.create_connection(("127.0.0.1", self.server.port), timeout=120)
 
 
-def asking(report: Report, model: Path, folder: Path, total: int) -> None:
-    """One server, and so many requests to it."""
+def asking(report: Report, model: Path, folder: Path, total: int, seconds: float) -> None:
+    """One server, and so many requests to it in at least so many seconds."""
     draw, samples = random.Random(1), Samples("requests to one `fairseq-ext serve`", total)
     words = (draw.choices("0123456789", k=draw.randint(1, 9)) for _ in range(SENTENCES))
     sentences = [*dict.fromkeys(map(" ".join, words))]
@@ -113,7 +114,9 @@ def asking(report: Report, model: Path, folder: Path, total: int) -> None:
             with noted(failures, f"request {number}"):
                 clients.asked[clients.ask(number)] += 1
 
+        began = time.monotonic()
         for first in range(0, total, BLOCK):
+            time.sleep(max(0, began + seconds * first / total - time.monotonic()))
             list(pool.map(ask, range(first, min(first + BLOCK, total))))
             samples.take(min(first + BLOCK, total), server.process)
         with noted(failures, "the end"):
@@ -143,6 +146,7 @@ def _check_figures(clients: Clients) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=100_000, metavar="N")
+    options.add_argument("--over", type=float, default=0, metavar="SECONDS", help="at least (0)")
     args = options.parse_args()
     report = Report("serve", args)
     with tempfile.TemporaryDirectory() as scratch:
@@ -150,7 +154,7 @@ def main() -> None:
         data, (checkpoint,) = trained(folder, "gru_tiny")
         model = folder / "bundle"
         run("fairseq-ext", "bundle", checkpoint, "--data", data, "-o", model)
-        asking(report, model, folder, args.requests)
+        asking(report, model, folder, args.requests, args.over)
     report.end()
 
 
