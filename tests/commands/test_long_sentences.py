@@ -78,6 +78,7 @@ def test_nothing_left_is_an_error_except_in_a_buffer() -> None:
         (["--decoder-layers-to-keep", "1"], "train with `--decoder-layers 1`"),
         (["--quant-noise-scalar", "0.5", "--cpu"], "`--quant-noise-scalar` needs a GPU"),
         (["--quant-noise-pq", "1"], "`--quant-noise-pq` must be at least 0 and below 1, but is 1"),
+        (["--clip-norm", "nan"], "`--clip-norm` must be at least 0, but is nan"),
         (["--adam-betas", "1"], "`--adam-betas` must be two numbers"),
         (["--adam-betas", "(0.9, 1.5)"], "below 1 such as '(0.9, 0.98)', but is (0.9, 1.5)"),
         (["--adaptive-softmax-cutoff", "9"], "give `--criterion adaptive_loss`"),
