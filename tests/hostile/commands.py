@@ -58,8 +58,8 @@ PAUSES = {
     "fairseq-train --restore-file": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --finetune-from-model": "fairseq.checkpoint_utils:load_checkpoint",
     "fairseq-train --teacher": "fairseq_ext.binary.distillation:load_teacher",
-    "fairseq-ext translate": "fairseq_ext.model.trained:load",
-    "demo: load": "fairseq_ext.model.trained:load",
+    "fairseq-ext translate": "fairseq_ext.decoding.loading:open_model",
+    "demo: load": "fairseq_ext.demo.systems:open_model",
 }
 """The functions with which commands begin to read the file; others read at once."""
 MODULES = {

@@ -58,7 +58,7 @@ def make_files(folder: Path, data: Path, canary: Path) -> dict[str, Path]:
     sources = {
         ".pt": (
             *(pickles.pickled(base, canary), pickles.formats(base, canary)),
-            *(pickles.archives(base, canary), pickles.bombs(base)),
+            *(pickles.archives(base, canary), pickles.bombs(base), pickles.nodes(base, canary)),
             *(settings.carriers(make, text), settings.names(make, canary)),
         ),
         ".zip": (settings.bundles(folder / "bundle", text),),
@@ -134,11 +134,14 @@ def _forked(
         os.close(reader)
         _command(words, functools.partial(_for_each, files, path, writer, canary), command)
     os.close(writer)
+    waiting = set(files)
     with os.fdopen(reader) as results:
         for line in results:
             name, outcome, printed = json.loads(line)
+            waiting.remove(name)
             yield Run(name, command, outcome, printed)
     os.waitpid(process, 0)
+    assert not waiting, f"{command} ended before it read {len(waiting)} files"
 
 
 def _command(words: list[str], pause: Callable[[], None], name: str) -> NoReturn:

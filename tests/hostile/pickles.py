@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 
 class Calls:
@@ -267,3 +268,49 @@ def bombs(base: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     yield "model of numbers", saved({**base, "model": dict.fromkeys(model, 1)})
     yield "model without names", saved({**base, "model": dict.fromkeys(range(9), torch.zeros(1))})
     yield "number of a million digits", saved({**base, "task_state": {"x": 1 << 4_000_000}})
+
+
+def nodes(base: dict[str, Any], canary: Path) -> Iterator[tuple[str, bytes]]:
+    """Configurations pickled as OmegaConf's objects, as fairseq did in 2020 and 2021."""
+    trick = Calls(os.system, f"touch {canary}")
+    model = base["cfg"]["model"]
+
+    def config(**changes: Any) -> DictConfig:
+        return OmegaConf.create({**base["cfg"], **changes}, flags={"allow_objects": True})
+
+    def written(cfg: Any) -> bytes:
+        return saved({**base, "cfg": cfg})
+
+    yield "OmegaConf", written(config())
+    yield "OmegaConf with code as a value", written(config(x=trick))
+    yield "OmegaConf with code in a list", written(config(x=[1, [trick]]))
+    for attribute in ("object_type", "flags", "resolver_cache"):
+        cfg = config()
+        setattr(cfg._metadata, attribute, trick)
+        yield f"OmegaConf with code as {attribute}", written(cfg)
+    cfg = config()
+    cfg._metadata.object_type = os.system
+    yield "OmegaConf of a function", written(cfg)
+    yield "OmegaConf in args", saved({**base, "cfg": None, "args": config()})
+    yield "OmegaConf in task_state", saved({**base, "task_state": {"x": config()}})
+    yield "OmegaConf that resolves", written(config(x="${oc.env:HOME}"))
+    yield "OmegaConf that decodes", written(config(x="${oc.decode:'[1]'}"))
+    yield "OmegaConf with a target", written(config(x={"_target_": "os.system"}))
+    text = f"__import__('os').system('touch {canary}') or []"
+    yield (
+        "OmegaConf with an expression",
+        written(config(model={**model, "decoder_attention": text})),
+    )
+    for name, content in (("numbers", {"a": 1}), ("a number", 5), ("a list", [1])):
+        cfg = config()
+        cfg.__dict__["_content"] = content
+        yield f"OmegaConf around {name}", written(cfg)
+    cfg = config()
+    cfg.__dict__["_content"]["x"] = cfg
+    yield "OmegaConf in a circle", written(cfg)
+    cfg, bomb = config(), ListConfig([0])
+    for _ in range(40):
+        half, bomb = bomb, ListConfig([])
+        bomb.__dict__["_content"] = [half, half]
+    cfg.__dict__["_content"]["x"] = bomb
+    yield "OmegaConf bomb", written(cfg)
