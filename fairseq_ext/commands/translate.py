@@ -308,6 +308,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
             (line for _, line in decoded(raw, name, place.get("first", 1))),
             model.translator,
             codec,
+            search=model.search,
             name=str(name),
             **place,
             buffer=BUFFER if search.buffer_size is None else search.buffer_size,

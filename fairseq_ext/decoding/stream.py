@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -89,7 +89,9 @@ def translations(
     if buffer < 1:
         raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
 
-    def translate(sentences: Sequence[str], line_numbers: Sequence[int]) -> list[Ranked]:
+    def translate(
+        sentences: Sequence[str], line_numbers: Sequence[int], search: Search | None = search
+    ) -> list[Ranked]:
         tokens = _fit_to_translate(
             sentences, line_numbers, codec.encode, translator, name, skip_long
         )
@@ -108,7 +110,10 @@ def translations(
             ranked = translate(sentences, line_numbers)
         else:
             spanned = SpannedSentences(sentences, keeper)
-            texts, places = spanned.restore(translate(spanned.texts, line_numbers))
+            # Of all translations in the beam the best with every span is taken.
+            widest = search and replace(search, nbest=search.beam)
+            whole = translate(spanned.texts, line_numbers, widest)
+            texts, places = spanned.restore(whole, search and search.nbest)
             numbers = [line_numbers[place] for place in places]
             ranked = spanned.complete(translate(texts, numbers) if texts else [])
         rows = iter(ranked)
@@ -133,11 +138,16 @@ class SpannedSentences:
         self._results: list[Ranked | None] = []
         self.texts = [line.text for line in self._masked]
 
-    def restore(self, ranked: Sequence[Ranked]) -> tuple[list[str], list[int]]:
-        """Put kept spans back; return parts still to translate and their sentences' indices."""
+    def restore(
+        self, ranked: Sequence[Ranked], most: int | None = None
+    ) -> tuple[list[str], list[int]]:
+        """Put kept spans back into at most ``most`` translations of each sentence.
+
+        Return the parts still to translate and their sentences' indices.
+        """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
-            pairs = [(text, best) for text, best in pairs if text is not None]
+            pairs = [(text, best) for text, best in pairs if text is not None][:most]
             if line.spans and not any(line.texts()):
                 self._results.append(Ranked([sentence], []))
             elif pairs:

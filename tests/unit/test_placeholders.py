@@ -91,6 +91,24 @@ def test_spans_stay(finder: object, line: str, expected: str | None):
     assert translated([line], finder) == [expected]
 
 
+class LosesNumbersAtFirst(Careless):
+    """A translator whose best translation has no numbers, but whose second best has them."""
+
+    def translate(
+        self, sentences: Sequence[str], numbers: Sequence[int], search: Search | None
+    ) -> list[list[Candidate]]:
+        whole = [sentence.upper() for sentence in sentences]
+        texts = [[re.sub("[0-9]+", "", text), text] for text in whole]
+        return [[Candidate(text, -1.0) for text in row[: search.nbest]] for row in texts]
+
+
+def test_a_later_translation_of_the_beam_that_has_every_span():
+    translator, search = LosesNumbersAtFirst(0), Search(beam=2, nbest=1)
+    lines = stream.translations(["a <b>red</b> house"], translator, CODEC, search=search,
+                                keeper=MARKUP)  # fmt: skip
+    assert [line.texts for line in lines] == [("A <b>RED</b> HOUSE",)]
+
+
 def test_every_span_is_there_once_whatever_the_model_does():
     numbers = random.Random(5)
     spans = [f"{{n{number}}}" for number in range(60)]
