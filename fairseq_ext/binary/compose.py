@@ -16,7 +16,7 @@ from fairseq_ext.binary import stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import TERNARY, Binarizer
 from fairseq_ext.binary.linear import GRANULARITIES, BinaryLinear
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 # The product of each layer, by the name that architectures give it. All other layers stay float.
 LAYER_NAMES = {
@@ -36,10 +36,8 @@ def layer_options(cfg: Any, selection: switches.Switches, product: str) -> dict[
     weight_binarizer = Binarizer(**how, bound=fixed)
     if selection.ternary:
         if fixed is not None:
-            raise ConfigError(
-                "`--binary-weight-bound` must be `channel` or `tensor` with ternary weights, whose "
-                f"level is their mean magnitude, but is `{of_weights}` instead."
-            )
+            wish = "`channel` or `tensor` with ternary weights, whose level is their mean magnitude"
+            raise wrong_value("--binary-weight-bound", wish, of_weights)
         if how["mask"] != "code" and not selection.activations:
             raise ConfigError(
                 f"`--binary-gradient {how['mask']}` must not be given with ternary weights and "
@@ -61,10 +59,8 @@ def _bound(option: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ConfigError(
-            f"`{option}` must be `{'channel` or `tensor' if 'weight' in option else 'token'}` or a "
-            f"number above 0, but is `{text}` instead."
-        )
+        names = "`channel` or `tensor`" if "weight" in option else "`token`"
+        raise wrong_value(option, f"{names} or a number above 0", text)
     return value
 
 

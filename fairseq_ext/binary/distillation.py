@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_ext.base.configuration import option
 from fairseq_ext.checkpoints import storage
 from fairseq_ext.training import chunked_output, loss
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 
 @dataclass
@@ -71,11 +71,9 @@ class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing=0.0, report_accuracy=report_accuracy)
         if not temperature > 0:
-            raise ConfigError(f"`--temperature` must be above 0, but is {temperature} instead.")
+            raise wrong_value("--temperature", "above 0", temperature)
         if not 0 <= teacher_weight <= 1:
-            raise ConfigError(
-                f"`--teacher-weight` must be from 0 to 1, but is {teacher_weight} instead."
-            )
+            raise wrong_value("--teacher-weight", "from 0 to 1", teacher_weight)
         self.temperature, self.teacher_weight = temperature, teacher_weight
         self._teacher = (load_teacher(teacher, task),)  # in a tuple it is not a submodule
 

@@ -19,7 +19,7 @@ from fairseq_ext.binary import compose, stages, switches
 from fairseq_ext.binary.attention import BinaryAttention
 from fairseq_ext.binary.binarize import KINDS
 from fairseq_ext.binary.linear import BinaryLinear, FeedForwardOutput
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import wrong_value
 
 NORM_EPS = 1e-6  # the default of flax, which the paper's code uses; torch's is 1e-5
 
@@ -125,7 +125,7 @@ class BmtModel(models.TranslationTransformer):
     def prepare(cls, cfg: BmtConfig) -> Namespace:
         """Set pre-norm, and leave the dropout of hidden units to :class:`FeedForwardOutput`."""
         if not cfg.bmt_scale > 0:
-            raise ConfigError(f"`--bmt-scale` must be above 0, but is {cfg.bmt_scale} instead.")
+            raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
         return configuration.namespace(
             cfg,
             encoder_normalize_before=True,

@@ -22,7 +22,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_ext.base.configuration import option
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 logger = logging.getLogger(__name__)
 NAMES = ("float", "binary weights", "binary weights and activations")
@@ -38,10 +38,8 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
     except ValueError:
         values = [-1]
     if len(values) > 3 or min(values, default=0) < 0 or (text and not sum(values)):
-        raise ConfigError(
-            "`--stage-updates` must be updates in float, with binary weights and with binary "
-            f"activations, like 50000,88339,88339, but is `{text}` instead."
-        )
+        wish = "updates in float, with binary weights and with binary activations, like 50000,88339"
+        raise wrong_value("--stage-updates", wish, text)
     if 0 < len(values) < fewest:
         raise ConfigError(
             f"`--stage-updates` must have {fewest} stages to end in `{NAMES[fewest - 1]}`, but is "
@@ -159,15 +157,11 @@ class StagedCosine(FairseqLRScheduler):
                 "has neither instead."
             )
         if not 0 <= cfg.warmup_updates < shortest:
-            raise ConfigError(
-                f"`--warmup-updates` must be below the {shortest} updates of the shortest stage, "
-                f"but is {cfg.warmup_updates} instead."
-            )
+            wish = f"below the {shortest} updates of the shortest stage"
+            raise wrong_value("--warmup-updates", wish, cfg.warmup_updates)
         if len(cfg.lr) not in (1, len(self.stage_updates)):
-            raise ConfigError(
-                f"`--lr` must be one rate, or one for each of {len(self.stage_updates)} stages, "
-                f"but is {','.join(map(str, cfg.lr))} instead."
-            )
+            wish = f"one rate, or one for each of {len(self.stage_updates)} stages"
+            raise wrong_value("--lr", wish, ",".join(map(str, cfg.lr)))
         self.step_update(0)
 
     def step_update(self, num_updates: int) -> float:

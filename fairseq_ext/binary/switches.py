@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairseq_ext.binary.binarize import TERNARY
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 LAYERS = ("qkv", "out", "ffn")
 PRODUCTS = (*LAYERS, "qk", "score-v")
@@ -61,10 +61,7 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
         alternative = f", or {TERNARY}" if allowed == LAYERS else ""
-        raise ConfigError(
-            f"`{option}` must be `none` or a list of {','.join(allowed)}{alternative}, but is "
-            f"`{text}` instead."
-        )
+        raise wrong_value(option, f"`none` or a list of {','.join(allowed)}{alternative}", text)
     return names
 
 

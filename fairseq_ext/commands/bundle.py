@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_ext.commands import options, search_options
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import add_options
 
 OUTPUT = "bundle to write: a folder, or an archive if named OUT.zip or OUT.tar.zst"
@@ -95,7 +95,7 @@ def _bundle(args: argparse.Namespace) -> None:
     for side in ("src", "tgt"):
         asked, trained = getattr(args, side), task.get(f"{SIDES[side]}_lang")
         if asked not in (None, trained):
-            raise ConfigError(f"`--{side}` must be {trained} for {args.model}, but is {asked}.")
+            raise wrong_value(f"--{side}", f"{trained} for {args.model}", asked)
     changes = (args.data, args.numbers, args.shortlist, args.about, args.licence, scores, search)
     if source_bundle and not any(changes):
         written = write.copy(source_bundle, args.output)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.utils.errors import ConfigError, printable
+from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.option_fields import add_options, flag, option
 
 if TYPE_CHECKING:
@@ -137,10 +137,7 @@ class MetricOptions:
         from fairseq_ext.evaluation.score import TEXT_METRICS, test_set_source
 
         if unknown := [name for name in self.of_text if name not in TEXT_METRICS]:
-            raise ConfigError(
-                f"`--metric` must be {', '.join(TEXT_METRICS)} or comet:MODEL, but is "
-                f"`{unknown[0]}` instead."
-            )
+            raise wrong_value("--metric", f"{', '.join(TEXT_METRICS)} or comet:MODEL", unknown[0])
         if not self.neural:
             self.process.refuse("--metric comet:MODEL")
             if self.source is not None and not latency:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 Subparsers = Any  # argparse keeps this class private
 OUTPUTS = ("output", "json")
@@ -63,7 +63,7 @@ def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]
     for item in items:
         name, equals, value = item.partition("=")
         if not (name and equals and value) or name in values:
-            raise ConfigError(f"`{option}` must be {form} with a name of its own, but is `{item}`.")
+            raise wrong_value(option, f"{form} with a name of its own", item)
         values[name] = value
     return values
 

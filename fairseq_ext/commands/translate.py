@@ -20,7 +20,7 @@ from fairseq_ext.commands import options, search_options, text_options
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
 from fairseq_ext.decoding.search import BUFFER, DATA_HELP, require_compatible
-from fairseq_ext.utils.errors import ConfigError, printable
+from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
 if TYPE_CHECKING:
@@ -463,9 +463,7 @@ def _shard(text: str | None) -> tuple[int, int]:
         return 0, 1
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise ConfigError(
-            f"`--shard` must be I/N with I from 0 to N - 1, such as 0/4, but is `{text}`."
-        )
+        raise wrong_value("--shard", "I/N with I from 0 to N - 1, such as 0/4", text)
     return int(match[1]), int(match[2])
 
 

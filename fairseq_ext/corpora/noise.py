@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fairseq_ext.corpora.command_lines import NoiseOptions
 from fairseq_ext.text.cleaning import lower_case, upper_case
 from fairseq_ext.text.reading import lines
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.files import atomic_write
 
 SHORTEST = 3  # fewest letters of a word that may get a typing error
@@ -73,7 +73,7 @@ def run(options: NoiseOptions) -> str:
         if options.kind != "typos" and getattr(options, name) is not None:
             raise ConfigError(f"`--{name}` goes with `--kind typos`; the rest draws nothing.")
     if not 0 < share <= 1:
-        raise ConfigError(f"`--share` must be above 0 and at most 1, but is {share} instead.")
+        raise wrong_value("--share", "above 0 and at most 1", share)
     sentences = [line for _, line in lines(options.test)]
     language = options.test.suffix.removeprefix(".")
     noisy = list(add_noise(sentences, options.kind, share, seed, language))

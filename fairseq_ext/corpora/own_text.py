@@ -14,7 +14,7 @@ from fairseq_ext.text.checks import check_parallel, check_text
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
@@ -82,7 +82,7 @@ def split_into_subwords(
     :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``. Returns the number of lines of each file.
     """
     if size < 1:
-        raise ConfigError(f"`--size` must be at least 1, but is {size}.")
+        raise wrong_value("--size", "at least 1", size)
     if src == tgt:
         raise ConfigError(f"`--src` and `--tgt` are both `{src}`; their files would be the same.")
     text_pipeline = pipeline.load_towards(text, src, tgt) or Pipeline(src, tgt)

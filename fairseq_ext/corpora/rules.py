@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fairseq_ext.text.cleaning import Spaced
 from fairseq_ext.text.languages import short_code
 from fairseq_ext.utils import extras
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 Check = Callable[[str, str], "str | None"]
 Rule = Callable[[tuple[str, str], str], Check]
@@ -188,4 +188,4 @@ def _number(values: str) -> float:
 
 
 def _wrong(name: str, values: str, form: str) -> ConfigError:
-    return ConfigError(f"`--rule {name}` must be {form}, but is `{values}`.")
+    return wrong_value(f"--rule {name}", form, values)

@@ -36,7 +36,7 @@ from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_format
 from fairseq_ext.utils import files, locks
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import require_file, sha256, writers
 
 # Options without influence on the result.
@@ -154,9 +154,7 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
     """Check that the options fit together, and return the texts that they name."""
     for option, language in (("--src", options.src_lang), ("--tgt", options.tgt_lang)):
         if not re.fullmatch(r"[\w-]+", language):  # the language is the ending of file names
-            raise ConfigError(
-                f"`{option}` must be a language, such as en or pt-BR, but is `{language}` instead."
-            )
+            raise wrong_value(option, "a language, such as en or pt-BR", language)
     if options.src_lang == options.tgt_lang:
         raise ConfigError("`--src` and `--tgt` are the same; their files would collide.")
     langs = (options.src_lang, options.tgt_lang)

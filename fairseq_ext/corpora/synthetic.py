@@ -19,7 +19,7 @@ from fairseq_ext.text.cleaning import escape_controls
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import lines
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import writers
 
 REPORT = "synthetic.json"
@@ -28,7 +28,7 @@ REPORT = "synthetic.json"
 def run(options: MixOptions) -> str:
     """Write a corpus whose training text has synthetic pairs; return a summary."""
     if options.tag and options.tag.split() != [options.tag]:
-        raise ConfigError(f"`--tag` must be one word, or empty, but is `{options.tag}`.")
+        raise wrong_value("--tag", "one word, or empty", options.tag)
     if escape_controls(options.tag) != options.tag:
         raise ConfigError(f"`--tag {options.tag}` is a symbol of fairseq's; choose another word.")
     text_pipeline = pipeline_of(options.data, options.src, options.tgt)

@@ -16,7 +16,7 @@ from fairseq_ext.base.wings import USER_DIR
 from fairseq_ext.corpora import streams
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.checks import check_parallel
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
 from fairseq_ext.utils.shared_folder import SharedFolder
 
@@ -53,7 +53,7 @@ class Shards:
     def job(self) -> dict[str, object]:
         """Return the inputs and settings that the data depend on."""
         if not 1 <= self.count <= MOST:
-            raise ConfigError(f"`--shards` must be from 1 to {MOST}, but is {self.count}.")
+            raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:
             if flag.partition("=")[0] in OURS:
                 raise ConfigError(f"`{flag}` is set by this command; leave it out.")

@@ -27,7 +27,7 @@ from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import build_bleu, generated_sources, read_sources, shown
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 Array = NDArray[np.float64]
 
@@ -154,9 +154,7 @@ def build_utility(
     if is_neural(name):
         return NeuralUtility(name, **process)
     if name not in ("chrf", "bleu"):
-        raise ConfigError(
-            f"`--utility` must be chrf, bleu, comet:MODEL or mbrs:METRIC, but is `{name}` instead."
-        )
+        raise wrong_value("--utility", "chrf, bleu, comet:MODEL or mbrs:METRIC", name)
     return SacrebleuUtility(name, tokenizer)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fairseq_ext.engine import DEFAULT, SPECIAL
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.engine_translator import EngineTranslator
@@ -85,16 +85,11 @@ class Search:
                 continue
             if isinstance(value, kind):
                 wish = f"at least {minimum}" if value < minimum else f"at most {maximum}"
-            raise ConfigError(f"`{option}` must be {wish}, but is {value} instead.")
+            raise wrong_value(option, wish, value)
         if self.constraints not in (None, "ordered", "unordered"):
-            raise ConfigError(
-                f"`--constraints` must be ordered or unordered, but is {self.constraints} instead."
-            )
+            raise wrong_value("--constraints", "ordered or unordered", self.constraints)
         if self.nbest > self.beam:
-            raise ConfigError(
-                f"`--nbest` must be at most `--beam`, which is {self.beam}, but is {self.nbest} "
-                "instead."
-            )
+            raise wrong_value("--nbest", f"at most `--beam`, which is {self.beam}", self.nbest)
         check_sampling(self.epsilon, sampling=self.sampling, top_k=self.top_k, top_p=-1.0)
         check_gnmt_lenpen(self.gnmt_lenpen, self)
 

@@ -10,7 +10,7 @@ from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter
 from fairseq_ext.text.subwords import Step
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import DataError, wrong_value
 
 
 class TextCodec(NamedTuple):
@@ -87,7 +87,7 @@ def translations(
         keeper: finds spans to keep unchanged.
     """
     if buffer < 1:
-        raise ConfigError(f"`--buffer-size` must be at least 1, but is {buffer} instead.")
+        raise wrong_value("--buffer-size", "at least 1", buffer)
 
     def translate(
         sentences: Sequence[str], line_numbers: Sequence[int], search: Search | None = search

@@ -21,7 +21,7 @@ from fairseq_ext.decoding.stream import TextCodec, Translation
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ
 from fairseq_ext.text import placeholders
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 class Model:
@@ -277,11 +277,9 @@ def load(
         DataError: there are no dictionaries, or ``text.json`` cannot be used.
     """
     if engine not in (FAIRSEQ, *ENGINES):
-        raise ConfigError(
-            f"`engine` must be one of {', '.join((FAIRSEQ, *ENGINES))}, but is `{engine}`."
-        )
+        raise wrong_value("engine", f"one of {', '.join((FAIRSEQ, *ENGINES))}", engine)
     if threads is not None and threads < 1:
-        raise ConfigError(f"`threads` must be at least 1, but is {threads} instead.")
+        raise wrong_value("threads", "at least 1", threads)
     fixed = {"engine": engine, "max_tokens": max_tokens, "cpu": cpu, "constraints": constraints}
 
     def search(saved_options: Mapping[str, int | float]) -> Search:

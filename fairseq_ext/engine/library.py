@@ -21,7 +21,7 @@ from fairseq_ext.engine.search_options import Rows, Rules
 from fairseq_ext.engine.shortlist import Shortlist
 from fairseq_ext.engine.verify import verify
 from fairseq_ext.engine.weights import Packed, pack_all
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.locks import ForkSafeLock
 
 PATHS = ("c", "avx2", "avx512")
@@ -67,7 +67,7 @@ def active_path() -> str:
         )
     path = os.environ.get(VARIABLE) or paths[-1]
     if path not in paths:
-        raise ConfigError(f"`{VARIABLE}` must be one of {', '.join(paths)}, but is `{path}`.")
+        raise wrong_value(VARIABLE, f"one of {', '.join(paths)}", path)
     return path
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairseq_ext.engine.program import Program
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import wrong_value
 
 INT32 = 2**31 - 1
 Rows = Sequence[Sequence[int]]
@@ -48,7 +48,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.max_len_a):
-            raise ConfigError(f"`--max-len-a` must be a number, but is {self.max_len_a}.")
+            raise wrong_value("--max-len-a", "a number", self.max_len_a)
 
     @property
     def followed(self) -> int:

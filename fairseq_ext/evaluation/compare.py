@@ -44,7 +44,7 @@ from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.text.reading import read_text
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 PARTS = ("checkpoint", "log")
 TESTS = {
@@ -176,9 +176,8 @@ def parse_system(specification: str) -> System:
         or len(fields) < len(parts)
         or (table and len(runs) > 1)
     ):
-        raise ConfigError(
-            "`--system` must be NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE], but is "
-            f"`{specification}` instead."
+        raise wrong_value(
+            "--system", "NAME=GENERATED[,GENERATED...][,checkpoint=FILE][,log=FILE]", specification
         )
     if duplicate := files.twice(runs):
         raise ConfigError(
@@ -238,18 +237,14 @@ def compare(
         )
     baseline = baseline or names[0]
     if baseline not in names:
-        raise ConfigError(
-            f"`--baseline` must be one of {', '.join(names)}, but is `{baseline}` instead."
-        )
+        raise wrong_value("--baseline", f"one of {', '.join(names)}", baseline)
     if samples < FEWEST:
-        raise ConfigError(f"`--samples` must be at least {FEWEST}, but is {samples} instead.")
+        raise wrong_value("--samples", f"at least {FEWEST}", samples)
     seed = chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
     undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
     if differing is not None and (differing not in names or differing == baseline):
-        raise ConfigError(
-            f"`--differing` must be a system other than `{baseline}`, but is `{differing}` instead."
-        )
+        raise wrong_value("--differing", f"a system other than `{baseline}`", differing)
     translations = {
         system.name: _read(system, undoing[system.name], references, reference)
         for system in systems

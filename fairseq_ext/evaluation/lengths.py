@@ -15,7 +15,7 @@ from fairseq_ext.evaluation.outputs import Sentence, best_hypotheses, read_gener
 from fairseq_ext.evaluation.score import build_bleu, count_units, multi_bleu, plain_lines
 from fairseq_ext.text.bleu_tokenizers import USUAL, is_spaceless
 from fairseq_ext.text.generated import Undoing, require_text
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import DataError, wrong_value
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,7 @@ def parse_bounds(text: str) -> list[int]:
     except ValueError:
         bounds = [0]
     if bounds[0] < 1 or bounds != sorted(set(bounds)):
-        raise ConfigError(
-            f"`--buckets` must be rising lengths like 10,20,30, but is `{text}` instead."
-        )
+        raise wrong_value("--buckets", "rising lengths like 10,20,30", text)
     return bounds
 
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 
 PYTHON = "FAIRSEQ_EXT_METRIC_PYTHON"  # the environment variable that names the Python for metrics
 BATCH = 16
@@ -54,9 +54,7 @@ class NeuralMetric:
                 f"A neural metric must be {KIND}:MODEL, but is `{specification}` instead."
             )
         if batch_size < 1:
-            raise ConfigError(
-                f"`--metric-batch-size` must be at least 1, but is {batch_size} instead."
-            )
+            raise wrong_value("--metric-batch-size", "at least 1", batch_size)
         self.given, self.batch_size = specification, batch_size
         self.python = _python(python)
         self._process: subprocess.Popen[str] | None = None

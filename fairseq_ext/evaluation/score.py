@@ -31,7 +31,7 @@ from fairseq_ext.text.bleu_tokenizers import (
     tokenizer_for,
 )
 from fairseq_ext.text.generated import Undoing, require_text
-from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
+from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 from fairseq_ext.utils.json_files import read_json
 from fairseq_ext.utils.parsing import nearest
 
@@ -79,7 +79,7 @@ def choose_tokenizer(
 
         if requested not in BLEU.TOKENIZERS:
             names = ", ".join(BLEU.TOKENIZERS)
-            raise ConfigError(f"`--tokenize` must be one of {names}, but is `{requested}` instead.")
+            raise wrong_value("--tokenize", f"one of {names}", requested)
         return requested
     tokenizer = tokenizer_for(next(filter(None, languages), None))
     if tokenizer == USUAL and has_wordspaces("\n".join(references[:READ])):

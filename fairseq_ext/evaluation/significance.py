@@ -40,7 +40,7 @@ from tqdm import tqdm
 
 from fairseq_ext.evaluation.score import build_metrics
 from fairseq_ext.text.bleu_tokenizers import USUAL
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import wrong_value
 
 SAMPLES = 1000  # sacrebleu's default
 SEED = "12345"  # sacrebleu's default, if SACREBLEU_SEED is not set
@@ -363,7 +363,5 @@ def chosen_seed() -> str:
     """Return the seed of the samples, as in sacrebleu's signatures: a number, or ``none``."""
     seed = os.environ.get("SACREBLEU_SEED", SEED).lower()
     if seed != "none" and not (seed.isascii() and seed.isdigit()):
-        raise ConfigError(
-            f"`SACREBLEU_SEED` must be a whole number from 0 on, or none, but is `{seed}` instead."
-        )
+        raise wrong_value("SACREBLEU_SEED", "a whole number from 0 on, or none", seed)
     return seed

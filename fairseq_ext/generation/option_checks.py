@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 STEEPEST = 100  # largest exponent of a length penalty; far larger ones make scores 0 or infinite
 TRANSLATING = ("fairseq_cli.generate", "fairseq_cli.interactive")
@@ -38,13 +38,11 @@ def refuse_broken(cfg: Any, command: str) -> None:
             f"`--diverse-beam-groups` must divide `--beam` ({generation.beam}), but is {groups}."
         )
     if not generation.max_len_a and longest < generation.min_len:
-        raise ConfigError(
-            f"`--max-len-b` must be at least `--min-len` ({generation.min_len}), but is {longest}."
-        )
+        raise wrong_value("--max-len-b", f"at least `--min-len` ({generation.min_len})", longest)
     for name in REAL if command in TRANSLATING else ():
         value = getattr(generation, name)
         if not math.isfinite(value):
-            raise ConfigError(f"`--{name.replace('_', '-')}` must be a number, but is {value}.")
+            raise wrong_value(f"--{name.replace('_', '-')}", "a number", value)
     if command == "fairseq_cli.interactive" and soft:
         raise ConfigError(
             "`--print-alignment soft` is for fairseq-generate; fairseq-interactive prints "
@@ -59,9 +57,7 @@ def refuse_broken(cfg: Any, command: str) -> None:
 def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) -> None:
     """Raise :class:`ConfigError` if epsilon sampling cannot work with the generation options."""
     if not 0 <= epsilon < 1:
-        raise ConfigError(
-            f"`--epsilon-sampling` must be at least 0 and less than 1, but is {epsilon} instead."
-        )
+        raise wrong_value("--epsilon-sampling", "at least 0 and less than 1", epsilon)
     if epsilon and not sampling:
         raise ConfigError("`--epsilon-sampling` needs `--sampling`; without it, search is by beam.")
     for name, is_given in (("--sampling-topk", top_k > 0), ("--sampling-topp", top_p > 0)):
@@ -74,10 +70,7 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
     """Raise :class:`ConfigError` if GNMT's penalty cannot work with the generation options."""
     if not 0 <= alpha <= STEEPEST:
-        raise ConfigError(
-            f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "
-            "leaves the score to `--lenpen`."
-        )
+        raise wrong_value("--gnmt-lenpen", f"a number from 0 to {STEEPEST}", alpha)
     if not alpha:
         return
     for option, name, default, reason in (

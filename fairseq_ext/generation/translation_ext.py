@@ -32,7 +32,7 @@ from torch import Tensor
 from fairseq_ext.base.configuration import option
 from fairseq_ext.generation import generators
 from fairseq_ext.generation.option_checks import check_gnmt_lenpen, check_sampling
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 
 @dataclass
@@ -286,7 +286,7 @@ def check_options(cfg: TranslationExtConfig) -> None:
     ):
         limit = getattr(cfg, f"max_{side}_positions")
         if cut and limit < smallest:
-            raise ConfigError(
-                f"`--max-{side}-positions` must be at least {smallest} with `--truncate-{side}` (a "
-                f"word and the symbols around it), but is {limit} instead."
+            wish = (
+                f"at least {smallest} (a word and the symbols around it) with `--truncate-{side}`"
             )
+            raise wrong_value(f"--max-{side}-positions", wish, limit)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fairseq_ext.base.dropout import is_active
-from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.errors import CheckpointError, DataError, wrong_value
 
 KINDS = ("learned", "mean-pool", "convolution")
 INITS = ("identity", "normal")
@@ -176,10 +176,7 @@ class LengthProjection(nn.Module):
     ) -> None:
         super().__init__()
         if not 1 <= slots <= max_len:
-            raise ConfigError(
-                f"`linformer_k` must be from 1 to `linformer_max_len` ({max_len}), "
-                f"but is {slots} instead."
-            )
+            raise wrong_value("linformer_k", f"from 1 to `linformer_max_len` ({max_len})", slots)
         self.slots, self.max_len = slots, max_len  # K, N
         self.kind, self.init = kind, init
         self.matrices = 1 if shared else 2

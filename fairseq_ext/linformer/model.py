@@ -27,7 +27,7 @@ from fairseq_ext.base.padding import (
     select_sentences,
 )
 from fairseq_ext.linformer import attention
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 EncoderOut = dict[str, list[Tensor]]
 IncrementalState = dict[str, dict[str, Tensor | None]]
@@ -76,9 +76,8 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
     try:
         slots = [int(value) for value in str(cfg.linformer_k).split(",")]
     except ValueError:
-        raise ConfigError(
-            "`--linformer-k` must be a number, or a list of numbers with commas, but is "
-            f"`{cfg.linformer_k}` instead."
+        raise wrong_value(
+            "--linformer-k", "a number, or a list of numbers with commas", cfg.linformer_k
         ) from None
     if len(slots) == 1:
         slots *= encoder_layers + decoder_layers
@@ -90,9 +89,8 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
             f"{encoder_layers}, decoder {decoder_layers}), but has {len(slots)} instead."
         )
     if cfg.linformer_sharing == "layerwise" and len(set(slots)) > 1:
-        raise ConfigError(
-            "`--linformer-k` must be one number with `--linformer-sharing layerwise`, but is "
-            f"`{cfg.linformer_k}` instead."
+        raise wrong_value(
+            "--linformer-k", "one number with `--linformer-sharing layerwise`", cfg.linformer_k
         )
     return slots
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 # Up to this length a band matrix is fastest. For longer sentences, a loop over the taps is faster,
 # but its gradient is slow if there are many taps.
@@ -228,10 +228,7 @@ def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list
     except ValueError:
         groups = [(0,)]
     if min(min(group) for group in groups) < 1:
-        raise ConfigError(
-            "`--muse-kernels` must be `none`, or sizes like 3,15 or 3/7/15/31, but is "
-            f"`{text}` instead."
-        )
+        raise wrong_value("--muse-kernels", "`none`, or sizes like 3,15 or 3/7/15/31", text)
     if ordinary and any(len(group) > 1 for group in groups):
         raise ConfigError(
             "`--muse-kernels` must have one size for each layer with `--muse-convolution "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.decoding.search import DATA_HELP, Search
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import wrong_value
 from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.option_fields import flag, option, require_at_least
 
@@ -41,12 +41,10 @@ class Limits:
         for limit in fields(self):
             value = getattr(self, limit.name)
             if not 0 < value < float("inf"):
-                raise ConfigError(f"`{flag(limit.name)}` must be above 0, but is {value} instead.")
+                raise wrong_value(flag(limit.name), "above 0", value)
         if self.max_queue < self.max_sentences:
-            raise ConfigError(
-                f"`--max-queue` must be at least `--max-sentences`, which is {self.max_sentences}, "
-                f"but is {self.max_queue} instead."
-            )
+            wish = f"at least `--max-sentences`, which is {self.max_sentences}"
+            raise wrong_value("--max-queue", wish, self.max_queue)
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Refuse texts whose total length is too large."""

@@ -26,6 +26,12 @@ class ConfigError(FairseqExtError, ValueError):
     """An option, or a combination of options, that cannot work."""
 
 
+def wrong_value(option: str, requirement: str, value: object) -> ConfigError:
+    """Make the error for an option whose value does not meet a requirement."""
+    shown = value if isinstance(value, int | float) else f"`{value}`"
+    return ConfigError(f"`{option}` must be {requirement}, but is {shown} instead.")
+
+
 class DataError(FairseqExtError, ValueError):
     """A text file, dictionary or dataset that cannot be used as it is."""
 

@@ -163,8 +163,8 @@ GENERATE = {
         "the architecture `gru_tiny`, but this command needs a non-autoregressive one.",
     ),
     "no-language-model": (("--lm-path", MODEL), "must name a language model, but this is another"),
-    "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0."),
-    "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan."),
+    "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0"),
+    "no-number": (("--lenpen", "nan"), "`--lenpen` must be a number, but is nan instead."),
     "option": (("--bean", 3), "unrecognized arguments: --bean 3; did you mean `--beam`?"),
 }
 
@@ -188,7 +188,7 @@ def test_preprocess(tmp_path: Path):
     assert "--trainpref must be set" in message(done)
     words = ("--trainpref", "x", "--only-source", "--workers", 0)
     done = fairseq("preprocess", *words, ok=False, cwd=tmp_path)
-    assert message(done) == "`--workers` must be at least 1, but is 0."
+    assert message(done) == "`--workers` must be at least 1, but is 0 instead."
     assert not list(tmp_path.iterdir())
 
 

@@ -222,7 +222,7 @@ def test_special_symbols_in_text(small: Path):
         (Search(lenpen=math.inf), "`--lenpen` must be at most 100, but is inf"),
         (Search(lenpen=-1e308), "`--lenpen` must be at least -100, but is -1e\\+308"),
         (Search(beam=3.5), "`--beam` must be a whole number, but is 3.5"),
-        (Search(lenpen="1"), "`--lenpen` must be a number, but is 1"),
+        (Search(lenpen="1"), "`--lenpen` must be a number, but is `1`"),
         (Search(sampling=True, seed=-1), "`--seed` must be at least 0, but is -1"),
         (Search(sampling=True, seed=2**32), "`--seed` must be at most 4294967295"),
         (Search(beam=20), "`--beam` is 20, but must be at most 19"),

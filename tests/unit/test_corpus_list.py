@@ -164,9 +164,9 @@ def test_reasons(rule: str, source: str, target: str, reason: str | None) -> Non
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("length=3", "`--rule length` must be MIN:MAX in words, such as 1:100, but is `3`."),
+        ("length=3", "`--rule length` must be MIN:MAX in words, such as 1:100, but is `3`"),
         ("length=3:2", "MIN:MAX"),
-        ("ratio=0.9", "`--rule ratio` must be a number from 1 on, such as 3, but is `0.9`."),
+        ("ratio=0.9", "`--rule ratio` must be a number from 1 on, such as 3, but is `0.9`"),
         ("ratio=nan", "`--rule ratio` must be a number from 1 on"),
         ("ratio=x", "`--rule ratio` must be a number from 1 on"),
         ("letters=2", "`--rule letters` must be a share from 0 to 1"),

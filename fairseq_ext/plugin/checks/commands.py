@@ -17,7 +17,7 @@ from fairseq_ext.plugin.checks import arguments, training_options
 from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks, generated, pipeline
 from fairseq_ext.utils import files
-from fairseq_ext.utils.errors import ConfigError, DataError
+from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 @around("fairseq.distributed.utils:call_main", patch="options that do not work")
@@ -152,7 +152,7 @@ def _preprocess(original: Callable, args: Namespace) -> None:
     arguments.name_ignored(get_preprocessing_parser(), args)
     destdir = args.destdir
     if args.workers < 1:
-        raise ConfigError(f"`--workers` must be at least 1, but is {args.workers}.")
+        raise wrong_value("--workers", "at least 1", args.workers)
     _require_no_dictionary(args)
     _check_texts(args)
     logger = logging.getLogger("fairseq_cli.preprocess")

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_ext.plugin.table import around, replaced
-from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.errors import ConfigError, wrong_value
 
 
 @around("fairseq.search:DiverseBeamSearch.step", patch="diverse beam search")
@@ -126,9 +126,8 @@ def _generate(original: Callable, cfg: Any) -> Any:
 def require_shard(count: int, shard: int) -> None:
     """Check `--num-shards` and `--shard-id`."""
     if count < 1:
-        raise ConfigError(f"`--num-shards` must be at least 1, but is {count}.")
+        raise wrong_value("--num-shards", "at least 1", count)
     if not 0 <= shard < count:
-        raise ConfigError(
-            f"`--shard-id` must be from 0 to {count - 1}, as `--num-shards` is {count}, but is "
-            f"{shard}."
+        raise wrong_value(
+            "--shard-id", f"from 0 to {count - 1}, as `--num-shards` is {count}", shard
         )
