@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext.corpora import SPLITS, pair_texts, split_pairs, splitting
+from fairseq_ext.corpora import SPLITS, pair_texts, split_pairs
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import normalized
 from fairseq_ext.corpora.pair_texts import Text
-from fairseq_ext.corpora.splitting import SplitJob
+from fairseq_ext.corpora.split_pairs import SplitJob
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
@@ -56,8 +56,8 @@ def job_of(pairs: Pairs, folder: Path, size: int = 97, ranges: int = 50, **how: 
     files = (write_lines(folder / "source", source), write_lines(folder / "target", target))
     options = PairOptions("es", "en", folder / "out", **how)
     (folder / "job").mkdir()
-    job = splitting.prepare(options, (Text("pairs", files),), folder / "job", size, ranges)
-    splitting.work(job, 1)
+    job = split_pairs.prepare(options, (Text("pairs", files),), folder / "job", size, ranges)
+    split_pairs.work(job, 1)
     return job
 
 
