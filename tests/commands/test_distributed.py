@@ -14,19 +14,8 @@ import torch
 from fairseq_ext.plugin.checks import processes
 from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
-from tests.support.harness import (
-    BIN,
-    REPO,
-    USER_DIR,
-    binarize,
-    digits_corpus,
-    fairseq,
-    forked,
-    run,
-    spawned,
-    start,
-    wait_for,
-)
+from tests.support import harness
+from tests.support.harness import BIN, USER_DIR, fairseq, run
 from tests.support.trainings import (
     ARCHITECTURES,
     TRAINING,
@@ -114,7 +103,7 @@ def test_torchrun_starts_a_training_again_whose_process_died(single, tmp_path):
         (tmp_path / "log").open("w") as log,
         subprocess.Popen([*map(str, words)], stdout=log, stderr=log, env=environment) as process,
     ):
-        wait_for((tmp_path / "checkpoint_1_3.pt").exists, process)
+        harness.wait_for((tmp_path / "checkpoint_1_3.pt").exists, process)
         command_line = ("ps", "-o", "pid=", "--ppid", str(process.pid))
         children = subprocess.run(command_line, capture_output=True, text=True).stdout.split()
         os.kill(int(children[-1]), signal.SIGKILL)
@@ -149,10 +138,10 @@ def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
         *("--distributed-world-size", 2, "--user-dir", USER_DIR),
     )
     errors = tmp_path / "errors"
-    with errors.open("w") as stream, start(*command, stderr=stream) as launcher:
+    with errors.open("w") as stream, harness.start(*command, stderr=stream) as launcher:
         try:
-            wait_for((tmp_path / "run/checkpoint_last.pt").exists, launcher, 120)
-            os.kill(spawned(launcher.pid)[-1], signal.SIGKILL)
+            harness.wait_for((tmp_path / "run/checkpoint_last.pt").exists, launcher, 120)
+            os.kill(harness.spawned(launcher.pid)[-1], signal.SIGKILL)
             assert launcher.wait(timeout=60) == 1
         finally:
             launcher.kill()
@@ -230,7 +219,9 @@ FairseqTask.begin_epoch = begin_epoch
 def train(folder: Path, *options: object, plugin: Path = USER_DIR) -> CompletedProcess[str]:
     """Train with two processes to the end."""
     words = (BIN / "fairseq-train", *options, "--save-dir", folder, "--user-dir", plugin)
-    return run(forked("python"), REPO / "tests/support/ranks.py", 2, _free_port(), *words)
+    return run(
+        harness.forked("python"), harness.REPO / "tests/support/ranks.py", 2, _free_port(), *words
+    )
 
 
 def end(folder: Path) -> dict:
@@ -322,8 +313,8 @@ def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
     """13 batches for two processes, then a shard of one batch, of which one process has none."""
     words = [copy_data / f"dict.{side}.txt" for side in ("src", "tgt")]
     dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
-    text = digits_corpus(tmp_path / "text", train=30, seed=2)
-    small = binarize(text, tmp_path / "small", *dictionaries)
+    text = harness.digits_corpus(tmp_path / "text", train=30, seed=2)
+    small = harness.binarize(text, tmp_path / "small", *dictionaries)
     plugin = tmp_path / "recorder"
     plugin.mkdir()
     (plugin / "__init__.py").write_text(RECORDER.format(file=str(tmp_path / "seen")))

@@ -10,21 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.harness import (
-    BIN,
-    REPO,
-    USER_DIR,
-    fairseq,
-    hypotheses,
-    interrupted,
-    refused,
-    run,
-)
+from tests.support import harness
+from tests.support.harness import BIN, USER_DIR, fairseq, run
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
 
-FAULTY = REPO / "tests" / "support" / "faulty"
+FAULTY = harness.REPO / "tests" / "support" / "faulty"
 # The options of docs/hydra.md, as flags.
 OPTIONS: tuple[object, ...] = (
     *("--cpu", "--no-progress-bar", "--seed", 1, "--task", "translation"),
@@ -39,7 +31,7 @@ FLAGS = (*OPTIONS, *CRITERION)
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the YAML file of docs/hydra.md."""
-    page = (REPO / "docs" / "hydra.md").read_text(encoding="utf-8")
+    page = (harness.REPO / "docs" / "hydra.md").read_text(encoding="utf-8")
     (listing,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     folder = tmp_path_factory.mktemp("conf")
     (folder / "digits.yaml").write_text(listing)
@@ -113,7 +105,7 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     done = fairseq("generate", copy_data, "--path", trained, "--cpu", "--batch-size", 1)
     sources = [line.split("\t")[1] for line in done.stdout.splitlines() if line[:2] == "S-"][:3]
     indices = [int(x.split("\t")[0][2:]) for x in done.stdout.splitlines() if x[:2] == "S-"]
-    expected = [hypotheses(done.stdout)[index] for index in indices[:3]]
+    expected = [harness.hypotheses(done.stdout)[index] for index in indices[:3]]
     words = (trained.parent, trained.name, copy_data, USER_DIR)
     hub = run(sys.executable, "-c", HUB, *words, *sources)
     assert hub.stdout.splitlines()[-3:] == expected
@@ -121,7 +113,7 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
 
 def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
     words = (trained.parent, "none.pt", copy_data, USER_DIR, "1 2")
-    refused(run(sys.executable, "-c", HUB, *words, ok=False), "none.pt does not exist")
+    harness.refused(run(sys.executable, "-c", HUB, *words, ok=False), "none.pt does not exist")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +124,7 @@ def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
     ],
 )
 def test_hydra_refuses_in_one_line(conf: Path, copy_data: Path, tmp_path: Path, option, message):
-    refused(hydra_train(conf, copy_data, tmp_path, option, ok=False), message)
+    harness.refused(hydra_train(conf, copy_data, tmp_path, option, ok=False), message)
     assert not (tmp_path / "run").exists()
 
 
@@ -155,7 +147,7 @@ def test_python_m(copy_data: Path, tmp_path: Path):
     """The module of the command is ``__main__`` there."""
     words = (copy_data, *FLAGS, "--user-dir", USER_DIR, "--save-dir", tmp_path / "run")
     done = run(sys.executable, "-m", "fairseq_cli.train", *words, "--fp16", ok=False)
-    refused(done, "`--fp16` trains on a CUDA device only")
+    harness.refused(done, "`--fp16` trains on a CUDA device only")
     assert not (tmp_path / "run").exists()
     run(sys.executable, "-m", "fairseq_cli.train", *words, "--max-update", 2)
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
@@ -178,7 +170,7 @@ def test_interruption(copy_data, conf, tmp_path, number, command):
         "hydra": (*hydra, "~criterion.label_smoothing", "dataset.max_tokens=400"),
     }[command]
     group = number == signal.SIGINT
-    process, output = interrupted(words, tmp_path, "training", number, group=group)
+    process, output = harness.interrupted(words, tmp_path, "training", number, group=group)
     assert process.returncode != 0
     (message,) = [line for line in output.splitlines() if "fairseq-ext: " in line]
     assert message.endswith("No checkpoint was saved yet: the same command starts again.")
@@ -232,7 +224,7 @@ def test_every_route_in_one_process(tmp_path: Path):
     (tmp_path / "link").symlink_to(USER_DIR)
     package = run("fairseq-ext", "user-dir").stdout.strip()
     routes = [USER_DIR, "user_dir", "import", tmp_path / "link", package, package, USER_DIR]
-    assert architectures(*routes, cwd=REPO) == ARCHITECTURES
+    assert architectures(*routes, cwd=harness.REPO) == ARCHITECTURES
     assert architectures("import", package, USER_DIR, "import") == ARCHITECTURES
 
 

@@ -8,20 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import trainings
 from tests.support.harness import USER_DIR, fairseq, run, start, wait_for
-from tests.support.trainings import (
-    ARCHITECTURES,
-    TRAINING,
-    load,
-    plugin_without,
-    same_state,
-    training_state,
-)
+from tests.support.trainings import ARCHITECTURES, load, plugin_without, same_state, training_state
 
 pytestmark = pytest.mark.system
 
 LAST = "checkpoint_last.pt"
-RUN = (*TRAINING, "--max-update", 26, "--save-interval-updates", 7)
+RUN = (*trainings.TRAINING, "--max-update", 26, "--save-interval-updates", 7)
 
 
 def train(data: Path, save_dir: Path, *options: object, plugin: Path = USER_DIR) -> str:
@@ -121,7 +115,7 @@ def test_bf16_resumes_exactly(copy_data, tmp_path):
     assert not same_state(load(stock / LAST)["model"], load(complete / LAST)["model"])
 
 
-STANDSTILL = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 1e-9)
+STANDSTILL = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--lr", 1e-9)
 """Validation never improves at this learning rate."""
 
 
@@ -150,7 +144,7 @@ def test_plateau_scheduler_continues_to_count(copy_data, tmp_path):
 
 def test_another_metric_begins_anew(copy_data, tmp_path):
     """A perplexity is higher than any loss: it must not be compared with the best loss."""
-    options = (*ARCHITECTURES["lstm"], *TRAINING, "--patience", 1)
+    options = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--patience", 1)
     options = (*options, "--lr-scheduler", "reduce_lr_on_plateau")
     train(copy_data, tmp_path, *options, "--max-epoch", 1)
     options = (*options, "--max-epoch", 2, "--best-checkpoint-metric", "ppl")
@@ -222,7 +216,7 @@ def test_curriculum_ends():
 
 def test_every_checkpoint_that_was_asked_for(copy_data, tmp_path):
     """While the loss rises, the best three are still three; the end of an epoch is an interval."""
-    options = (*ARCHITECTURES["lstm"], *TRAINING, "--lr", 5, "--max-update", 14)
+    options = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--lr", 5, "--max-update", 14)
     options += ("--keep-best-checkpoints", 3, "--save-interval-updates", 1)
     train(copy_data, tmp_path, *options)
     assert len(list(tmp_path.glob("checkpoint.best_loss_*.pt"))) == 3
@@ -232,7 +226,7 @@ def test_every_checkpoint_that_was_asked_for(copy_data, tmp_path):
 
 
 # Checkpoints written while training goes on: the same files, whole whenever a run is killed
-EPOCHS = (*ARCHITECTURES["lstm"], *TRAINING, "--dropout", 0.1, "--max-epoch", 3)
+EPOCHS = (*ARCHITECTURES["lstm"], *trainings.TRAINING, "--dropout", 0.1, "--max-epoch", 3)
 SAVED = (
     *("--save-interval-updates", 7, "--keep-interval-updates", 2, "--keep-last-epochs", 1),
     *("--keep-best-checkpoints", 2),

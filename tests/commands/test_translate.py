@@ -23,19 +23,8 @@ from fairseq_ext.evaluation import outputs
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
-from tests.support.harness import (
-    BIN,
-    USER_DIR,
-    binarize,
-    command,
-    digits_corpus,
-    error_line,
-    fairseq,
-    run,
-    start,
-    wait_for,
-    write_lines,
-)
+from tests.support import harness
+from tests.support.harness import BIN, USER_DIR, command, fairseq, run, start, write_lines
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -66,7 +55,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = [split(moses(line)) for line in sentences(count, 1 if name == "train" else 2)]
         for side in ("src", "tgt"):
             write_lines(folder / "bpe" / f"{name}.{side}", lines)
-    binarize(folder / "bpe", folder / "bin", "--joined-dictionary")
+    harness.binarize(folder / "bpe", folder / "bin", "--joined-dictionary")
     flags = ("--arch", "gru_tiny", "--max-update", "60")
     train(folder / "bin", folder / "run", *flags).rename(folder / "model.pt")
     return folder
@@ -76,7 +65,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Linformer that reads a start symbol and at most 12 source tokens."""
     folder = tmp_path_factory.mktemp("digits")
-    binarize(digits_corpus(folder / "text"), folder / "bin")
+    harness.binarize(harness.digits_corpus(folder / "text"), folder / "bin")
     flags = ("--arch", "linformer_tiny", "--max-update", "8", "--max-source-positions", "12")
     task = ("--task", "translation_ext", "--source-bos")
     train(folder / "bin", folder / "run", *flags, *task).rename(folder / "model.pt")
@@ -311,7 +300,7 @@ def test_errors_are_one_line(digits, options, stdin, message, tmp_path, monkeypa
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     write_lines(tmp_path / "bad", ["#version: 0.2", "one two three"])
     words = ("translate", digits / "bin", "--path", digits / "model.pt", "--json", "new")
-    assert message in error_line(*words, "-o", "out", *options)
+    assert message in harness.error_line(*words, "-o", "out", *options)
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 
@@ -353,7 +342,7 @@ def test_a_signal_leaves_no_unfinished_file(
     text = write_lines(tmp_path / "text.es", ["hola amigo"] * 20_000)
     default = functools.partial(signal.signal, number, signal.SIG_DFL)  # `nohup` ignores it
     process = start(*command.split(), cwd=tmp_path, preexec_fn=default)
-    wait_for(lambda: len([*tmp_path.iterdir()]) > 1, process)
+    harness.wait_for(lambda: len([*tmp_path.iterdir()]) > 1, process)
     process.send_signal(number)
     assert process.wait(60) == -number
     assert [*tmp_path.iterdir()] == [text]

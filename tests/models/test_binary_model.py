@@ -19,19 +19,9 @@ from fairseq_ext.plugin.features import speed
 from fairseq_ext.utils.errors import ConfigError
 from tests.models import test_laws
 from tests.support import models
-from tests.support.models import (
-    ALL_LAYERS,
-    BMT,
-    LINFORMER,
-    MUSE,
-    SMALL,
-    build,
-    padded,
-    previous,
-    random_sentences,
-)
+from tests.support.models import BMT, build
 
-STOCK = ["--arch", "binary_transformer", *SMALL]
+STOCK = ["--arch", "binary_transformer", *models.SMALL]
 
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryLinear]:
@@ -234,9 +224,9 @@ class TestStages:
 
 
 def logits(model: nn.Module) -> Tensor:
-    source, target = random_sentences([5, 3]), padded([[4, 5, 2]] * 2, left=False)
-    source = padded(source, left=True)
-    return model.eval()(source, source.ne(1).sum(1), previous(target))[0]
+    source, target = models.random_sentences([5, 3]), models.padded([[4, 5, 2]] * 2, left=False)
+    source = models.padded(source, left=True)
+    return model.eval()(source, source.ne(1).sum(1), models.previous(target))[0]
 
 
 def same_logits(left: nn.Module, other: nn.Module, atol: float = 0.0) -> bool:
@@ -310,14 +300,14 @@ def test_every_row_decodes_as_it_trains_in_every_stage(name: str, stage: int) ->
     test_laws.test_future_words_change_nothing_earlier(model, name)
 
 
-COMPOSED = {"transformer": STOCK, "muse": MUSE, "linformer": LINFORMER}
+COMPOSED = {"transformer": STOCK, "muse": models.MUSE, "linformer": models.LINFORMER}
 
 
 @pytest.mark.parametrize("architecture", COMPOSED)
 class TestOtherArchitectures:
     def test_layers_are_exchanged_and_parameters_kept(self, architecture: str) -> None:
         plain, _ = build(COMPOSED[architecture])
-        binary, _ = build([*COMPOSED[architecture], *ALL_LAYERS])
+        binary, _ = build([*COMPOSED[architecture], *models.ALL_LAYERS])
         assert set(binary.state_dict()) - set(plain.state_dict()) == {"binary_stage.current"}
         for name, parameter in plain.named_parameters():
             assert parameter.equal(binary.get_parameter(name)), name
@@ -328,7 +318,7 @@ class TestOtherArchitectures:
 
     def test_float_stage_is_the_float_model(self, architecture: str) -> None:
         plain, _ = build(COMPOSED[architecture])
-        flags = [*ALL_LAYERS, "--stage-updates", "1,1,1"]
+        flags = [*models.ALL_LAYERS, "--stage-updates", "1,1,1"]
         binary, _ = build([*COMPOSED[architecture], *flags])
         assert same_logits(plain, binary, atol=1e-6)
         binary.set_num_updates(1)
@@ -340,7 +330,7 @@ class TestOtherArchitectures:
         assert names == {"fc1", "fc2"}
 
 
-@pytest.mark.parametrize("flags", [[*MUSE], [*LINFORMER]])
+@pytest.mark.parametrize("flags", [[*models.MUSE], [*models.LINFORMER]])
 def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str]) -> None:
     with pytest.raises(ConfigError, match="must not name qk or score-v"):
         build([*flags, "--binary-activations", "qk"])
@@ -348,7 +338,7 @@ def test_products_of_two_activations_need_an_attention_of_ours(flags: list[str])
 
 def test_fused_projections_cannot_be_binarized() -> None:
     with pytest.raises(ConfigError, match="must not be given with `--muse-fused`"):
-        build([*MUSE, "--muse-fused", "--binary-weights", "ffn"])
+        build([*models.MUSE, "--muse-fused", "--binary-weights", "ffn"])
 
 
 class FusedLayerNorm(nn.Module):

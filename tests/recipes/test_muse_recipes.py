@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.evaluation.score import (
-    COMPOUND_BLEU,
-    compound_bleu,
-    split_compounds,
-    tokenized_bleu,
-)
+from fairseq_ext.evaluation import score
 from tests.support.harness import REPO, run, write_lines
 from tests.support.models import build
 from tests.support.recipes import RECIPES, bash, dry_run, learning_rates, settings, value
@@ -163,15 +158,15 @@ def test_word_level_english_vietnamese_and_its_subwords(tmp_path: Path) -> None:
 )
 def test_compounds_are_split_as_by_the_literatures_script(tokens: str, expected: str) -> None:
     """Expected results are by hand from Perl's ``s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g``."""
-    assert split_compounds(tokens) == expected
+    assert score.split_compounds(tokens) == expected
 
 
 def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
     hypotheses = ["die Rad-Tour war sehr schön heute", "x"]
     references = ["die Rad-Fahrt war sehr schön heute", "x"]
     sides = (hypotheses, references)
-    token_bleu, split = tokenized_bleu(*sides), compound_bleu(*sides)
-    assert split.name == COMPOUND_BLEU
+    token_bleu, split = score.tokenized_bleu(*sides), score.compound_bleu(*sides)
+    assert split.name == score.COMPOUND_BLEU
     # by hand: of 9 tokens 8 match, of 7 pairs 5, of 6 triples 3 and of 5 quadruples 1
     matches = [8 / 9, 5 / 7, 3 / 6, 1 / 5]
     assert split.value == pytest.approx(100 * math.prod(matches) ** 0.25)
@@ -185,7 +180,7 @@ def test_split_compounds_score_their_common_parts(tmp_path: Path) -> None:
         options = ("--ref", ref, "--tokenized-ref", ref, "--split-compounds", "--json", scores)
         assert f"{split.value:.2f}" in run("fairseq-ext", "score", *translations, *options).stdout
         figures = json.loads(scores.read_text())["scores"]
-        assert [score["name"] for score in figures[2:]] == [token_bleu.name, COMPOUND_BLEU]
+        assert [score["name"] for score in figures[2:]] == [token_bleu.name, score.COMPOUND_BLEU]
         assert [score["value"] for score in figures[2:]] == [token_bleu.value, split.value]
 
 
@@ -197,7 +192,7 @@ def check_run(task: str, out: Path, output: str) -> None:
     names = [score["name"] for score in results["scores"]]
     assert names[:2] == ["BLEU", "chrF"]
     assert names[2].startswith("BLEU-tok (")
-    assert names[3:] == ([COMPOUND_BLEU] if task == "wmt14_en_de" else [])
+    assert names[3:] == ([score.COMPOUND_BLEU] if task == "wmt14_en_de" else [])
     arch = re.search(r"arch=(\w+)", (out / "settings.txt").read_text())[1]
     for picture in ("curves", "lengths", *(["gates"] if arch.startswith("muse") else [])):
         assert (out / f"{picture}.png").read_bytes().startswith(b"\x89PNG")

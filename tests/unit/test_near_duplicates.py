@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_ext.corpora import contamination, near_duplicates
 from fairseq_ext.corpora.contamination import Match, find
-from fairseq_ext.corpora.near_duplicates import (
-    ONE_WORD,
-    TWO_WORDS,
-    draw_groups,
-    group_pairs,
-    hash_words,
-    join_groups,
-    links,
-    range_count,
-)
+from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs, hash_words
 from tests.support.harness import run, write_lines
 
 SENTENCE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=11).map(" ".join)
@@ -72,7 +63,9 @@ def test_every_pair_within_the_distance_is_in_one_group(sentences: list[str]) ->
     for left, right in itertools.combinations(range(len(sentences)), 2):
         words = [sentences[row].split() for row in (left, right)]
         shorter = min(map(len, words))
-        reach_of_pair = (shorter >= ONE_WORD) + (shorter >= TWO_WORDS)
+        reach_of_pair = (shorter >= near_duplicates.ONE_WORD) + (
+            shorter >= near_duplicates.TWO_WORDS
+        )
         if distance(*words) <= reach_of_pair:
             assert groups[left] == groups[right], (sentences[left], sentences[right])
 
@@ -103,7 +96,7 @@ def test_parts_and_the_order_of_ranges_do_not_change_the_groups() -> None:
         column = [pair[side] for pair in pairs]
         parts = [hash_words(column[start : start + 300]) for start in range(0, len(column), 300)]
         for number in (2, 0, 3, 1):
-            join_groups(groups, links(parts, number, 4))
+            near_duplicates.join_groups(groups, near_duplicates.links(parts, number, 4))
     assert np.array_equal(groups, group_pairs(pairs))
 
 
@@ -111,7 +104,7 @@ def test_few_skeletons_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     hashes = hash_words(source for source, _ in corpus(500))
     total = sum(len(values) for values, _ in near_duplicates.skeletons(hashes))
     monkeypatch.setattr(near_duplicates, "RANGE_SKELETONS", 1000)
-    assert range_count(hashes.lengths) == -(-total // 1000)
+    assert near_duplicates.range_count(hashes.lengths) == -(-total // 1000)
 
 
 def test_whole_groups_are_drawn_to_the_exact_size() -> None:
