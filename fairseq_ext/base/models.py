@@ -5,14 +5,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from fairseq import models
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import (
-    ARCH_MODEL_REGISTRY,
-    MODEL_DATACLASS_REGISTRY,
-    MODEL_REGISTRY,
-    register_model_architecture,
-)
 from fairseq.models import register_model as fairseq_register_model
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -23,13 +18,8 @@ from fairseq.models.transformer import (
 from fairseq.tasks import FairseqTask
 from torch import nn
 
-from fairseq_ext.base.configuration import (
-    TransformerModelConfig,
-    TranslationModelConfig,
-    add_dataclass_args,
-    transformer_config,
-    with_defaults,
-)
+from fairseq_ext.base import configuration
+from fairseq_ext.base.configuration import TransformerModelConfig, TranslationModelConfig
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
 Model = TypeVar("Model", bound=type)
@@ -52,17 +42,17 @@ def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Mo
 
 def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
     """Register a named architecture: a model with its own defaults."""
-    unknown = defaults.keys() - MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
+    unknown = defaults.keys() - models.MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
     if unknown:
         raise TypeError(f"{name}: {sorted(unknown)} are not options of {model_name}")
-    refuse_taken(name, MODEL_REGISTRY[model_name])
+    refuse_taken(name, models.MODEL_REGISTRY[model_name])
 
     def set_defaults(args: Namespace) -> None:
         for option, value in defaults.items():
             if not hasattr(args, option):
                 setattr(args, option, value)
 
-    register_model_architecture(model_name, name)(set_defaults)
+    models.register_model_architecture(model_name, name)(set_defaults)
 
 
 def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> dict[str, int]:
@@ -74,7 +64,7 @@ def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> 
 
 def refuse_taken(name: str, cls: type) -> None:
     """Raise :class:`EnvironmentProblem` if a model or architecture already has this name."""
-    registered = MODEL_REGISTRY.get(name) or ARCH_MODEL_REGISTRY.get(name)
+    registered = models.MODEL_REGISTRY.get(name) or models.ARCH_MODEL_REGISTRY.get(name)
     if registered is not None:
         raise EnvironmentProblem(
             f"the model name `{name}` of {cls.__module__} is already taken by "
@@ -87,8 +77,8 @@ def models_with(option: str) -> list[str]:
     """Return our models that have an option such as ``binary_weights``, in alphabetical order."""
     return sorted(
         name
-        for name, config in MODEL_DATACLASS_REGISTRY.items()
-        if MODEL_REGISTRY[name].__module__.startswith("fairseq_ext.")
+        for name, config in models.MODEL_DATACLASS_REGISTRY.items()
+        if models.MODEL_REGISTRY[name].__module__.startswith("fairseq_ext.")
         and option in config.__dataclass_fields__
     )
 
@@ -135,7 +125,7 @@ class TranslationTransformer(TransformerModelBase):
     @classmethod
     def add_args(cls, parser: ArgumentParser) -> None:
         """Add the options of the model's configuration."""
-        add_dataclass_args(parser, cls.Config)
+        configuration.add_dataclass_args(parser, cls.Config)
 
     @classmethod
     def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:
@@ -144,11 +134,11 @@ class TranslationTransformer(TransformerModelBase):
         Raises:
             ConfigError: options do not fit each other.
         """
-        options: Any = with_defaults(cfg, cls.Config, task)
+        options: Any = configuration.with_defaults(cfg, cls.Config, task)
         if options.share_all_embeddings:
             require_shareable(options, task.source_dictionary, task.target_dictionary)
         prepared: Any = cls.prepare(options)
-        model = super().build_model(transformer_config(prepared), task)
+        model = super().build_model(configuration.transformer_config(prepared), task)
         cls.complete(model, options)
         for change in after_build:
             change(model, options)

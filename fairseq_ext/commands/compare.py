@@ -9,12 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_ext.commands import evaluation_options, options
-from fairseq_ext.commands.evaluation_options import (
-    MetricOptions,
-    ReferenceOptions,
-    TokenizerOptions,
-    UndoingOptions,
-)
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.files import require_file
@@ -28,10 +22,10 @@ if TYPE_CHECKING:
 class Request:
     """The options of a call of ``compare``, one field each."""
 
-    reference: ReferenceOptions
-    metrics: MetricOptions
-    tokenizer: TokenizerOptions
-    texts: UndoingOptions
+    reference: evaluation_options.ReferenceOptions
+    metrics: evaluation_options.MetricOptions
+    tokenizer: evaluation_options.TokenizerOptions
+    texts: evaluation_options.UndoingOptions
     system: Sequence[str] = option(
         help="name of a system and its output of fairseq-generate, or several outputs, one for "
         "each seed; add its checkpoint (for size and updates) and its training log (for parameters "
@@ -98,7 +92,7 @@ def add(commands: options.Subparsers) -> None:
         description="Compare outputs of fairseq-generate for one test set: BLEU and chrF with 95% "
         "intervals, significance against a baseline, size and speed.",
     )
-    for kind in (ReferenceOptions, Request, TokenizerOptions):
+    for kind in (evaluation_options.ReferenceOptions, Request, evaluation_options.TokenizerOptions):
         add_options(parser, kind)
     evaluation_options.add_metrics(parser)
     evaluation_options.add_undoing(parser)

@@ -5,13 +5,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from fairseq_ext.commands import options
-from fairseq_ext.commands.evaluation_options import (
-    ProcessOptions,
-    TokenizerOptions,
-    UndoingOptions,
-    add_undoing,
-)
+from fairseq_ext.commands import evaluation_options, options
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
 
@@ -24,7 +18,7 @@ def add(commands: options.Subparsers) -> None:
         "order; a missing sentence is an error.",
     )
     options.add_generated(parser)
-    add_undoing(parser, pieces=True)
+    evaluation_options.add_undoing(parser, pieces=True)
     parser.add_argument(
         "--expected", type=int, metavar="N", help="number of sentences that the corpus must have"
     )
@@ -37,7 +31,7 @@ def _hypotheses(args: argparse.Namespace) -> None:
     from fairseq_ext.utils import files
 
     sentences = outputs.read_generated(args.generated, args.expected)
-    undoing = from_args(UndoingOptions, args).undoing(args.generated, "none")
+    undoing = from_args(evaluation_options.UndoingOptions, args).undoing(args.generated, "none")
     lines = undoing.text(undoing.words(outputs.best_hypotheses(sentences)))
     with files.atomic_write(args.output) as file:
         file.writelines(line + "\n" for line in lines)
@@ -48,9 +42,9 @@ def _hypotheses(args: argparse.Namespace) -> None:
 class Request:
     """The options of a call of ``mbr``, one field each."""
 
-    tokenizer: TokenizerOptions
-    process: ProcessOptions
-    texts: UndoingOptions
+    tokenizer: evaluation_options.TokenizerOptions
+    process: evaluation_options.ProcessOptions
+    texts: evaluation_options.UndoingOptions
     output: Path
     generated: Sequence[Path] = option(
         MISSING,
@@ -109,9 +103,9 @@ def add_mbr(commands: options.Subparsers) -> None:
         help="choose among sampled translations by minimum Bayes risk",
         description="For each sentence, choose the sample that agrees best with all samples.",
     )
-    for kind in (Request, TokenizerOptions, ProcessOptions):
+    for kind in (Request, evaluation_options.TokenizerOptions, evaluation_options.ProcessOptions):
         add_options(parser, kind)
-    add_undoing(parser, pieces=True)
+    evaluation_options.add_undoing(parser, pieces=True)
     options.add_output(parser, "FILE", "file for the chosen translations, in corpus order")
     options.add_json(parser, "choices and expected utilities")
     parser.set_defaults(run=_mbr)

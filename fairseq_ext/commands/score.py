@@ -7,12 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_ext.commands import evaluation_options, options
-from fairseq_ext.commands.evaluation_options import (
-    MetricOptions,
-    ReferenceOptions,
-    TokenizerOptions,
-    UndoingOptions,
-)
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args, option
 
@@ -21,10 +15,10 @@ from fairseq_ext.utils.option_fields import add_options, from_args, option
 class Request:
     """The options of a call of ``score``, one field each."""
 
-    reference: ReferenceOptions
-    metrics: MetricOptions
-    tokenizer: TokenizerOptions
-    texts: UndoingOptions
+    reference: evaluation_options.ReferenceOptions
+    metrics: evaluation_options.MetricOptions
+    tokenizer: evaluation_options.TokenizerOptions
+    texts: evaluation_options.UndoingOptions
     hyp: Path | None = option(None, "translations as detokenized text", metavar="FILE")
     generated: Sequence[Path] | None = option(
         None,
@@ -70,11 +64,11 @@ def add(commands: options.Subparsers) -> None:
         help="compute BLEU, chrF and COMET, with signatures",
         description="Score detokenized text or fairseq-generate's output against a reference.",
     )
-    add_options(parser, ReferenceOptions)
+    add_options(parser, evaluation_options.ReferenceOptions)
     translations = parser.add_mutually_exclusive_group(required=True)
     add_options(translations, Request, ("hyp", "generated"))
     add_options(parser, Request, ("tokenized_ref", "tokenized_hyp", "split_compounds"))
-    add_options(parser, TokenizerOptions)
+    add_options(parser, evaluation_options.TokenizerOptions)
     evaluation_options.add_metrics(parser)
     evaluation_options.add_undoing(parser)
     options.add_json(parser, "the scores")

@@ -12,20 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from fairseq.data import Dictionary
-from fairseq.models import BaseFairseqModel
-from fairseq.models.lightconv import (
-    LightConvDecoder,
-    LightConvDecoderLayer,
-    LightConvEncoder,
-    LightConvEncoderLayer,
-    LightConvModel,
-)
+from fairseq.models import BaseFairseqModel, lightconv, transformer
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMEncoder, LSTMModel
-from fairseq.models.transformer import (
-    TransformerDecoderBase,
-    TransformerEncoderBase,
-    TransformerModelBase,
-)
 from fairseq.modules import MultiheadAttention, SinusoidalPositionalEmbedding
 from fairseq.modules.dynamic_convolution import DynamicConv_scripatable
 from fairseq.modules.lightweight_convolution import LightweightConv1dTBC
@@ -245,10 +233,10 @@ def finish(decoder: nn.Module, y: Columns, program: Writer) -> None:
 # ---- fairseq's Transformer -----------------------------------------------------------------------
 
 
-def compile_transformer(model: TransformerModelBase, program: Writer) -> None:
+def compile_transformer(model: transformer.TransformerModelBase, program: Writer) -> None:
     """Compile the Transformer of Vaswani et al. (2017), with the options of fairseq's layers."""
-    require_methods(model.encoder, TransformerEncoderBase)
-    require_methods(model.decoder, TransformerDecoderBase)
+    require_methods(model.encoder, transformer.TransformerEncoderBase)
+    require_methods(model.decoder, transformer.TransformerDecoderBase)
     encoder_decoder(model, program, transformer_layer)
 
 
@@ -319,10 +307,10 @@ def attention(
 # ---- fairseq's LightConv and DynamicConv (Wu et al., 2019) ---------------------------------------
 
 
-def compile_lightconv(model: LightConvModel, program: Writer) -> None:
+def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
     """Compile a Transformer with convolutions in place of self-attention."""
-    require_methods(model.encoder, LightConvEncoder)
-    require_methods(model.decoder, LightConvDecoder)
+    require_methods(model.encoder, lightconv.LightConvEncoder)
+    require_methods(model.decoder, lightconv.LightConvDecoder)
     encoder_decoder(model, program, lightconv_layer)
 
 
@@ -331,10 +319,10 @@ def lightconv_layer(
 ) -> Columns:
     """Compile convolution, source attention and feed-forward network, with their residuals."""
     if source is NOTHING:
-        require_methods(layer, LightConvEncoderLayer)
+        require_methods(layer, lightconv.LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)
         return feed_forward(layer, layer.layer_norm2, "relu", x, program)
-    require_methods(layer, LightConvDecoderLayer)
+    require_methods(layer, lightconv.LightConvDecoderLayer)
     x = convolution(layer, layer.conv_layer_norm, x, program)
     require(layer.encoder_attn is not None, "decoder without a source")
     crossing = layer.encoder_attn, layer.encoder_attn_layer_norm
@@ -475,8 +463,8 @@ def lstm_step(
     return states.split(2)[0]
 
 
-MODELS[TransformerModelBase] = compile_transformer
-MODELS[LightConvModel] = compile_lightconv
+MODELS[transformer.TransformerModelBase] = compile_transformer
+MODELS[lightconv.LightConvModel] = compile_lightconv
 MODELS[LSTMModel] = compile_lstm
 PRODUCTS[nn.Linear] = plain_linear
 TABLES[nn.Linear] = TABLES[nn.Embedding] = lambda layer, program: program.array(layer.weight)

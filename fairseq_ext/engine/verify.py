@@ -10,21 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fairseq_ext.engine import NUMBERS
-from fairseq_ext.engine.program import (
-    ACTIVATIONS,
-    BACKWARDS,
-    CACHED,
-    CELLS,
-    NOTHING,
-    READINGS,
-    WEIGHTS,
-    Code,
-    Columns,
-    Operation,
-    Phase,
-    Program,
-    Shape,
-)
+from fairseq_ext.engine import program as programs
+from fairseq_ext.engine.program import Code, Columns, Operation, Phase, Program, Shape
 from fairseq_ext.engine.weights import BITS8, PANEL, PLAIN, SIGNS, TERNARY, Packed
 from fairseq_ext.utils.errors import ConfigError
 
@@ -91,7 +78,7 @@ def is_whole(weight: Packed) -> bool:
     ):
         return False
     how, *levels = weight.reading
-    return how in READINGS and _are_finite(levels)
+    return how in programs.READINGS and _are_finite(levels)
 
 
 def _are_finite(numbers: Sequence[float]) -> bool:
@@ -183,7 +170,7 @@ class _Verifier:
             self.beside(x, op.out, multiple * op.out.width)
         if op.code in IN_PARTS:
             self.divides(op.ints[0], op.out.width)
-        if op.code in CACHED:
+        if op.code in programs.CACHED:
             _require(out.phase in (Phase.TOKENS, Phase.HYPOTHESES), "its rows are no tokens")
             if self.decoding:
                 self.caches.append(op.ints[1])
@@ -253,7 +240,7 @@ class _Verifier:
         value_shape = self.read(values, Phase.TOKENS, Phase.SLOTS, width=op.out.width)
         _require(value_shape[1:] == shape[1:], "its keys and values are of other things")
         self.divides(heads, query.width, values.width)
-        _require(op.ints[2] in WEIGHTS.values(), "its sum is of an unknown kind")
+        _require(op.ints[2] in programs.WEIGHTS.values(), "its sum is of an unknown kind")
 
     # ---- operations; machine.h says what each computes ----
 
@@ -276,10 +263,10 @@ class _Verifier:
         self.beside(x, op.out)
         self.product(weight, x.width, op.out.width)
         self.vector(bias, op.out.width, optional=True)
-        _require(activation in ACTIVATIONS.values(), "its activation is unknown")
-        if added != NOTHING:
+        _require(activation in programs.ACTIVATIONS.values(), "its activation is unknown")
+        if added != programs.NOTHING:
             self.beside(added, op.out, op.out.width)
-            simple = activation in (ACTIVATIONS["linear"], ACTIVATIONS["relu"])
+            simple = activation in (programs.ACTIVATIONS["linear"], programs.ACTIVATIONS["relu"])
             _require(simple, "something is added to its activation")
 
     def check_norm(self, op: Operation) -> None:
@@ -288,7 +275,7 @@ class _Verifier:
         _require(op.reals[0] >= 0, "its epsilon is negative")
 
     def check_activate(self, op: Operation) -> None:
-        _require(op.ints[0] in ACTIVATIONS.values(), "its activation is unknown")
+        _require(op.ints[0] in programs.ACTIVATIONS.values(), "its activation is unknown")
 
     def check_transpose(self, op: Operation) -> None:
         (keys,), (heads,) = op.inputs, op.ints
@@ -305,7 +292,7 @@ class _Verifier:
         _require(self.within(op.out).phase == Phase.TOKENS, "its rows are no tokens")
 
     def check_attend_past(self, op: Operation) -> None:
-        _require(op.ints[2] in WEIGHTS.values(), "its sum is of an unknown kind")
+        _require(op.ints[2] in programs.WEIGHTS.values(), "its sum is of an unknown kind")
 
     def check_attend_source(self, op: Operation) -> None:
         self.memory(op)
@@ -344,8 +331,8 @@ class _Verifier:
 
     def check_recur(self, op: Operation) -> None:
         (how,) = op.ints
-        _require(0 <= how <= BACKWARDS | CELLS, "its kind is unknown")
-        parts, gates = (2, 4) if how & CELLS else (1, 3)
+        _require(0 <= how <= programs.BACKWARDS | programs.CELLS, "its kind is unknown")
+        parts, gates = (2, 4) if how & programs.CELLS else (1, 3)
         width = op.out.width // parts
         _require(width * parts == op.out.width, "its rows are not of states and cells")
         self.read(op.inputs[0], Phase.TOKENS, width=gates * width)
@@ -362,7 +349,7 @@ class _Verifier:
         fits = self.within(state).phase == Phase.HYPOTHESES and state.width == op.out.width
         unwritten = state.register != op.out.register and not self.written[state.register].any()
         _require(fits and unwritten, "it cannot recall what this step has written")
-        if initial != NOTHING:
+        if initial != programs.NOTHING:
             self.read(initial, Phase.SENTENCES, width=op.out.width)
 
     def check_lstm(self, op: Operation) -> None:

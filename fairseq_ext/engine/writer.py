@@ -11,22 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairseq_ext.engine.program import (
-    ACTIVATIONS,
-    BACKWARDS,
-    CELLS,
-    NOTHING,
-    WEIGHTS,
-    Code,
-    Columns,
-    Matrix,
-    Operation,
-    Output,
-    Phase,
-    Program,
-    Shape,
-    Signs,
-)
+from fairseq_ext.engine import program as programs
+from fairseq_ext.engine.program import Code, Columns, Matrix, Operation, Phase, Program, Signs
 from fairseq_ext.engine.recipes import OPERATIONS, Recipe
 from fairseq_ext.utils.errors import ConfigError
 
@@ -89,7 +75,7 @@ class Writer(Program):
 
     def register(self, width: int, phase: Phase, rows: int = 0) -> Columns:
         """Add a register, and return all of its columns."""
-        self.shapes.append(Shape(width, phase, rows))
+        self.shapes.append(programs.Shape(width, phase, rows))
         return Columns(len(self.shapes) - 1, 0, width)
 
     def phase(self, place: Columns) -> Phase:
@@ -137,7 +123,7 @@ class Writer(Program):
         weight: np.ndarray | Signs,
         bias: np.ndarray | None = None,
         activation: str = "linear",
-        added: Columns = NOTHING,
+        added: Columns = programs.NOTHING,
         out: Columns | None = None,
     ) -> Columns:
         """Compute ``f(x W^T + b) + added``; if ``added`` is used, ``f`` must be linear or relu."""
@@ -173,9 +159,9 @@ class Writer(Program):
     @staticmethod
     def activation(name: str) -> int:
         """Return the engine's code for an activation function."""
-        if name not in ACTIVATIONS:
+        if name not in programs.ACTIVATIONS:
             raise ConfigError(f"the engine has no activation `{name}`.")
-        return ACTIVATIONS[name]
+        return programs.ACTIVATIONS[name]
 
     def gate(self, x: Columns, gates: Columns) -> Columns:
         """Compute ``x ⊙ σ(gates)``."""
@@ -214,7 +200,7 @@ class Writer(Program):
                 code = Code.ATTEND_SOURCE
             keys = self.write(Code.TRANSPOSE, self.like(keys), (keys,), ints=(heads,))
             option = int(shown)
-        ints = (heads, option, WEIGHTS[binary])
+        ints = (heads, option, programs.WEIGHTS[binary])
         return self.write(code, out, (q, keys, values), ints=ints, reals=(scale,))
 
     def additive(
@@ -288,14 +274,16 @@ class Writer(Program):
         With ``cells``, compute an LSTM instead, whose rows are ``[state; cell]``.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
-        how = BACKWARDS * backwards | CELLS * cells
+        how = programs.BACKWARDS * backwards | programs.CELLS * cells
         return self.write(Code.RECUR, out, (gates,), weights, (how,))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
         """Take the first or the last row of each sentence."""
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
-    def recall(self, x: Columns, initial: Columns = NOTHING, out: Columns | None = None) -> Columns:
+    def recall(
+        self, x: Columns, initial: Columns = programs.NOTHING, out: Columns | None = None
+    ) -> Columns:
         """Return the previous step's ``x``; at the first step, ``initial`` or zeros."""
         out = self.like(x) if out is None else out
         return self.write(Code.RECALL, out, (x, initial))
@@ -310,4 +298,4 @@ class Writer(Program):
 
     def finish(self, x: Columns, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """Add the output layer: the logits are ``x W^T + b``."""
-        self.outputs = [Output(x, self.matrix(weight), self.matrix(bias, plain=True))]
+        self.outputs = [programs.Output(x, self.matrix(weight), self.matrix(bias, plain=True))]

@@ -13,6 +13,7 @@ from typing import Any
 
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
+from fairseq_ext.evaluation import significance
 from fairseq_ext.evaluation.breakdown import (
     Breakdown,
     Overlap,
@@ -29,15 +30,7 @@ from fairseq_ext.evaluation.score import (
     read_sources,
     tokenized_bleu,
 )
-from fairseq_ext.evaluation.significance import (
-    FEWEST,
-    SAMPLES,
-    SENTENCES,
-    TRAININGS,
-    Estimate,
-    bootstrap,
-    chosen_seed,
-)
+from fairseq_ext.evaluation.significance import SENTENCES, TRAININGS, Estimate
 from fairseq_ext.evaluation.tables import read_system, read_table
 from fairseq_ext.evaluation.training_log import read_training
 from fairseq_ext.text.bleu_tokenizers import USUAL
@@ -193,7 +186,7 @@ def compare(
     *,
     baseline: str | None = None,
     tokenized_reference: str | Path | None = None,
-    samples: int = SAMPLES,
+    samples: int = significance.SAMPLES,
     undoing: Mapping[str, Undoing] | None = None,
     metrics: Mapping[str, NeuralMetric] | None = None,
     source: str | Path | None = None,
@@ -238,9 +231,9 @@ def compare(
     baseline = baseline or names[0]
     if baseline not in names:
         raise wrong_value("--baseline", f"one of {', '.join(names)}", baseline)
-    if samples < FEWEST:
-        raise wrong_value("--samples", f"at least {FEWEST}", samples)
-    seed = chosen_seed()  # checked early, before any long work
+    if samples < significance.FEWEST:
+        raise wrong_value("--samples", f"at least {significance.FEWEST}", samples)
+    seed = significance.chosen_seed()  # checked early, before any long work
     references = plain_lines(reference)
     undoing = {name: Undoing.by_language(None) for name in names} | dict(undoing or {})
     if differing is not None and (differing not in names or differing == baseline):
@@ -262,7 +255,9 @@ def compare(
                 name: [metric.segments(plain_sources, run, references) for run in runs]
                 for name, runs in texts.items()
             }
-    measured = bootstrap(texts, references, baseline, samples, tokenizer, extra_metrics, segments)
+    measured = significance.bootstrap(
+        texts, references, baseline, samples, tokenizer, extra_metrics, segments
+    )
     signatures = measured.signatures | {
         label: f"{metrics[label].signature}|bs:{samples}|seed:{seed}" for label in segments
     }

@@ -10,17 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from fairseq_ext.evaluation import plots, tables
+from fairseq_ext.evaluation import plots, significance, tables
 from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.compare import Measured, Result, Sample
 from fairseq_ext.evaluation.score import shown
-from fairseq_ext.evaluation.significance import (
-    FEWEST_SENTENCES,
-    LEVEL,
-    SENTENCES,
-    TRAININGS,
-    Estimate,
-)
+from fairseq_ext.evaluation.significance import SENTENCES, Estimate
 from fairseq_ext.utils import files
 
 if TYPE_CHECKING:
@@ -318,7 +312,7 @@ def _markdown_sample(sample: Sample) -> str:
 def _p(result: Result, score: Estimate) -> str | None:
     if score.p is None:
         return None
-    star = "*" if score.p_holm < LEVEL else ""
+    star = "*" if score.p_holm < significance.LEVEL else ""
     of_sentences = score.difference.test == SENTENCES and len(result.tests) > 1
     return f"{score.p:.4f}{star}{DAGGER if of_sentences else ''}"
 
@@ -372,13 +366,12 @@ def notes(result: Result) -> list[str]:
 
 
 def _notes_on_p(result: Result) -> list[str]:
-    if result.sentences < FEWEST_SENTENCES:
-        return [
-            f"no p: {FEWEST_SENTENCES} sentences are the fewest that say something about others"
-        ]
+    fewest = significance.FEWEST_SENTENCES
+    if result.sentences < fewest:
+        return [f"no p: {fewest} sentences are the fewest that say something about others"]
     comparisons = _comparisons(result)
     after = f" after Holm's correction for {comparisons} systems" if comparisons > 1 else ""
-    lines = [f"p: of the difference to `{result.baseline}`; * below {LEVEL}{after}"]
+    lines = [f"p: of the difference to `{result.baseline}`; * below {significance.LEVEL}{after}"]
     for test, meaning in result.tests.items():
         mark = f"p{DAGGER}" if test == SENTENCES and len(result.tests) > 1 else "p"
         lines.append(f"{mark} is about {meaning}")
@@ -388,7 +381,7 @@ def _notes_on_p(result: Result) -> list[str]:
             "(train both again, and give --system NAME=RUN,RUN,...)"
         )
     single = any(row.scores["BLEU"].runs == 1 for row in result.systems)
-    if TRAININGS in result.tests and single:
+    if significance.TRAININGS in result.tests and single:
         lines.append("a system with one run is taken to vary over seeds as much as the other one")
     return lines
 
@@ -529,7 +522,8 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
             title = f"{metric} (less is better)" if metric == LESS_IS_BETTER else metric
             axes.set_title(title)
             axes.grid(True, axis="x")
-        label = f"difference to {result.baseline}, 95% interval\nfilled: p < {LEVEL} (Holm)"
+        filled = f"filled: p < {significance.LEVEL} (Holm)"
+        label = f"difference to {result.baseline}, 95% interval\n{filled}"
         figure.supxlabel(label, fontsize="medium")
         panels[0].set_yticks(range(len(compared)), [row.name for row in compared])
         panels[0].set_ylim(len(compared) - 0.5, -0.5)
@@ -539,7 +533,7 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
 
 def _draw_difference(axes: Axes, place: int, score: Estimate, style: dict[str, str]) -> None:
     difference = score.difference
-    significant = score.p_holm is not None and score.p_holm < LEVEL
+    significant = score.p_holm is not None and score.p_holm < significance.LEVEL
     if difference.low is not None:
         axes.plot([difference.low, difference.high], [place] * 2, lw=1.6, color=style["color"])
     fill = style["color"] if significant else "white"

@@ -14,22 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.evaluation.outputs import (
-    Sentence,
-    best_hypotheses,
-    names_of,
-    read_generated,
-    read_lines,
-)
-from fairseq_ext.text import checks
-from fairseq_ext.text.bleu_tokenizers import (
-    BY_CHARACTERS,
-    READ,
-    USUAL,
-    has_wordspaces,
-    is_spaceless,
-    tokenizer_for,
-)
+from fairseq_ext.evaluation import outputs
+from fairseq_ext.text import bleu_tokenizers, checks
+from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem, wrong_value
 from fairseq_ext.utils.json_files import read_json
@@ -81,10 +68,12 @@ def choose_tokenizer(
             names = ", ".join(BLEU.TOKENIZERS)
             raise wrong_value("--tokenize", f"one of {names}", requested)
         return requested
-    tokenizer = tokenizer_for(next(filter(None, languages), None))
-    if tokenizer == USUAL and has_wordspaces("\n".join(references[:READ])):
-        return BY_CHARACTERS
-    if tokenizer == USUAL and is_spaceless(references):
+    tokenizer = bleu_tokenizers.tokenizer_for(next(filter(None, languages), None))
+    if tokenizer == USUAL and bleu_tokenizers.has_wordspaces(
+        "\n".join(references[: bleu_tokenizers.READ])
+    ):
+        return bleu_tokenizers.BY_CHARACTERS
+    if tokenizer == USUAL and bleu_tokenizers.is_spaceless(references):
         raise DataError(
             "The reference is written without spaces, so that BLEU would take each sentence for "
             "one word; name its language (`-l en-zh`) or a tokenizer (`--tokenize zh` or `char`)."
@@ -108,7 +97,7 @@ def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
 
 def count_units(lines: Sequence[str]) -> list[int]:
     """Count the words of each line, or its characters if the text has no spaces."""
-    if is_spaceless(lines):
+    if bleu_tokenizers.is_spaceless(lines):
         return [len("".join(line.split())) for line in lines]
     return [len(line.split()) for line in lines]
 
@@ -225,16 +214,16 @@ def score_generated(
             lines cannot be turned into text.
     """
     references = plain_lines(reference)
-    sentences = read_generated(generated, expected=len(references))
+    sentences = outputs.read_generated(generated, expected=len(references))
     undoing = undoing or Undoing.by_language(None)
-    tokens = undoing.words(best_hypotheses(sentences))
+    tokens = undoing.words(outputs.best_hypotheses(sentences))
     texts = undoing.text(tokens)
     require_text(texts, "the translations")
     sources: Sequence[str] = ()
     if measures.get("neural") and source is not None:
         sources = read_sources(source, len(references))
     elif measures.get("neural"):
-        sources = generated_sources(sentences, undoing, names_of(generated))
+        sources = generated_sources(sentences, undoing, outputs.names_of(generated))
     targets = [sentence.target for sentence in sentences if sentence.target is not None]
     token_references: list[str] | None = undoing.words(targets)
     if tokenized_reference is not None:
@@ -334,7 +323,7 @@ def test_set_reference(test_set: Path, pair: str | None) -> Path:
 def plain_lines(path: str | Path) -> list[str]:
     """Read a text; refuse it if fairseq and sacrebleu would split it into different lines."""
     checks.check_text(path, empty_lines=True, max_tokens=None)
-    return read_lines(path)
+    return outputs.read_lines(path)
 
 
 def read_sources(path: str | Path | None, expected: int) -> list[str]:
@@ -352,7 +341,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
 
 
 def generated_sources(
-    sentences: Sequence[Sentence], undoing: Undoing, path: str | Path
+    sentences: Sequence[outputs.Sentence], undoing: Undoing, path: str | Path
 ) -> list[str]:
     """Turn the S lines of an output into text, by the same steps as translations."""
     lines = []

@@ -14,15 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from fairseq.data import (
-    AppendTokenDataset,
-    Dictionary,
-    FairseqDataset,
-    LanguagePairDataset,
-    ListDataset,
-    PrependTokenDataset,
-    TruncateDataset,
-)
+from fairseq import data
 from fairseq.models import FairseqModel
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import register_task
@@ -84,7 +76,7 @@ class TranslationExtConfig(TranslationConfig):
     )
 
 
-class CutDataset(TruncateDataset):
+class CutDataset(data.TruncateDataset):
     """A dataset of sentences cut to ``truncation_length`` symbols; the last symbol is always kept.
 
     fairseq's own combination (strip the end, truncate, append the end) counts one symbol too many
@@ -98,7 +90,7 @@ class CutDataset(TruncateDataset):
         return torch.cat([item[: self.truncation_length - 1], item[-1:]])
 
 
-class RandomPairDataset(LanguagePairDataset):
+class RandomPairDataset(data.LanguagePairDataset):
     """A dataset of sentence pairs in random order, with a new order in every epoch.
 
     fairseq seeds numpy with ``--seed`` and the epoch before it asks for the order, so a resumed run
@@ -131,7 +123,7 @@ class TranslationExtTask(TranslationTask):
     cfg: TranslationExtConfig
 
     def __init__(
-        self, cfg: TranslationExtConfig, src_dict: Dictionary, tgt_dict: Dictionary
+        self, cfg: TranslationExtConfig, src_dict: data.Dictionary, tgt_dict: data.Dictionary
     ) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         check_options(cfg)
@@ -159,7 +151,7 @@ class TranslationExtTask(TranslationTask):
             target = CutDataset(target, self.cfg.max_target_positions - len(self.affixes.target))
         target = None if target is None else self.prepare_target(target)
         random = self.cfg.random_batches and split == self.cfg.train_subset
-        self.datasets[split] = (RandomPairDataset if random else LanguagePairDataset)(
+        self.datasets[split] = (RandomPairDataset if random else data.LanguagePairDataset)(
             source,
             source.sizes,
             self.src_dict,
@@ -177,9 +169,9 @@ class TranslationExtTask(TranslationTask):
 
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, constraints: Tensor | None = None
-    ) -> LanguagePairDataset:
+    ) -> data.LanguagePairDataset:
         """Prepare sentences of fairseq-interactive or of a hub model as in training."""
-        source = self.prepare_source(ListDataset(src_tokens, np.asarray(src_lengths)))
+        source = self.prepare_source(data.ListDataset(src_tokens, np.asarray(src_lengths)))
         return super().build_dataset_for_inference(source, source.sizes, constraints=constraints)
 
     def build_generator(self, models: list[FairseqModel], args: Any, **options: Any) -> Any:
@@ -228,11 +220,11 @@ class TranslationExtTask(TranslationTask):
         hypotheses = super().inference_step(generator, models, sample, prefix_tokens, constraints)
         return generators.with_gnmt_scores(hypotheses, alpha) if alpha else hypotheses
 
-    def prepare_target(self, target: FairseqDataset) -> FairseqDataset:
+    def prepare_target(self, target: data.FairseqDataset) -> data.FairseqDataset:
         """Put the symbols of ``--target-prefix`` and ``--target-suffix`` around the targets."""
         return surrounded(target, self.affixes.target_prefix, self.affixes.target_suffix)
 
-    def prepare_source(self, source: FairseqDataset) -> FairseqDataset:
+    def prepare_source(self, source: data.FairseqDataset) -> data.FairseqDataset:
         """Cut the sources and begin each with ``<s>`` if the options say so."""
         if self.cfg.truncate_source:
             limit = self.cfg.max_source_positions - self.cfg.source_bos - len(self.affixes.source)
@@ -241,11 +233,13 @@ class TranslationExtTask(TranslationTask):
         return surrounded(source, self.src_dict.bos() if self.cfg.source_bos else None, None)
 
 
-def surrounded(dataset: FairseqDataset, before: int | None, after: int | None) -> FairseqDataset:
+def surrounded(
+    dataset: data.FairseqDataset, before: int | None, after: int | None
+) -> data.FairseqDataset:
     """Put a symbol before and one after each sentence; None stands for no symbol."""
     if before is not None:
-        dataset = PrependTokenDataset(dataset, before)
-    return dataset if after is None else AppendTokenDataset(dataset, after)
+        dataset = data.PrependTokenDataset(dataset, before)
+    return dataset if after is None else data.AppendTokenDataset(dataset, after)
 
 
 class Affixes(NamedTuple):

@@ -9,23 +9,12 @@ from typing import Any
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.incremental_decoding_utils import with_incremental_state
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerEncoderBase,
-)
+from fairseq.models import transformer
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from fairseq_ext.base import configuration, models
+from fairseq_ext.base import configuration, models, padding
 from fairseq_ext.base.configuration import option
-from fairseq_ext.base.padding import (
-    gather_columns,
-    keep_sentences,
-    real_first,
-    reorder_rows,
-    select_sentences,
-)
 from fairseq_ext.linformer import attention
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 
@@ -97,8 +86,8 @@ def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
 
 def replace_attentions(
     cfg: LinformerOptions,
-    encoder: TransformerEncoderBase,
-    decoder: TransformerDecoderBase | None = None,
+    encoder: transformer.TransformerEncoderBase,
+    decoder: transformer.TransformerDecoderBase | None = None,
 ) -> None:
     """Replace the attentions over the source; with ``layerwise`` they share E and F."""
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
@@ -179,16 +168,16 @@ class SourceAttention(attention.LinformerAttention):
         if saved is None:
             return
         keys = saved["keys"]
-        sentences = select_sentences(new_order, saved["rows"].size(0) // keys.size(0))
+        sentences = padding.select_sentences(new_order, saved["rows"].size(0) // keys.size(0))
         reordered = {
-            "keys": keep_sentences(keys, 0, sentences),
-            "values": keep_sentences(saved["values"], 0, sentences),
+            "keys": padding.keep_sentences(keys, 0, sentences),
+            "values": padding.keep_sentences(saved["values"], 0, sentences),
             "rows": saved["rows"].index_select(0, new_order),
         }
         self.set_incremental_state(incremental_state, "projected", reordered)
 
 
-class LinformerEncoder(TransformerEncoderBase):
+class LinformerEncoder(transformer.TransformerEncoderBase):
     """fairseq's encoder, but with the words of each source moved to the left edge of the batch.
 
     Each column of E and F belongs to a position, but fairseq pads sources on the left by default,
@@ -204,12 +193,12 @@ class LinformerEncoder(TransformerEncoderBase):
     ) -> EncoderOut:
         """Encode ``src_tokens`` ``[B, S]``, padded on either side, like fairseq's encoder."""
         pads = src_tokens.eq(self.padding_idx)
-        columns, width = real_first(pads), pads.size(1)
+        columns, width = padding.real_first(pads), pads.size(1)
         if width > self.linformer_max_len:  # drop columns of pads, for which E and F are too short
             width = max(1, int((~pads).sum(1).max()))
-        src_tokens = gather_columns(src_tokens, columns)[:, :width]
+        src_tokens = padding.gather_columns(src_tokens, columns)[:, :width]
         if token_embeddings is not None:
-            token_embeddings = gather_columns(token_embeddings, columns)[:, :width]
+            token_embeddings = padding.gather_columns(token_embeddings, columns)[:, :width]
         return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
 
     @property
@@ -223,7 +212,7 @@ class LinformerEncoder(TransformerEncoderBase):
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
-        return reorder_rows(encoder_out, new_order, "src_lengths")
+        return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 
 @models.register_model("linformer", dataclass=LinformerConfig)
@@ -234,7 +223,9 @@ class LinformerModel(models.TranslationTransformer):
     # The message for options that need token alignments.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
 
-    def __init__(self, cfg: TransformerConfig, encoder: nn.Module, decoder: nn.Module) -> None:
+    def __init__(
+        self, cfg: transformer.TransformerConfig, encoder: nn.Module, decoder: nn.Module
+    ) -> None:
         super().__init__(cfg, encoder, decoder)
         self.supports_align_args = False
 

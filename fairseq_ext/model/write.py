@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import utils
-from fairseq.models import (
-    ARCH_MODEL_REGISTRY,
-    MODEL_DATACLASS_REGISTRY,
-    MODEL_REGISTRY,
-    BaseFairseqModel,
-)
+from fairseq import models, utils
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from fairseq.tasks.translation import TranslationTask
 from omegaconf import OmegaConf
@@ -46,7 +40,7 @@ CARD = "README.md"
 TABLES = ("embed_tokens.weight", "output_projection.weight")
 """Endings of the names of weights that ``bits-int8`` stores in int8."""
 
-Change = Callable[..., tuple[BaseFairseqModel, TranslationTask]]
+Change = Callable[..., tuple[models.BaseFairseqModel, TranslationTask]]
 """A function from a model, its configuration and its task to another model and its task."""
 
 logger = logging.getLogger(__name__)
@@ -163,10 +157,10 @@ def _model_settings(cfg: Any) -> dict[str, Any]:
     """Return the options of a model that belong to its architecture."""
     values = vars(namespace(cfg))
     name = values.get("arch") or values["_name"]
-    model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
+    model = models.ARCH_MODEL_REGISTRY.get(name) or models.MODEL_REGISTRY.get(name)
     fields = next(
-        (config.__dataclass_fields__ for key, config in MODEL_DATACLASS_REGISTRY.items()
-         if MODEL_REGISTRY[key] is model),
+        (config.__dataclass_fields__ for key, config in models.MODEL_DATACLASS_REGISTRY.items()
+         if models.MODEL_REGISTRY[key] is model),
         values,
     )  # fmt: skip
     return _only(values, ("arch", "_name", *fields))
@@ -191,7 +185,7 @@ def _only(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 @torch.no_grad()
 def _write_model(
-    model: BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
+    model: models.BaseFairseqModel, cfg: Any, task: TranslationTask, folder: Path, numbers: str
 ) -> None:
     """Write options, weights, and the engine's program if the engine supports the model."""
     legacy = not OmegaConf.is_config(cfg.model)
@@ -236,7 +230,7 @@ def _write_model(
         (folder / bundle.WEIGHTS).write_bytes(save(stored))
 
 
-def compiled(model: BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
+def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
     """Return a model's program, whether sources begin with ``<s>``, and where to cut them or 0."""
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")

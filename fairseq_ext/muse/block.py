@@ -9,16 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_ext.base.dropout import is_active
+from fairseq_ext.muse import projections
 from fairseq_ext.muse.attention import MultiScaleAttention, Source, SourceAttention
 from fairseq_ext.muse.convolution import DynamicConvolution, OrdinaryConvolution, Past
-from fairseq_ext.muse.projections import (
-    FusedProjections,
-    SeparateProjections,
-    Sizes,
-    fuse,
-    init_in_,
-    unfuse,
-)
 
 
 class ParallelBlock(nn.Module):
@@ -83,13 +76,15 @@ class ParallelBlock(nn.Module):
             heads, dynamic, separate, make_dropout(attention_dropout)
         )
         parts = self.attention.parts_in, self.attention.parts_out
-        self.sizes = Sizes(dim, ffn_dim, *parts, source_dim)
-        self.projections = (FusedProjections if fused else SeparateProjections)(self.sizes)
+        self.sizes = projections.Sizes(dim, ffn_dim, *parts, source_dim)
+        self.projections = (
+            projections.FusedProjections if fused else projections.SeparateProjections
+        )(self.sizes)
         self.cross = self.cross_key_value = None
         if source_dim is not None:
             self.cross = SourceAttention(heads, make_dropout(attention_dropout))
             self.cross_key_value = nn.Linear(source_dim, 2 * dim)
-            init_in_(self.cross_key_value.weight)
+            projections.init_in_(self.cross_key_value.weight)
             nn.init.zeros_(self.cross_key_value.bias)
         self.layer_norm = nn.LayerNorm(dim)
 
@@ -126,7 +121,9 @@ class ParallelBlock(nn.Module):
 
     def _sum(self, x: Tensor, parts: Sequence[Tensor], local: Tensor | None) -> Tensor:
         """Add the branches to the residual, and normalize."""
-        if isinstance(self.projections, FusedProjections) and not is_active(self.dropout):
+        if isinstance(self.projections, projections.FusedProjections) and not is_active(
+            self.dropout
+        ):
             contributions = [self.projections.write_sum(parts)]
         else:
             contributions = self.projections.write(parts)
@@ -139,10 +136,10 @@ class ParallelBlock(nn.Module):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Fuse or separate saved projections to fit this block; fairseq calls this at loading."""
         prefix = f"{name}.projections."
-        if isinstance(self.projections, FusedProjections):
-            changed = fuse(state_dict, prefix)
+        if isinstance(self.projections, projections.FusedProjections):
+            changed = projections.fuse(state_dict, prefix)
         else:
-            changed = unfuse(state_dict, self.sizes, prefix)
+            changed = projections.unfuse(state_dict, self.sizes, prefix)
         if changed is not state_dict:
             state_dict.clear()
             state_dict.update(changed)

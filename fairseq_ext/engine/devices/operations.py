@@ -13,20 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_ext.engine.program import (
-    ACTIVATIONS,
-    BACKWARDS,
-    CELLS,
-    NOTHING,
-    WEIGHTS,
-    Code,
-    Columns,
-    Matrix,
-    Operation,
-    Program,
-    Reading,
-    Signs,
-)
+from fairseq_ext.engine import program as programs
+from fairseq_ext.engine.program import Code, Columns, Matrix, Operation, Program, Reading, Signs
 
 
 class BinaryWeight(NamedTuple):
@@ -53,11 +41,11 @@ class Model:
 
 
 FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
-    ACTIVATIONS["linear"]: lambda x: x,
-    ACTIVATIONS["relu"]: F.relu,
-    ACTIVATIONS["gelu"]: F.gelu,
-    ACTIVATIONS["tanh"]: torch.tanh,
-    ACTIVATIONS["gelu_accurate"]: lambda x: F.gelu(x, approximate="tanh"),
+    programs.ACTIVATIONS["linear"]: lambda x: x,
+    programs.ACTIVATIONS["relu"]: F.relu,
+    programs.ACTIVATIONS["gelu"]: F.gelu,
+    programs.ACTIVATIONS["tanh"]: torch.tanh,
+    programs.ACTIVATIONS["gelu_accurate"]: lambda x: F.gelu(x, approximate="tanh"),
 }
 
 
@@ -110,7 +98,7 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
     """Compute ``Σ_j weights_j values_j`` with both binarized, like ``mix`` in machine.c."""
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
-    unsigned = how == WEIGHTS["unsigned"]
+    unsigned = how == programs.WEIGHTS["unsigned"]
     share = counted >= 0.5 * largest if unsigned else torch.ones_like(counted, dtype=torch.bool)
     if mask is not None:
         share = share & mask
@@ -198,7 +186,7 @@ class Frame:
     def linear(self, op: Operation) -> Tensor:
         weight, bias = (self.weight(number) for number in op.weights)
         y = FUNCTIONS[op.ints[0]](product(self.read(op.inputs[0]), weight, bias))
-        return y if op.inputs[1] == NOTHING else y + self.read(op.inputs[1])
+        return y if op.inputs[1] == programs.NOTHING else y + self.read(op.inputs[1])
 
     def norm(self, op: Operation) -> Tensor:
         gain, shift = (self.weight(number) for number in op.weights)
@@ -329,7 +317,7 @@ class Frame:
     def recur(self, op: Operation) -> Tensor:
         weight, bias = (self.weight(number) for number in op.weights)
         gates, real = self.read(op.inputs[0]).unbind(1), self.real.unsqueeze(2).unbind(1)
-        cells, backwards = op.ints[0] & CELLS, op.ints[0] & BACKWARDS
+        cells, backwards = op.ints[0] & programs.CELLS, op.ints[0] & programs.BACKWARDS
         width = op.out.width // 2 if cells else op.out.width
         state, states = gates[0].new_zeros(len(gates[0]), op.out.width), {}
         for t in reversed(range(len(gates))) if backwards else range(len(gates)):
@@ -353,7 +341,9 @@ class Frame:
         before = self.state[f"recalled {x.register}"].narrow(-1, x.offset, x.width)
         parents = self.state["line"].index_select(2, (self.step - 1).clamp(min=0))
         y = before.gather(1, parents.expand(-1, -1, x.width))
-        first = torch.zeros_like(y) if initial == NOTHING else self.read(initial).unsqueeze(1)
+        first = (
+            torch.zeros_like(y) if initial == programs.NOTHING else self.read(initial).unsqueeze(1)
+        )
         return torch.where(self.step.eq(0), first, y)
 
 
