@@ -8,6 +8,9 @@ shipped model answers a text, also over HTTP. Models of random weights in the sh
 :data:`SHAPES` translate tokens: as bundles of ours, by `fairseq-ext translate`, and as
 CTranslate2's models, by a script of three lines. `opened` is a process that opens the model and
 does not translate. CTranslate2 has no BMT; compare it with the Transformer of the same sizes.
+In `small pages` numpy does not ask the system for huge pages of memory, as CTranslate2 does not.
+Huge pages make translation faster, but their first use takes milliseconds each in a virtual machine
+that returns unused memory to its host.
 
 ``python benchmarks/first_sentence.py --shapes wmt16 wmt19 m2m-100 nllb-200 mbart-50 --rounds 5``
 measures published models' shapes, for which it needs 20 GB of disk and 10 GB of memory.
@@ -48,6 +51,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], list[str]]] = {
 """Sizes (see peers.Size) and further flags of each model."""
 DEFAULT_SHAPES = ("Transformer 512", "Transformer 1024", "BMT-1 1024")
 KINDS = {"fp32": "float32", "int8": "int8"}
+SMALL_PAGES = ["/usr/bin/env", "NUMPY_MADVISE_HUGEPAGE=0"]
 OPEN = "import sys, fairseq_ext; fairseq_ext.load(sys.argv[1])"
 CTRANSLATE2_OPEN = """
 import sys, ctranslate2
@@ -145,6 +149,7 @@ def models(folder: Path, name: str, numbers: list[str]) -> dict[str, list[str]]:
         subprocess.run([*fairseq_ext, *write], check=True)
         commands[f"{row}, opened"] = [sys.executable, "-c", OPEN, bundle]
         commands[row] = [*fairseq_ext, "translate", "--model", bundle, TOKENS, *limits]
+        commands[f"{row}, small pages"] = [*SMALL_PAGES, *commands[row]]
         if is_binary:
             continue
         with torch.no_grad():
