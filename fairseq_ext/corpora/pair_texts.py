@@ -120,18 +120,20 @@ def is_packed(text: Text, path: Path) -> bool:
     return packed or text.table or text.header
 
 
-def rows(text: Text) -> Iterator[list[str]]:
-    """Yield the rows of a table, including its header."""
+def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
+    """Yield ``(first line, row)`` of a table, including its header."""
     if text.table:
-        return (row for _, row in reading.table_rows(text.files[0], text.member))
-    return (line.split("\t") for _, line in reading.lines(text.files[0], text.member))
+        return reading.table_rows(text.files[0], text.member)
+    lines = reading.lines(text.files[0], text.member)
+    return ((number, line.split("\t")) for number, line in lines)
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
     """Write a compressed file or a table to ``path`` as plain lines, so that parts can be read."""
     if text.table or text.header:
         with atomic_write(path) as out:
-            for row in itertools.islice(rows(text), int(text.header), None):
+            for line, row in itertools.islice(rows(text), int(text.header), None):
+                reading.require_columns(row, text.files[0], line, text.columns)
                 out.write("\t".join(map(one_spaced, row)) + "\n")
         return
     with atomic_write(path, "wb") as out:

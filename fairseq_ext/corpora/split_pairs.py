@@ -448,7 +448,7 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
         return (Text("", paths),)
     table = options.csv or pair_texts.is_csv(options.member or options.pairs.name)
     text = Text("", paths, table=table, header=options.header, member=options.member)
-    top = list(itertools.islice(pair_texts.rows(text), LOOKED_AT))
+    top = [row for _, row in itertools.islice(pair_texts.rows(text), LOOKED_AT)]
     text = replace(text, columns=_column_numbers(options, top[0] if top else []))
     _warn_of_columns(text, top, (options.src_lang, options.tgt_lang))
     return (text,)

@@ -257,12 +257,19 @@ def cells(
     """Yield (source, target) from two columns of a tab-separated file, given as numbered lines."""
     for number, line in numbered:
         fields = line.split("\t")
-        if len(fields) < max(columns):
-            raise DataError(
-                f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
-                f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_format(fields)}"
-            )
+        require_columns(fields, path, number, columns)
         yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])
+
+
+def require_columns(
+    fields: Sequence[str], path: Path, number: int, columns: tuple[int, int]
+) -> None:
+    """Raise :class:`DataError` if a row, which begins in a line, lacks a column that is needed."""
+    if len(fields) < max(columns):
+        raise DataError(
+            f"`{path}`, line {number}: {len(fields)} column(s), but --columns "
+            f"{columns[0]},{columns[1]} needs {max(columns)}.{suggest_format(fields)}"
+        )
 
 
 @dataclass(frozen=True)

@@ -353,6 +353,18 @@ def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
     assert {*zip(text["ja"], text["en"], strict=True)} == expected
 
 
+@pytest.mark.parametrize("table", [True, False])
+def test_a_row_with_too_few_columns_is_named_by_its_line_in_the_file(tmp_path, table):
+    """Behind a header and, in CSV, a line end within a cell."""
+    rows = ["es;en", "uno;one", '"dos\ny medio";two', "tres", "cuatro;four"]
+    if not table:
+        rows = [row.replace(";", "\t").replace("\n", " ") for row in rows]
+    text = Text("", (write_lines(tmp_path / "pairs", rows),), table=table, header=True)
+    with pytest.raises(DataError, match=rf"pairs`, line {5 if table else 4}: 1 column\(s\)"):
+        pair_texts.unpack(text, 0, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
     path = write_lines(tmp_path / "pairs.csv", ["a, b, c;d", "e;f", "g, h;i"])
     assert [row for _, row in table_rows(path)] == [["a, b, c", "d"], ["e", "f"], ["g, h", "i"]]
