@@ -130,7 +130,8 @@ def _check_complete(path: str, sentences: dict[int, Sentence], expected: int | N
     if not translated:
         raise DataError(
             f"`{path}` holds no hypotheses (`H-` lines); give it the standard output of "
-            "`fairseq-generate` without `--quiet`."
+            "`fairseq-generate` without `--quiet`. If it is plain text, give it to `score` as "
+            "`--hyp`, to `compare` as `--system NAME=text:FILE`."
         )
     count = max(sentences) + 1 if expected is None else expected
     missing = count - sum(index < count for index in translated)

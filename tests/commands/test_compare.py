@@ -364,7 +364,10 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
         (["--system", "a=text:good.txt,good.txt"], "names good.txt twice"),
         (["--system", "a=good", "--pictures", "none.png"], "picture none.png does not exist"),
         (["--system", "a=none"], "`none` does not exist"),
-        (["--system", "a=ref"], "holds no hypotheses"),
+        (
+            ["--system", "a=ref"],
+            "If it is plain text, give it to `score` as `--hyp`, to `compare` as ",
+        ),
         (["--system", "a=good", "--ref", "blank"], "`blank` has no words; give the reference"),
         (["--system", "a=good", "--training", "empty"], "empty is empty; it needs at least"),
         (["--system", "a=good,checkpoint=ref"], "ref is not a checkpoint"),
