@@ -40,7 +40,7 @@ def _average(args: argparse.Namespace) -> None:
             "`--dir` needs one of `--last-epochs`, `--last-updates` and `--best`, and `--inputs` "
             "none of them."
         )
-    from fairseq_ext.checkpoints import averaging, storage
+    from fairseq_ext.checkpoints import averaging, layout, storage
     from fairseq_ext.utils import files
 
     paths = averaging.select(args.dir, *choice[0]) if choice else args.inputs
@@ -50,4 +50,10 @@ def _average(args: argparse.Namespace) -> None:
     for path in paths:
         print(path)
     checkpoints = "checkpoint" if len(paths) == 1 else "checkpoints"
+    last = args.dir and args.dir / "checkpoint_last.pt"
+    if args.best is None and last and last.is_file():
+        # Training that ends within an epoch saves its end in this file alone.
+        updates = layout.num_updates(storage.peek(last))
+        if (updates or 0) > (layout.num_updates(result) or 0):
+            print(f"note: {last}, with {updates} updates, is newer and not in the mean.")
     print(f"averaged {len(paths)} {checkpoints}, {len(result['model'])} tensors, in {args.output}")

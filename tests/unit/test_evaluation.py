@@ -12,6 +12,7 @@ import pytest
 import torch
 from sacrebleu import CHRF
 
+from fairseq_ext import cli
 from fairseq_ext.checkpoints import averaging, storage
 from fairseq_ext.evaluation import outputs, plots, score, training_log
 from fairseq_ext.evaluation.breakdown import break_down, kinds_of, most_different
@@ -323,6 +324,22 @@ def test_unlike_checkpoints_are_refused(tmp_path, other, message):
         storage.save(averaging.average_checkpoints([first, second]), output)
     assert output.read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("updates", [4, 5])
+def test_a_newer_checkpoint_that_is_not_in_the_mean_is_named(tmp_path, capsys, updates):
+    for name, count in (
+        ("checkpoint1.pt", 2),
+        ("checkpoint2.pt", 4),
+        ("checkpoint_last.pt", updates),
+    ):
+        history = [{"num_updates": count}]
+        torch.save({**checkpoint(count), "optimizer_history": history}, tmp_path / name)
+    words = ["average", "--dir", tmp_path, "--last-epochs", 2, "-o", tmp_path / "average.pt"]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(list(map(str, words)))
+    note = "checkpoint_last.pt, with 5 updates, is newer and not in the mean."
+    assert (note in capsys.readouterr().out) is (updates == 5)
 
 
 def test_choice_of_checkpoints(tmp_path):
