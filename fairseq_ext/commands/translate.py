@@ -202,7 +202,10 @@ def translate(request: Request) -> None:
         out = out or _standard_output()
         details = stack.enter_context(files.atomic_write(request.json)) if request.json else None
         start = time.monotonic()
+        several: list[int] = []  # lines that seem to have several sentences
         translations = translate_all(request, translate_lines)
+        if not request.split_sentences:
+            translations = _noticed(translations, several)
         if sys.stderr.isatty():
             from tqdm import tqdm  # not for one sentence, which takes no longer than the import
 
@@ -210,6 +213,13 @@ def translate(request: Request) -> None:
         count = write(translations, request.search.nbest or 1, out, details)
         input_versions.require_unchanged()
         print(_summary(translator, count, time.monotonic() - start), file=sys.stderr)
+        if several:
+            print(
+                f"note: {len(several):,} of these lines, such as line {several[0]}, seem to have "
+                "several sentences. A model that was trained on single sentences may leave some "
+                "out: see --split-sentences.",
+                file=sys.stderr,
+            )
 
 
 def _find_models(request: Request) -> list[Path]:
@@ -355,6 +365,15 @@ def write(
         if details is not None:
             details.write(json.dumps(_as_dict(translation), ensure_ascii=False) + "\n")
     return number
+
+
+def _noticed(translations: Iterable[Translation], several: list[int]) -> Iterator[Translation]:
+    from fairseq_ext.text.sentences import seem_several
+
+    for translation in translations:
+        if seem_several(translation.source):
+            several.append(translation.line)
+        yield translation
 
 
 def _rows(translation: Translation, nbest: int, shown: Callable[[str], str]) -> Iterator[str]:

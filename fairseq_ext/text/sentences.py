@@ -23,6 +23,15 @@ _END = re.compile(
 )
 
 
+# An end of a sentence, but of an abbreviation like “Mr.”, and the first letter of the next word.
+_NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
+
+
+def seem_several(line: str) -> bool:
+    """Guess whether a line has several sentences, without a library and any language's rules."""
+    return any(match[1].isupper() for match in _NEXT.finditer(line)) or bool(_END.search(line[:-2]))
+
+
 @dataclass(frozen=True)
 class SentenceSplitter:
     """A splitter of source lines into sentences, which also joins translated sentences."""
