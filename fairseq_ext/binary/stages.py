@@ -38,7 +38,10 @@ def lengths(text: str, fewest: int = 1) -> list[int]:
     except ValueError:
         values = [-1]
     if len(values) > 3 or min(values, default=0) < 0 or (text and not sum(values)):
-        wish = "updates in float, with binary weights and with binary activations, like 50000,88339"
+        wish = (
+            "updates in float, with binary weights and with binary activations, like "
+            "50000,88339,88339"
+        )
         raise wrong_value("--stage-updates", wish, text)
     if 0 < len(values) < fewest:
         raise ConfigError(

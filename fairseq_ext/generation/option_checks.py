@@ -70,7 +70,10 @@ def check_sampling(epsilon: float, *, sampling: bool, top_k: int, top_p: float) 
 def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
     """Raise :class:`ConfigError` if GNMT's penalty cannot work with the generation options."""
     if not 0 <= alpha <= STEEPEST:
-        raise wrong_value("--gnmt-lenpen", f"a number from 0 to {STEEPEST}", alpha)
+        raise ConfigError(
+            f"`--gnmt-lenpen` must be a number from 0 to {STEEPEST}, but is {alpha} instead; 0 "
+            "leaves the score to `--lenpen`."
+        )
     if not alpha:
         return
     for option, name, default, reason in (
