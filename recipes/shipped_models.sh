@@ -32,7 +32,7 @@ bash "$here/shipped_train.sh" "$out/bin" "$out/trained" "$seconds" "${names[@]}"
 
 # bundle NAME CHECKPOINT DIRECTION NUMBERS: written twice, as the card holds the bundle's own scores.
 bundle() {
-    local model="$out/models/$1" side="${3#*-}" plain="$out/trained/$2.bundle"
+    local model="$out/models/$1" side="${3#*-}" plain="$out/trained/$2-unscored"
     fairseq-ext bundle "$out/trained/$2.pt" --data "$out/bin/$3" --numbers "$4" -o "$plain"
     fairseq-ext translate --model "$plain" --input "$out/text/reference/test.${3%-*}" \
         -o "$out/trained/$2.hyp"
