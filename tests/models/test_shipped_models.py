@@ -20,8 +20,8 @@ from tests.support.harness import BIN, REPO, refused, run
 
 PAIRS = REPO / "tests" / "support" / "tatoeba_es_en.tsv"
 EVERYDAY = REPO / "tests" / "support" / "everyday.tsv"
-BLEU = {"tatoeba-en-es": 41.0, "tatoeba-es-en": 54.1, "tatoeba-es-en-bmt-1": 48.8}
-"""On the pairs in that file. `tatoeba-es-en` may have seen some: this shows changes alone."""
+BLEU = {"tatoeba-en-es": 56.3, "tatoeba-es-en": 54.1, "tatoeba-es-en-bmt-1": 48.8}
+"""On the pairs in that file. Two models may have seen some of them: this shows changes alone."""
 
 
 def pairs() -> tuple[list[str], list[str]]:
@@ -42,7 +42,7 @@ def test_each_has_its_figure_and_its_card(name: str, tmp_path: Path, monkeypatch
     folder = find_model.resolved(Path(name))
     bundle.read(folder).check()
     card = (folder / "README.md").read_text(encoding="utf-8")
-    recipe = "shipped_models.sh" if name == "tatoeba-es-en" else "tatoeba.sh --src"
+    recipe = "tatoeba.sh --src" if name == "tatoeba-es-en-bmt-1" else "shipped_models.sh"
     for statement in ("license: cc-by-2.0\n", f"recipes/{recipe}", "seed 1", "| BLEU | "):
         assert statement in card
 
@@ -55,7 +55,7 @@ def test_each_has_its_figure_and_its_card(name: str, tmp_path: Path, monkeypatch
     assert sacrebleu.corpus_bleu(hypotheses, [english]).score == pytest.approx(BLEU[name], abs=0.5)
 
 
-@pytest.mark.parametrize(("direction", "most_wrong"), [("es-en", 0), ("en-es", 18)])
+@pytest.mark.parametrize(("direction", "most_wrong"), [("es-en", 0), ("en-es", 1)])
 def test_everyday_sentences_are_right(direction: str, most_wrong: int):
     rows = [line.split("\t") for line in EVERYDAY.read_text(encoding="utf-8").splitlines()[1:]]
     rows = [row for row in rows if row[0] == direction]
