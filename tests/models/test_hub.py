@@ -43,6 +43,7 @@ class Hub:
         self.commits: dict[str, dict[str, Files]] = {}  # by repository and name
         self.branches: dict[str, dict[str, str]] = {}  # commits, by repository and branch or tag
         self.asked: list[str] = []  # every request's method and path
+        self.cut = ""  # name of a file of which only half is sent
 
     def commit(
         self, repo: str, files: Files, branch: str = "main", deleted: Collection[str] = ()
@@ -80,7 +81,11 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name.replace("_", "-"), value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body)
+                self.close_connection |= self._is_cut()
+                self.wfile.write(body[: len(body) // 2] if self._is_cut() else body)
+
+        def _is_cut(self) -> bool:
+            return bool(hub.cut) and urlsplit(self.path).path.endswith(f"/{hub.cut}")
 
         def _body(self) -> bytes:
             if self.headers.get("Transfer-Encoding") != "chunked":
@@ -228,6 +233,20 @@ def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, server: Hub)
     find_model._fetch.cache_clear()
     assert find_model.fetched(name) == weights.parent
     assert weights.read_bytes() == (bundled / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "model.safetensors"])
+def test_a_download_that_is_cut_short(bundled: Path, server: Hub, monkeypatch, name: str):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # before the library's next attempt
+    path = Path(f"{REPO}@{server.commit(REPO, contents(bundled))}")
+    server.cut = name
+    with pytest.raises((CheckpointError, EnvironmentProblem)) as refusal:
+        find_model.fetched(path)
+    assert "\n" not in str(refusal.value)
+    server.cut = ""
+    folder = find_model.fetched(path)
+    bundle.read(folder).check()
+    assert contents(folder).items() <= contents(bundled).items()  # the card is not downloaded
 
 
 def test_what_is_damaged_there(bundled: Path, server: Hub):
