@@ -205,7 +205,7 @@ def main() -> None:
         logging.disable()  # fairseq has set it to DEBUG
         names = ("processor_s", "processor_s_low", "processor_s_high")
         seconds = {row["what"]: [row[name] for name in names] for row in rows}
-        xlabel = "processor time from start to first translation (s)"
+        xlabel = "processor time (s)"
         pictures.bars({"": seconds}, xlabel, options.json)
 
 
