@@ -119,8 +119,8 @@ def in_run(path: Path) -> Path:
     files = (
         file for name in names for depth in ("*", "*/*") for file in path.glob(f"{depth}/{name}")
     )
-    others = sorted({str(file.parent.relative_to(path)) for file in files})
-    hint = f", but its {' and '.join(others)} have a model; give one of them" if others else ""
+    folders = sorted({str(file.parent.relative_to(path)) for file in files})
+    hint = f", but its {' and '.join(folders)} have a model; give one of them" if folders else ""
     if checkpoints := sorted(file.name for file in path.glob("*.pt"))[:5]:
         hint = f", but has {', '.join(checkpoints)}; give one of them"
     raise ConfigError(

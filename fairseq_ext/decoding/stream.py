@@ -112,8 +112,8 @@ def translations(
             spanned = SpannedSentences(sentences, keeper)
             # Of all translations in the beam the best with every span is taken.
             widest = search and replace(search, nbest=search.beam)
-            whole = translate(spanned.texts, line_numbers, widest)
-            texts, places = spanned.restore(whole, search and search.nbest)
+            masked = translate(spanned.texts, line_numbers, widest)
+            texts, places = spanned.restore(masked, search and search.nbest)
             numbers = [line_numbers[place] for place in places]
             ranked = spanned.complete(translate(texts, numbers) if texts else [])
         rows = iter(ranked)

@@ -36,14 +36,14 @@ class Watching(LexicallyConstrainedBeamSearch):
 
     nearest = math.inf
 
-    def step_sentence(self, step: int, sentence: int, lprobs: Tensor, states: list, *found: Tensor):
-        beams, tokens, _ = found
+    def step_sentence(self, step: int, sentence: int, lprobs: Tensor, states: list, *beam: Tensor):
+        beams, tokens, _ = beam
         places = {*zip(beams.tolist(), tokens.tolist(), strict=True)}
         places |= {(b, t) for b in range(len(lprobs)) for t in states[b].next_tokens()}
         totals = torch.stack([lprobs[place] for place in places]).sort().values
         gaps = totals[totals.isfinite()].diff()
         self.nearest = min([self.nearest, *gaps.tolist()])
-        return super().step_sentence(step, sentence, lprobs, states, *found)
+        return super().step_sentence(step, sentence, lprobs, states, *beam)
 
 
 def ending(name: str) -> tuple[object, object]:
@@ -122,13 +122,15 @@ def test_like_fairseqs_search(order: str, options: int):
         for our, their, words in zip(ours, theirs, constraints, strict=True):
             assert our
             if not how:
-                assert all(has_words(found.tokens.tolist(), words, order) for found in our)
+                assert all(
+                    has_words(hypothesis.tokens.tolist(), words, order) for hypothesis in our
+                )
             if their is None:
                 continue
-            if max(len(found.tokens) for found in our) == LIMIT + 1:
+            if max(len(hypothesis.tokens) for hypothesis in our) == LIMIT + 1:
                 # Among the last candidates, fairseq's impossible ones take places of real ones.
-                kept = [found.tokens.tolist() for found in their]
-                our = [found for found in our if found.tokens.tolist() in kept]
+                kept = [hypothesis.tokens.tolist() for hypothesis in their]
+                our = [hypothesis for hypothesis in our if hypothesis.tokens.tolist() in kept]
             else:
                 ended_early += 1
             assert_same([our], [their])
@@ -164,10 +166,10 @@ def test_a_shortlist_has_the_words_of_constraints():
     listed = shortlist.Shortlist([2, 10, 11, 12, 13], [[]] * SIZE)
     worker = worker_of(model, task, shortlist=listed)
     rules = Rules(beam=1, max_len_b=6)
-    ((found,), (free,)) = worker.translate(
+    ((constrained,), (free,)) = worker.translate(
         [[5, 2], [5, 2]], rules, None, None, constraints=[[30, 31, 0], []]
     )
-    assert has_words(found.tokens.tolist(), [[30, 31]], "ordered")
+    assert has_words(constrained.tokens.tolist(), [[30, 31]], "ordered")
     assert set(free.tokens.tolist()) <= {2, 10, 11, 12, 13}
 
 
@@ -177,8 +179,8 @@ def test_constraints_after_a_forced_token(beam: int):
     model, task = ending("transformer")
     worker = worker_of(model, task)
     rules = Rules(beam=beam, max_len_b=3)
-    (found, *_), _ = worker.translate([[5, 2]] * 2, rules, [[9]] * 2, None, [[5, 0, 6, 0], []])
-    assert found.tokens.tolist() == [9, 5, 6, 2]
+    (hypothesis, *_), _ = worker.translate([[5, 2]] * 2, rules, [[9]] * 2, None, [[5, 0, 6, 0], []])
+    assert hypothesis.tokens.tolist() == [9, 5, 6, 2]
     with pytest.raises(DataError, match="no translation has all constraints"):
         worker.translate([[5, 2]], rules, [[9]], None, [[5, 0, 6, 0, 7, 0]])
 
