@@ -32,7 +32,6 @@ import json
 import re
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -596,10 +595,10 @@ def _folder(options: PairOptions) -> Iterator[Path]:
     with files.no_empty_folder(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         with locks.held(options.out / LOCK, wait=True):
-            for left in options.out.glob(".partial-*"):  # folders that a killed run left
+            for left in options.out.glob(".partial*"):  # folders that a killed run left
                 shutil.rmtree(left, ignore_errors=True)
-            with tempfile.TemporaryDirectory(prefix=".partial-", dir=options.out) as folder:
-                yield Path(folder)
+            with files.scratch_folder(options.out / "partial") as folder:
+                yield folder
 
 
 def _work(

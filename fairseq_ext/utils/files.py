@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import stat
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -204,13 +203,14 @@ def _locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def _hidden_folder(parent: Path, prefix: str, path: Path) -> Iterator[Path]:
     """Yield a new folder in ``parent``, and remove it afterwards; ``path`` is for the message."""
+    hidden = parent / f"{prefix}{os.urandom(8).hex()}"  # named first: a signal may come any time
     with no_empty_folder(parent):
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            hidden = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        except OSError as error:
-            raise EnvironmentProblem(explain(error, path)) from error
-        try:
+            try:
+                parent.mkdir(parents=True, exist_ok=True)
+                hidden.mkdir(mode=0o700)
+            except OSError as error:
+                raise EnvironmentProblem(explain(error, path)) from error
             yield hidden
         except OSError as error:
             if error.errno in FULL_DISK and error.filename is None:

@@ -212,6 +212,19 @@ class TestStagedFolder:
             write_then_fail((stage / "a").open("w"))
         assert names(tmp_path) == []
 
+    def test_a_signal_while_it_is_made_leaves_no_trace(self, tmp_path: Path, monkeypatch):
+        mkdir = os.mkdir
+
+        def interrupted(path: str, *mode: int) -> None:
+            mkdir(path, *mode)
+            if ".partial" in Path(path).name:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(os, "mkdir", interrupted)
+        with pytest.raises(KeyboardInterrupt), files.staged_folder(tmp_path / "new" / "out"):
+            pass
+        assert names(tmp_path) == []
+
     def test_an_error_leaves_what_was_there(self, tmp_path: Path):
         (tmp_path / "a").write_text("old")
         with pytest.raises(KeyError), files.staged_folder(tmp_path) as stage:
