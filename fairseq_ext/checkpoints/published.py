@@ -208,7 +208,7 @@ def _prepared(
             with files.atomic_write(home / f"dict.{code}.txt") as copy:
                 copy.write("\n".join([lines, *added]) + "\n")
         if text.subwords != "none":
-            subwords.load(text.subwords, text.files)
+            subwords.load(text.subwords, text.files)  # so that damaged ones are refused
         text.save(home)
         with files.atomic_write(home / MARK) as mark:
             mark.write(json.dumps(changes))

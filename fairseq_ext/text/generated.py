@@ -26,7 +26,7 @@ class Undoing:
         self.made = text_pipeline
         self._join, self._mark = str, ""
         if text_pipeline.subwords != "none":
-            _, self._join, self._mark = subwords.load(text_pipeline.subwords, text_pipeline.files)
+            _, self._join, self._mark = text_pipeline.pieces
         self._text = Pipeline(
             text_pipeline.src, text_pipeline.tgt, tokenize=text_pipeline.tokenize
         ).decoder()

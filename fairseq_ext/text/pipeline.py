@@ -10,12 +10,12 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from fairseq_ext.text import cleaning, subwords
-from fairseq_ext.text.subwords import Step
+from fairseq_ext.text.subwords import Step, Subwords
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
 from fairseq_ext.utils.json_files import read_json
@@ -106,14 +106,19 @@ class Pipeline:
         words = self.words(language)
         if self.subwords == "none":
             return lambda line: cleaning.escape_controls(words(line))
-        pieces = subwords.load(self.subwords, self.files).encode
+        pieces = self.pieces.encode
         return lambda line: pieces(words(line))
+
+    @cached_property
+    def pieces(self) -> Subwords:
+        """The functions of the subwords; their files are read at the first use."""
+        return subwords.load(self.subwords, self.files)
 
     def joiner(self) -> Step:
         """Return the function that joins the subwords of a line into words."""
         if self.subwords == "none":
             return cleaning.unescape_controls
-        return subwords.load(self.subwords, self.files).decode
+        return self.pieces.decode
 
     def decoder(self, language: str | None = None) -> Step:
         """Return the function from a line of tokens to text.
