@@ -1,7 +1,9 @@
 """``fairseq-ext serve``: serve translations over HTTP."""
 
 import argparse
+import importlib.util
 import os
+import sys
 from dataclasses import replace
 from itertools import chain
 
@@ -9,6 +11,7 @@ from fairseq_ext.commands import options
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.serving.settings import KEY, BatchOptions, Limits, Settings
+from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, from_args
 
@@ -38,7 +41,7 @@ def _run(args: argparse.Namespace) -> int:
 def serve(settings: Settings) -> int:
     """Serve until a signal, and return the exit status."""
     settings.check()
-    keys = _keys(settings)
+    settings = replace(settings, keys=_keys(settings), split_sentences=_splits(settings))
     from fairseq_ext.decoding.loading import files_of, models_of
     from fairseq_ext.serving import server
     from fairseq_ext.utils import address
@@ -47,7 +50,7 @@ def serve(settings: Settings) -> int:
     # Resolved here, so that all workers load the same commit from the Hub.
     models = [file for path in settings.models for file in models_of(path)]
     versions = FileVersions(chain(*map(files_of, models)))
-    settings = replace(settings, models=models, keys=keys, versions=versions)
+    settings = replace(settings, models=models, versions=versions)
     listener = address.listen(settings.host, settings.port)
     application = server.application(settings)  # workers load it again, but errors show up here
     loaded = application if settings.workers == 1 else None  # else only workers translate
@@ -56,6 +59,21 @@ def serve(settings: Settings) -> int:
         print(address.url(listener), flush=True)
         return server.serve(loaded, settings, listener)
     return 0
+
+
+def _splits(settings: Settings) -> bool:
+    """Return whether lines are split into sentences; a note says why they are not by default."""
+    if settings.split_sentences is not None:
+        return settings.split_sentences
+    if importlib.util.find_spec("sentence_splitter") is not None:
+        return True
+    print(
+        f"note: {extras.missing('sentence_splitter')} Until then lines are translated whole, and a "
+        "model that was trained on single sentences may leave some out. `--no-split-sentences` "
+        "hides this note.",
+        file=sys.stderr,
+    )
+    return False
 
 
 def _keys(settings: Settings) -> list[str]:

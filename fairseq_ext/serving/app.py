@@ -23,7 +23,7 @@ from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.settings import Limits, Refusal, Settings
-from fairseq_ext.text.html_text import paragraphs
+from fairseq_ext.text import html_text
 from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.version import __version__
 
@@ -182,12 +182,12 @@ class Service:
 
 def _split(text: str, in_html: bool, model: Served) -> tuple[list[list[str]], list[str]]:
     """Split a text into sentences by line or paragraph, and what is between the lines."""
+    split = model.splitter.split
     if in_html:
-        lines, between = paragraphs(text)
-    else:  # lines end at LF or CRLF only
-        lines = [line.removesuffix("\r") for line in text.split("\n")]
-        between = ["\n"] * (len(lines) - 1)
-    return [model.splitter.split(line) for line in lines], between
+        paragraphs, between = html_text.paragraphs(text)
+        return [html_text.sentences(paragraph, split) for paragraph in paragraphs], between
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # they end at LF or CRLF only
+    return [split(line) for line in lines], ["\n"] * (len(lines) - 1)
 
 
 def _joined(

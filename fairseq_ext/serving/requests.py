@@ -32,7 +32,8 @@ class Query(BaseModel):
     """A request, with LibreTranslate's names."""
 
     q: str | list[str] = Field(
-        description="a text or a list of texts; each line is translated alone"
+        description="a text or a list of texts; each line is translated alone, and usually each "
+        "sentence of a line"
     )
     source: str = Field(min_length=1, description="language code, or `auto`")
     target: str = Field(min_length=1, description="language code")

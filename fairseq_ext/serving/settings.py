@@ -30,7 +30,9 @@ class Limits:
     """The limits on requests."""
 
     max_chars: int = _limit(10_000, "most characters in all texts of a request")
-    max_sentences: int = _limit(100, "most lines in all texts of a request, empty lines included")
+    max_sentences: int = _limit(
+        250, "most lines and most sentences in all texts of a request, empty lines included"
+    )
     max_body: int = _limit(1_000_000, "most bytes of a request")
     max_queue: int = _limit(
         1_000, "sentences that may wait in one process; further requests get status 429"
@@ -104,8 +106,10 @@ class Settings:
         metavar="MODEL",
     )
     data: Path | None = option(None, DATA_HELP, metavar="DIR")
-    split_sentences: bool = option(
-        False, "translate each sentence of a line alone, and join the translations"
+    split_sentences: bool | None = option(
+        None,
+        "translate each sentence of a line alone, and join the translations (default: if the "
+        "library sentence-splitter is installed)",
     )
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
     port: int = option(5000, "port to serve on; 0: any free one (%(default)s)", metavar="N")

@@ -68,6 +68,9 @@ def test_the_client_of_libretranslate(tmp_path: Path):
         assert sorted(language["code"] for language in client.languages()) == ["en", "es"]
         assert client.translate("\n".join(lines), "es", "en").split("\n") == texts
         assert client.translate(lines[0], "auto", "en") == texts[0]
+        if importlib.util.find_spec("sentence_splitter") is not None:
+            several = client.translate(f"{lines[0]} {lines[2]}\n\n{lines[0]}", "es", "en")
+            assert several == f"{texts[0]} {texts[2]}\n\n{texts[0]}"
         if importlib.util.find_spec("py3langid") is not None:
             assert client.detect(lines[2])[0]["language"] == "es"
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -174,7 +177,7 @@ def test_what_takes_longer_than_the_grace_is_refused(copy_bundle: Path, tmp_path
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_right_after_the_address_ends_with_0(how, copy_bundle, tmp_path):
-    with serving(tmp_path, copy_bundle) as server:
+    with serving(tmp_path, copy_bundle, "--no-split-sentences") as server:
         assert not server.end(how)
 
 

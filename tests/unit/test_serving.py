@@ -33,8 +33,9 @@ from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import GONE, check_key, parse_fields, parse_query, read_body
 from fairseq_ext.serving.settings import Limits, Refusal, Settings
+from fairseq_ext.text import html_text
 from fairseq_ext.text.cleaning import plain
-from fairseq_ext.text.sentences import SentenceSplitter
+from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError, DataError
 
@@ -360,6 +361,23 @@ def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bo
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("paragraph", "sentences"),
+    [
+        (" <b>One.</b> <i>Two.</i> ", [" <b>One.</b>", "<i>Two.</i> "]),
+        ("<b>One. Two.</b>", ["<b>One.", "Two.</b>"]),
+        ('One <img alt="A.  B"> two. Three', ['One <img alt="A.  B"> two.', "Three"]),
+        ("Use ⸂ and ⸃. Two.", ["Use ⸂ and ⸃. Two."]),
+        (" ", [" "]),
+    ],
+)
+def test_sentences_of_html_keep_their_tags(paragraph: str, sentences: list[str]):
+    pytest.importorskip("sentence_splitter")
+    splitter = sentence_splitter("en", "de")
+    assert html_text.sentences(paragraph, splitter.split) == sentences
+    assert html_text.sentences(paragraph, lambda line: [line]) == [paragraph]
+
+
 def test_the_only_model_of_a_target_needs_no_source():
     single, several = answers(
         asking(q="a", source="auto", target="de"), asking(q=["a", "b"], source="auto", target="de")
@@ -527,6 +545,18 @@ def test_keys_of_options_file_and_environment(monkeypatch: pytest.MonkeyPatch, t
     assert serve._keys(serve_settings("m", "--api-key-file", f"{tmp_path}/keys")) == ["one", "two"]
     monkeypatch.setenv(serve.KEY, "kä")
     assert serve._keys(serve_settings("m", "--api-key", "b")) == ["b", "kä"]
+
+
+@pytest.mark.parametrize("library", [None, object()])
+def test_lines_are_split_by_default_if_the_library_is_there(library, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: library)
+    assert serve._splits(serve_settings("m")) == (library is not None)
+    notes = capsys.readouterr().err.splitlines()
+    assert len(notes) == (library is None)
+    assert all("pip install 'fairseq-ext[sentences]'" in note for note in notes)
+    assert serve._splits(serve_settings("m", "--split-sentences"))
+    assert not serve._splits(serve_settings("m", "--no-split-sentences"))
+    assert not capsys.readouterr().err
 
 
 def test_numbers_that_cannot_be():
