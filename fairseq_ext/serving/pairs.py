@@ -12,6 +12,7 @@ from fairseq_ext.decoding.stream import Ranked, TextCodec
 from fairseq_ext.serving.batching import Sentence
 from fairseq_ext.serving.requests import AUTO
 from fairseq_ext.serving.settings import Refusal, Settings
+from fairseq_ext.text.languages import matching_code
 from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.errors import ConfigError
@@ -95,14 +96,17 @@ class Pairs:
     def find(self, source: str, target: str) -> tuple[str, Served]:
         """Find the source language and the model for a request.
 
-        The source may be ``auto`` if only one language is translated to the target.
+        The source may be ``auto`` if only one language is translated to the target. Spelling and
+        region of the languages may differ from the model's.
         """
+        target = matching_code(target, {tgt for _, tgt in self.models}) or target
         sources = [src for src, tgt in self.models if tgt == target]
         if source == AUTO:
             if len(sources) > 1:
                 listed = ", ".join(sources)
                 raise Refusal(400, f"`source` must be one of {listed}; no language is detected.")
             source = sources[0] if sources else source
+        source = matching_code(source, sources) or source
         model = self.models.get((source, target))
         if model is None:
             supported = ", ".join(f"{src} to {tgt}" for src, tgt in self.models)

@@ -1,6 +1,7 @@
 """Reduce language codes to those for which this package and Moses have rules."""
 
 import re
+from collections.abc import Collection
 
 _LONG_CODES = (
     "am:amh ar:ara,arb as:asm az:aze,azj bn:ben bo:bod,tib ca:cat cs:ces,cze da:dan de:deu,ger "
@@ -15,6 +16,8 @@ _SHORT = {
     for long in codes.split(",")
 }
 
+_SCRIPT = re.compile(r"-([a-z]{4})\b")
+
 
 def short_code(language: str) -> str:
     """Return a language's code without script and region: ``pt`` for ``pt-BR`` and ``por_Latn``.
@@ -23,3 +26,19 @@ def short_code(language: str) -> str:
     """
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     return _SHORT.get(code, code)
+
+
+def matching_code(language: str, codes: Collection[str]) -> str | None:
+    """Return the only one of ``codes`` for a language as people write it: ``es`` for ``ES_mx``.
+
+    Spelling and region may differ, but not the script. None if no code fits, or several do.
+    """
+    spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
+    matches = [code for code in codes if spelled[code] == spelled[language]]
+    matches = matches or [
+        code
+        for code in codes
+        if short_code(code) == short_code(language)
+        and len({*_SCRIPT.findall(f"{spelled[code]} {spelled[language]}")}) < 2
+    ]
+    return matches[0] if len(matches) == 1 else None

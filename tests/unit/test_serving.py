@@ -35,6 +35,7 @@ from fairseq_ext.serving.requests import GONE, check_key, parse_fields, parse_qu
 from fairseq_ext.serving.settings import Limits, Refusal, Settings
 from fairseq_ext.text import html_text
 from fairseq_ext.text.cleaning import plain
+from fairseq_ext.text.languages import matching_code
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -593,6 +594,27 @@ def test_two_models_of_a_pair():
     codec = TextCodec(str.strip, str.strip)
     with pytest.raises(ConfigError, match="b translates from de to en as an earlier one does"):
         Pairs({"a": Served(Model(), codec, 1), "b": Served(Model(), codec, 1)})
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        *((written, "es") for written in ("es", "ES", "es-MX", "es_419", "spa", "spa_Latn")),
+        *(("pt_br", "pt-BR"), ("PT-PT", "pt-PT"), ("pt", None), ("pt-AO", None)),
+        *(("zh", "zh_Hans"), ("zh-CN", "zh_Hans"), ("zh-Hant-TW", None), ("zh-hans-CN", "zh_Hans")),
+        *(("e", None), ("est", None), ("", None), ("-", None)),
+    ],
+)
+def test_languages_as_people_write_them(language: str, code: str | None):
+    codes = ("es", "pt-BR", "pt-PT", "zh_Hans")
+    assert matching_code(language, codes) == code
+    codec = TextCodec(str.strip, str.strip)
+    pairs = Pairs({other: Served(Model(other, "en"), codec, 1) for other in codes})
+    if code:
+        assert pairs.find(language, "EN-us") == (code, pairs.models[code, "en"])
+    else:
+        with pytest.raises(Refusal, match="to en is not supported, but es to en, pt-BR to en"):
+            pairs.find(language, "EN-us")
 
 
 def test_languages_have_names_and_targets():
