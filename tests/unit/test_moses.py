@@ -335,6 +335,8 @@ def test_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
         ("es", "Hola. ¿Cómo está el Sr. Gómez?", ["Hola.", "¿Cómo está el Sr. Gómez?"]),
         ("de", "Am 3. Mai kam er. Gut.", ["Am 3. Mai kam er.", "Gut."]),
         ("xx", "One. Two.", ["One.", "Two."]),
+        ("en", "1. One. 2. Two. 10.) Ten.", ["1. One.", "2. Two.", "10.) Ten."]),
+        ("es", "- 1.2. Uno. Son 4. Ya. 5.", ["- 1.2. Uno.", "Son 4.", "Ya.", "5."]),
         ("en", "", [""]),
         ("en", "One. " + "a" * 2000, ["One. " + "a" * 2000]),
         ("hi", "यह एक है। “यह दूसरा है।” और।", ["यह एक है।", "“यह दूसरा है।”", "और।"]),
