@@ -159,9 +159,12 @@ def _listed_files(repo: str) -> Collection[str]:
 
 @contextmanager
 def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn the library's errors into one-line errors of this package."""
+    """Turn the library's errors, and its reports of attempts, into one-line errors of ours."""
     from huggingface_hub import constants, errors
+    from huggingface_hub.utils import logging as reports
 
+    level = reports.get_verbosity()
+    reports.set_verbosity_error()
     where = f"{repo} on {constants.ENDPOINT}"
     try:
         yield
@@ -189,3 +192,5 @@ def _one_line(repo: str, revision: str | None = None) -> Iterator[None]:
         cure = f" ({LOGIN})" if status in (401, 403) else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise EnvironmentProblem(f"{where} cannot be used{cure}: {reason:.200}") from error
+    finally:
+        reports.set_verbosity(level)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 import threading
 from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -271,6 +272,23 @@ def test_what_is_not_there(bundled: Path, server: Hub, monkeypatch: pytest.Monke
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentProblem, match="cannot be reached; check the name, or the net"):
         fairseq_ext.load("other-org/name")
+
+
+UNREACHED = """
+import sys, time
+from fairseq_ext.cli import main
+time.sleep = lambda seconds: None  # before the library's next attempt
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.system
+def test_a_hub_that_cannot_be_reached_gives_one_line(tmp_path: Path):
+    variables = {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
+    words = ("translate", "--model", REPO, "Hallo.")
+    done = command(sys.executable, "-c", UNREACHED, *words, ok=False, **variables)
+    (line,) = done.stderr.splitlines()
+    assert f"{REPO} is not here, and http://127.0.0.1:1 cannot be reached; check the na" in line
 
 
 def test_what_is_never_asked_for(server: Hub, tmp_path: Path):
