@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import ipaddress
 import os
 import sys
 from dataclasses import replace
@@ -52,6 +53,13 @@ def serve(settings: Settings) -> int:
     versions = FileVersions(chain(*map(files_of, models)))
     settings = replace(settings, models=models, versions=versions)
     listener = address.listen(settings.host, settings.port)
+    host, port = listener.getsockname()[:2]
+    if not settings.keys and not ipaddress.ip_address(host).is_loopback:
+        print(
+            f"warning: anybody who reaches port {port} of this machine can "
+            f"translate; `--api-key-file FILE` or {KEY} makes a key necessary.",
+            file=sys.stderr,
+        )
     application = server.application(settings)  # workers load it again, but errors show up here
     loaded = application if settings.workers == 1 else None  # else only workers translate
     del application

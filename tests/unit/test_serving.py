@@ -548,6 +548,21 @@ def test_keys_of_options_file_and_environment(monkeypatch: pytest.MonkeyPatch, t
     assert serve._keys(serve_settings("m", "--api-key", "b")) == ["b", "kä"]
 
 
+@pytest.mark.parametrize(
+    ("words", "warns"),
+    [((), False), (("--host", "0.0.0.0"), True), (("--host", "0.0.0.0", "--api-key", "k"), False)],
+)
+def test_a_server_for_everybody_without_a_key_warns(words, warns, monkeypatch, capsys):
+    monkeypatch.delenv(serve.KEY, raising=False)
+    monkeypatch.setattr(server, "application", lambda settings: None)
+    monkeypatch.setattr(server, "serve", lambda loaded, settings, listener: listener.close())
+    serve.serve(serve_settings("m", "--port", "0", "--no-split-sentences", *words))
+    out, err = capsys.readouterr()
+    port = out.strip().rpartition(":")[2]
+    assert err.count("\n") == warns
+    assert (f"anybody who reaches port {port} of this machine can translate" in err) == warns
+
+
 @pytest.mark.parametrize("library", [None, object()])
 def test_lines_are_split_by_default_if_the_library_is_there(library, monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: library)
