@@ -3,6 +3,7 @@
 Faults that show only in a whole command are in ``tests/commands``.
 """
 
+import ctypes
 import errno
 import itertools
 import logging
@@ -26,7 +27,7 @@ from fairseq.search import DiverseBeamSearch
 
 from fairseq_ext import register
 from fairseq_ext.plugin import patches, table
-from fairseq_ext.plugin.repairs import weights
+from fairseq_ext.plugin.repairs import resume, weights
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.models import BMT, MUSE, SMALL, build, sample_of
@@ -379,3 +380,15 @@ def test_a_resumed_run_averages_at_the_same_updates() -> None:
     assert uninterrupted.item() == 0.125 * 0 + 0.125 * 4 + 0.25 * 8 + 0.5 * 12
     for update in range(1, 12):
         assert average(update) == uninterrupted, update
+
+
+def test_mkl_does_not_change_the_number_of_threads() -> None:
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    if not hasattr(library, "mkl_serv_get_dynamic"):
+        pytest.skip("this torch has no MKL, or hides its functions")
+    threads = torch.get_num_threads()
+    library.mkl_serv_set_dynamic(1)  # as at the start of a process
+    made = []
+    resume.fix_threads.wrapper(lambda *args, **options: made.append((args, options)))("a", b=1)
+    assert (library.mkl_serv_get_dynamic(), torch.get_num_threads()) == (0, threads)
+    assert made == [(("a",), {"b": 1})]

@@ -8,7 +8,8 @@ These must survive a kill at any moment:
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
 4. the fact that a run has finished;
-5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.weights`.
+5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.weights`;
+6. the number of threads, on which the last bits of a matrix product depend.
 """
 
 import io
@@ -360,3 +361,17 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
     if extra_state is not None and reason is not None:
         logger.info(f"nothing to do: this run has finished ({reason})")
     return extra_state, iterator
+
+
+# 6. Threads
+
+
+@around("fairseq.trainer:Trainer.__init__", patch="number of threads")
+def fix_threads(original: Callable, self: Any, *args: Any, **options: Any) -> None:
+    """Fix the number of threads that torch has chosen.
+
+    MKL may use fewer threads than torch from product to product, and Intel does not promise equal
+    bits from run to run then (oneMKL Developer Guide, Reproducibility Conditions).
+    """
+    torch.set_num_threads(torch.get_num_threads())  # switches MKL_DYNAMIC off
+    original(self, *args, **options)
