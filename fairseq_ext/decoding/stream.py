@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.text.placeholders import Keeper
-from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter
+from fairseq_ext.text.sentences import NUMBER, UNSPLIT, SentenceSplitter
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError, wrong_value
 
@@ -118,12 +118,21 @@ def translations(
             ranked = spanned.complete(translate(texts, numbers) if texts else [])
         rows = iter(ranked)
         for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
-            texts, candidates = zip(*islice(rows, len(parts)), strict=True)
+            texts, candidates = zip(*take_translations(parts, rows), strict=True)
             if len(parts) == 1:
                 yield Translation(before + number, source, texts[0] or [""], candidates[0])
             else:
                 yield _joined(before + number, source, texts, candidates, splitter)
         first += len(block)
+
+
+def take_translations(parts: Sequence[str], ranked: Iterator[Ranked]) -> list[Ranked]:
+    """Take the translations of a line's parts; the numbers of a list's items stay as they are."""
+    pairs = zip(parts, ranked)  # noqa: B905  # of other lines there are more
+    return [
+        Ranked([part], []) if len(parts) > 1 and NUMBER.fullmatch(part) else row
+        for part, row in pairs
+    ]
 
 
 class SpannedSentences:
@@ -187,7 +196,8 @@ def _joined(
             for sentences in (texts, candidates)
         ]
         joined_texts.append(splitter.join(ranked[0]))
-        joined_candidates.append(_concatenated(ranked[1]))
+        if ranked[1]:
+            joined_candidates.append(_concatenated(ranked[1]))
     return Translation(line, source, joined_texts or [""], joined_candidates)
 
 

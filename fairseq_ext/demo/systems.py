@@ -13,7 +13,7 @@ from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, open_model
 from fairseq_ext.decoding.search import Candidate, Translates
-from fairseq_ext.decoding.stream import TextCodec
+from fairseq_ext.decoding.stream import Ranked, TextCodec, take_translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.text import pipeline
@@ -123,9 +123,8 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 
 def _answer_of(system: System, text: str) -> Answer:
     translator, splitter = system.translator, system.splitter
-    sources = [
-        tokens for tokens in map(system.codec.encode, splitter.split(text)) if tokens.strip()
-    ]
+    parts = [part for part in splitter.split(text) if system.codec.encode(part).strip()]
+    sources = [system.codec.encode(part) for part in parts]
     if not sources:
         return Answer(system.name, "", "The sentence has nothing but invisible characters.")
     lengths = translator.lengths(sources)
@@ -144,7 +143,8 @@ def _answer_of(system: System, text: str) -> Answer:
         remark = f"{len(best)} sentences, mean {remark}"
     if unknown:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
-    texts = [system.codec.decode(candidate.tokens) for candidate in best]
+    rows = (Ranked([system.codec.decode(candidate.tokens)], [candidate]) for candidate in best)
+    texts = [row.texts[0] for row in take_translations(parts, rows)]
     attention = _attention(system.name, sources[0], best[0]) if len(best) == 1 else None
     return Answer(system.name, splitter.join(texts), remark, attention)
 

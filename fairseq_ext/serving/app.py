@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from fairseq_ext.decoding.stream import Ranked, SpannedSentences
+from fairseq_ext.decoding.stream import Ranked, SpannedSentences, take_translations
 from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
@@ -198,7 +198,7 @@ def _joined(
     model: Served,
 ) -> list[str]:
     """Join translations of sentences: the best ones to one text, the second best to another."""
-    rows = [[next(translated) for _ in sentences] for sentences in lines]
+    rows = [take_translations(sentences, translated) for sentences in lines]
     most = max([1, *(len(ranked.texts) for row in rows for ranked in row)])
     joined = []
     for rank in range(min(ranks, most)):

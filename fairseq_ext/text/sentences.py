@@ -21,8 +21,9 @@ _MARKS, _QUOTES = "。！？।॥።፧။۔؟։។៕།༎", '」』”）’
 _END = re.compile(
     f"(?<=[{_MARKS}])(?<!។ល។)(?!ល។|[{_QUOTES}]|\\s*[{_MARKS}])|(?<=[{_MARKS}][{_QUOTES}])"
 )
-# The number of a list's item, which the library takes for a sentence.
-_NUMBER = re.compile(r"^([^\w\n]*\d+(?:\.\d+)*[.)][^\w\n]*)\n", re.MULTILINE)
+_AROUND = r"(?:<[^<>]*>|[^\w<])*"
+NUMBER = re.compile(rf"{_AROUND}\d+(?:\.\d+)*[.)]{_AROUND}")
+"""The number of a list's item, which is a part of a line by itself, but is not translated."""
 
 
 # An end of a sentence, but of an abbreviation like “Mr.”, and the first letter of the next word.
@@ -70,8 +71,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
         if max(map(len, line.split()), default=0) > LONGEST_WORD:
             return [line]
         sentences = library.split(line) or [line]
-        parts = [part for sentence in sentences for part in _split_at_marks(sentence)]
-        return _NUMBER.sub(r"\1 ", "\n".join(parts)).split("\n")
+        return [part for sentence in sentences for part in _split_at_marks(sentence)]
 
     return SentenceSplitter(split, joint)
 
