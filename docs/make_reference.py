@@ -268,7 +268,7 @@ def patches_page() -> list[str]:
         ),
     )
     lines += ["## Options without effect", ""]
-    lines += ["Taken by a command that does not read them; it then says so, and goes on.", ""]
+    lines += ["A command accepts these options without reading them. It says so, and goes on.", ""]
     lines += table(
         ("command", "options"),
         (
@@ -279,7 +279,7 @@ def patches_page() -> list[str]:
             for command in arguments.COMMANDS
         ),
     )
-    lines += ["Read only beside another option:", ""]
+    lines += ["These options are read only together with another option:", ""]
     return lines + table(
         ("option", "only with"),
         (

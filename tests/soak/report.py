@@ -103,7 +103,7 @@ LABELS = {  # of the figures whose names in the JSON do not explain themselves
     "felt": "runs that met the fault",
     "change_in_per_cent": "memory growth in per cent",
     "runs": "trainings killed",
-    "moments": "moments of the kills",
+    "moments": "kills at a byte, a file operation or a time",
     "no_HTTP": "not HTTP",
     "left_before_the_answer": "client left before the answer",
     "left_while_sending": "client left while sending",
