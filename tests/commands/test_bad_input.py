@@ -21,8 +21,8 @@ from fairseq_ext.data_folder import indexed
 from fairseq_ext.text import checks, reading
 from fairseq_ext.utils.error_messages import final_line
 from fairseq_ext.utils.errors import CheckpointError, DataError
+from tests.hostile.pickles import Calls
 from tests.support.harness import BIN, USER_DIR, digits_corpus, fairseq, preprocess, refused, run
-from tests.unit.test_files import Malicious
 
 TINY = (
     *("--arch", "lstm", "--encoder-embed-dim", 8, "--encoder-hidden-size", 8),
@@ -433,7 +433,8 @@ def flipped(checkpoint: Path, copy: Path) -> Path:
 @pytest.fixture
 def malicious(trained: Path, tmp_path: Path) -> Path:
     state = torch.load(trained, weights_only=True)
-    torch.save({**state, "task_state": Malicious()}, tmp_path / "malicious.pt")
+    trap = Calls(os.mkdir, "made_by_malicious_code")
+    torch.save({**state, "task_state": trap}, tmp_path / "malicious.pt")
     return tmp_path / "malicious.pt"
 
 

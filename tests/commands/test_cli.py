@@ -14,7 +14,7 @@ import pytest
 from fairseq_ext import cli, commands
 from fairseq_ext.commands import EXAMPLES, doctor
 from fairseq_ext.version import __version__
-from tests.support.harness import BIN, REPO, error_line, run, write_lines
+from tests.support.harness import BIN, REPO, ended, error_line, run, write_lines
 
 
 def parsers(parser):
@@ -54,11 +54,8 @@ def test_help_imports_nothing_heavy():
         assert command in done.stdout
 
 
-def test_without_a_command_the_help_is_shown(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main([])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == cli.build_parser().format_help()
+def test_without_a_command_the_help_is_shown():
+    assert ended()[:2] == (0, cli.build_parser().format_help())
 
 
 def test_every_module_of_a_command_is_in_the_help_below_its_group():
@@ -148,11 +145,9 @@ def test_the_shell_completes_commands_options_and_values(line: str, completions:
         (("translat", "--model", "m"), "did you mean `translate`"),
     ],
 )
-def test_advice_names_options_of_the_command_alone(words, message: str, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    assert ended.value.code == 2
-    printed = capsys.readouterr().err
+def test_advice_names_options_of_the_command_alone(words, message: str):
+    status, _, printed = ended(*words)
+    assert status == 2
     assert printed.startswith("fairseq-ext: error: ")
     assert printed.count("\n") == 1
     assert message in printed
@@ -170,12 +165,10 @@ def test_advice_names_options_of_the_command_alone(words, message: str, capsys):
         (["generate"], 1, "`fairseq-generate …`"),
     ],
 )
-def test_words_that_people_try(words: list[str], status: int, text: str, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(words)
-    code = ended.value.code  # of a message, which Python prints, the status is 1
+def test_words_that_people_try(words: list[str], status: int, text: str):
+    code, output, _ = ended(*words)  # of a message, which Python prints, the status is 1
     assert (1 if isinstance(code, str) else code) == status
-    assert text in f"{capsys.readouterr().out}{code}"
+    assert text in f"{output}{code}"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_plain_text_stands_beside_generated_output(outputs_of_three: Path) -> No
     assert second.tokenized_bleu is second.generation_speed is None
 
 
-def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, tmp_path, capsys):
+def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, tmp_path):
     """Tokens stay tokens and text stays text, several runs included, whatever the cells hold."""
     runs = ",".join(str(outputs_of_three / name) for name in ("good", "fair"))
     odd = [f'"{line}\t;' for line in outputs.read_lines(outputs_of_three / "bad.txt")]
@@ -158,7 +158,6 @@ def test_the_table_of_translations_makes_the_comparison_again(outputs_of_three, 
     assert {path.suffix for path in tmp_path.glob("b.*")} == {
         *(".md", ".csv", ".tex", ".svg", ".json", ".gz", ".html")
     }
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ import json
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fairseq.data.encoders.moses_tokenizer import MosesTokenizer, MosesTokenizerConfig
 from fairseq.data.encoders.subword_nmt_bpe import SubwordNMTBPE, SubwordNMTBPEConfig
 
-from fairseq_ext import cli
 from fairseq_ext.commands.translate import write
 from fairseq_ext.corpora.streams import Encode
 from fairseq_ext.decoding.search import Candidate, Search
@@ -24,7 +22,7 @@ from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from tests.support import harness
-from tests.support.harness import BIN, USER_DIR, command, fairseq, run, start, write_lines
+from tests.support.harness import BIN, USER_DIR, command, ended, fairseq, run, start, write_lines
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -72,15 +70,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def translate(*words_: object, capsys: pytest.CaptureFixture[str], stdin: bytes = b"") -> list[str]:
+def translate(*words_: object, stdin: bytes = b"") -> list[str]:
     """The command's output, run in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(["translate", *map(str, words_)])
-    captured = capsys.readouterr()
-    assert stopped.value.code == 0, captured.err
-    return captured.out.removesuffix("\n").split("\n")
+    return command("translate", *words_, stdin=stdin).removesuffix("\n").split("\n")
 
 
 def printed(text: str, letter: str) -> list[str]:
@@ -112,7 +104,7 @@ def test_text_is_translated_as_by_fairseq_interactive(words: Path) -> None:
 
 
 @pytest.mark.system
-def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path, capsys):
+def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path):
     search = ("--path", words / "model.pt", "--beam", "4", "--nbest", "3", "--lenpen", "0.6")
     length = ("--max-len-a", "1.5", "--max-len-b", "5", "--print-alignment", "soft")
     done = fairseq("generate", words / "bin", *search, *length)
@@ -123,7 +115,7 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path
     details = tmp_path / "details"
     source = words / "bpe" / "test.src"
     command = (words / "bin", *search, *options, "--input", source)
-    rows = translate(*command, "--json", details, "--remove-bpe", capsys=capsys)
+    rows = translate(*command, "--json", details, "--remove-bpe")
     lines = [json.loads(line) for line in details.read_text(encoding="utf-8").splitlines()]
     assert len(lines) == len(theirs) == 25
     for number, (ours, sentence) in enumerate(zip(lines, theirs, strict=True), start=1):
@@ -149,7 +141,7 @@ def test_nbest_has_the_hypotheses_and_scores_of_fairseq_generate(words, tmp_path
 
 
 @pytest.mark.system
-def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_path, capsys):
+def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_path):
     """The samples are fairseq-interactive's of the same seed, in the same batches."""
     source = write_lines(tmp_path / "source", read_lines(words / "bpe" / "test.src")[:12])
     length = ("--max-len-a", "1.5", "--max-len-b", "5", "--max-tokens", "60", "--seed", "3")
@@ -163,14 +155,13 @@ def test_mbr_chooses_as_the_command_mbr_does_among_fairseqs_samples(words, tmp_p
     wording = ("--utility", "bleu", "--remove-bpe")
     samples = ("mbr", tmp_path / "samples", "--num-candidates", "6", *wording)
     command(*samples, "-o", tmp_path / "best")
-    capsys.readouterr()
     ours = ("--path", words / "model.pt", "--input", source, *length, *wording)
     options = ("--mbr", "6", "--epsilon-sampling", "0.05", "--engine", "fairseq")
-    assert translate(words / "bin", *ours, *options, capsys=capsys) == read_lines(tmp_path / "best")
+    assert translate(words / "bin", *ours, *options) == read_lines(tmp_path / "best")
 
 
 @pytest.mark.system
-def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path, capsys):
+def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path):
     lines = read_lines(digits / "text" / "test.src")[:15]
     source = write_lines(tmp_path / "source", lines)
     length = ("--max-len-b", "12")
@@ -181,7 +172,7 @@ def test_the_task_of_the_training_is_taken_from_the_checkpoint(digits, tmp_path,
     ).stdout
     model = digits / "model.pt"
     ensemble = (digits / "bin", "--path", model, model, "--input", source, "--beam", "2")
-    assert translate(*ensemble, *length, "-o", tmp_path / "out", capsys=capsys) == [""]
+    assert translate(*ensemble, *length, "-o", tmp_path / "out") == [""]
     assert read_lines(tmp_path / "out") == printed(theirs, "H")
 
 
@@ -219,27 +210,23 @@ def test_lower_case_and_kept_tokens(words: Path) -> None:
     assert Pipeline("en", "en").encoder()("Hello, you") == "Hello, you"
 
 
-def test_a_long_line_is_named_after_all_before_it_were_written(digits, capsys):
+def test_a_long_line_is_named_after_all_before_it_were_written(digits):
     lines = ["1 2", "", "3", " ".join("4" * 11), "5"]  # <s> and </s> make it 13
     text = "\n".join(lines).encode()
     command = (digits / "bin", "--path", digits / "model.pt", "--buffer-size", "2")
     command += ("--max-len-b", "9")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-        with pytest.raises(SystemExit) as stopped:
-            cli.main(["translate", *map(str, command)])
-    captured = capsys.readouterr()
-    assert stopped.value.code == 1
-    assert captured.out.count("\n") == 2
-    message = captured.err.splitlines()[-1]
+    status, output, errors = ended("translate", *command, stdin=text)
+    assert status == 1
+    assert output.count("\n") == 2
+    message = errors.splitlines()[-1]
     assert "standard input, line 4: 13 source tokens, but the model takes at most 12." in message
-    skipped = translate(*command, "--skip-long", capsys=capsys, stdin=text)
+    skipped = translate(*command, "--skip-long", stdin=text)
     assert [bool(line) for line in skipped] == [True, False, True, False, True]
 
 
-def test_an_empty_line_has_one_row_among_the_nbest(digits, capsys):
+def test_an_empty_line_has_one_row_among_the_nbest(digits):
     command = (digits / "bin", "--path", digits / "model.pt", "--nbest", "2", "--max-len-b", "9")
-    rows = translate(*command, capsys=capsys, stdin=b"1 2\r\n\n3")
+    rows = translate(*command, stdin=b"1 2\r\n\n3")
     columns = [row.split("\t") for row in rows]
     assert [cells[:2] for cells in columns] == [
         *(["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"])
@@ -297,10 +284,9 @@ def test_a_line_without_a_visible_character_stays_empty() -> None:
 )
 def test_errors_are_one_line(digits, options, stdin, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
     write_lines(tmp_path / "bad", ["#version: 0.2", "one two three"])
     words = ("translate", digits / "bin", "--path", digits / "model.pt", "--json", "new")
-    assert message in harness.error_line(*words, "-o", "out", *options)
+    assert message in harness.error_line(*words, "-o", "out", *options, stdin=stdin)
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 

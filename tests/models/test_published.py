@@ -12,14 +12,13 @@ from fairseq.models import MODEL_REGISTRY, BaseFairseqModel
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_ext
-from fairseq_ext import cli
 from fairseq_ext.checkpoints import published, storage
 from fairseq_ext.decoding.loading import model_of, models_of
 from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import load as load_subwords
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from tests.support.harness import REPO
+from tests.support.harness import REPO, command
 from tests.support.published import (
     CODES,
     LINES,
@@ -461,10 +460,8 @@ def test_text_becomes_tokens_as_for_a_model(tmp_path: Path):
     for side in ("en", "de"):
         (text / f"train.{side}").write_text(f"{TEXT}\n", encoding="utf-8")
     Pipeline("en", "de", clean=True).save(text)  # as `corpus pairs` does
-    words = ["subwords", text, "--like", folder, "--src", "en", "--tgt", "de"]
-    with pytest.raises(SystemExit) as end:
-        cli.main([*map(str, words), "-o", str(tmp_path / "bpe")])
-    assert not end.value.code
+    words = ("--like", folder, "--src", "en", "--tgt", "de", "-o", tmp_path / "bpe")
+    command("subwords", text, *words)
     encoder = fairseq_ext.load(folder)._codec.encode
     assert (tmp_path / "bpe" / "train.de").read_text("utf-8") == encoder(TEXT) + "\n"
     assert (tmp_path / "bpe" / "text.json").is_file()

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext import cli
 from fairseq_ext.checkpoints import bundle, dictionaries, storage
 from fairseq_ext.decoding.loading import model_of, open_model
 from fairseq_ext.decoding.search import Search
@@ -16,7 +15,7 @@ from tests.models.test_published import M2M
 from tests.support import models
 from tests.support.bundles import save_run
 from tests.support.engine import ALL
-from tests.support.harness import command
+from tests.support.harness import command, error_line
 from tests.support.published import LINES, publish, publish_many
 
 TEXTS = {"de": "W1 w2 w3\nw7 w5 w9 x\n", "en": "w0 w4 w8\nw11 w12 w13 w14 w15\nw16 w17 w18\n"}
@@ -150,12 +149,10 @@ def test_an_adaptive_softmax_is_refused(tmp_path: Path, monkeypatch):
         trim(source, texts, tmp_path / "small")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command(tmp_path: Path):
     source = bundled(tmp_path, "transformer", target_size=30)
     texts, checkpoint = written(tmp_path), tmp_path / "run" / "checkpoint_best.pt"
-    command("trim", source.folder, "--for", *texts, "-o", tmp_path / "small.zip")
-    output = capsys.readouterr().out
+    output = command("trim", source.folder, "--for", *texts, "-o", tmp_path / "small.zip")
     assert "10 of 40 source symbols, 15 of 30 target symbols; weights of " in output
-    with pytest.raises(SystemExit):
-        cli.main(["trim", str(checkpoint), "--for", *map(str, texts), "-o", str(tmp_path / "new")])
-    assert "checkpoint_best.pt is no bundle; only these are trimmed." in capsys.readouterr().err
+    line = error_line("trim", checkpoint, "--for", *texts, "-o", tmp_path / "new")
+    assert "checkpoint_best.pt is no bundle; only these are trimmed." in line

@@ -16,7 +16,7 @@ from fairseq_ext.binary.scaling import read_table
 from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.utils.errors import ConfigError
 from tests.recipes.test_corpora import complete, names, prepare, read, talk
-from tests.support.harness import fairseq, run, write_lines
+from tests.support.harness import fairseq, run, write_lines, write_sides
 from tests.support.models import build
 from tests.support.moses_scripts import ScriptTokenizer
 from tests.support.recipes import RECIPES, bash, dry_run, settings, trainings, value
@@ -41,11 +41,10 @@ def test_corpus_drops_only_what_is_empty_or_too_long(tmp_path: Path) -> None:
     done = prepare("wmt17_de_en", out, "--mirror", tmp_path / "mirror", "--any-counts")
     assert "--joined-dictionary --nwordssrc 32000 --nwordstgt 32000 --trainpref" in done.stdout
 
-    columns = [(pairs / f"train.{side}").read_text().split("\n")[:-1] for side in sides]
     moses = [ScriptTokenizer(side) for side in sides]
     expected = []
     for first in range(3):
-        for pair in list(zip(*columns, strict=True))[first::3]:
+        for pair in read(pairs, "train", sides)[first::3]:
             sides_of_pair = zip(moses, pair, strict=True)
             tokens = tuple(m.tokenize(text, return_str=True) for m, text in sides_of_pair)
             expected += [tokens] if all(tokens) else []
@@ -121,10 +120,7 @@ def test_two_teachers_are_one_too_many(tmp_path: Path) -> None:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    for split in ("train", "valid", "test"):
-        for side in ("src", "tgt"):
-            write_lines(tmp_path / "text" / f"{split}.{side}", ["1 2 3"])
-    return tmp_path / "text"
+    return write_sides(tmp_path / "text", {"src": ["1 2 3"], "tgt": ["1 2 3"]})
 
 
 def ablation(text: Path, tmp_path: Path, *options: object) -> list[list[str]]:
@@ -272,10 +268,7 @@ DEPTHS = (6, 8, 10, 12, 14, 18, 22, 26, 30, 36, 42, 48)
 
 def word_lists(folder: Path, *options: object) -> list[list[str]]:
     """Return the commands of a dry run on a corpus with the endings src and tgt."""
-    corpus = folder / "text"
-    for split in ("train", "valid", "test"):
-        for side in ("src", "tgt"):
-            write_lines(corpus / f"{split}.{side}", ["1 2 3"])
+    corpus = write_sides(folder / "text", {"src": ["1 2 3"], "tgt": ["1 2 3"]})
     return dry_run(RECIPE, folder, corpus, "src", "tgt", *options)
 
 

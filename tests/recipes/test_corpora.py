@@ -16,7 +16,7 @@ import pytest
 import regex
 
 from fairseq_ext.corpora import preparation
-from tests.support.harness import BIN, run, wait_for, write_lines
+from tests.support.harness import BIN, read_lines, run, wait_for, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 from tests.support.troubled_server import Server, member, names, serving, sha256, tgz
 
@@ -104,8 +104,7 @@ def prepare(name: str, out: Path, *options: object, **how: object) -> subprocess
 
 
 def read(folder: Path, split: str, sides: tuple[str, str]) -> list[tuple[str, str]]:
-    texts = [(folder / f"{split}.{side}").read_text().split("\n")[:-1] for side in sides]
-    return list(zip(*texts, strict=True))
+    return list(zip(*(read_lines(folder / f"{split}.{side}") for side in sides), strict=True))
 
 
 def test_iwslt14_is_fairseqs_protocol_from_download_to_subwords(tmp_path, server, talks):
@@ -232,10 +231,8 @@ def test_wmt14_english_french_cleans_subwords(tmp_path: Path) -> None:
     done = prepare("wmt14_en_fr", out, "--mirror", mirror, "--any-counts")
     assert "--joined-dictionary --trainpref" in done.stdout
     sides = ("en", "fr")
-    order = [pair for start in range(5) for pair in list(zip(
-        *((tmp_path / "pairs" / f"train.{side}").read_text().split("\n")[:-1] for side in sides),
-        strict=True,
-    ))[start::5]]  # fmt: skip
+    pairs = read(tmp_path / "pairs", "train", sides)
+    order = [pair for start in range(5) for pair in pairs[start::5]]
     expected = []
     for pair in order:
         tokens = []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.corpora import own_text
-from tests.support.harness import REPO, run, wait_for, write_lines
+from tests.support.harness import REPO, run, wait_for, write_lines, write_sides
 from tests.support.recipes import ENVIRONMENT, RECIPES, bash, library, start
 
 QUICKSTART = RECIPES / "quickstart.sh"
@@ -393,10 +393,8 @@ def test_compare_shares_data_and_shows_models_of_several_calls_in_one_table(tmp_
 @pytest.mark.long
 def test_quickstart_averages_where_every_update_ends_an_epoch(tmp_path: Path) -> None:
     """fairseq then writes no checkpoint with the update in its name."""
-    lines = [f"{first} {second}\n" for first in ("one", "two", "ten") for second in ("tea", "toe")]
-    for split in ("train", "valid", "test"):
-        for language in ("en", "de"):
-            (tmp_path / f"{split}.{language}").write_text("".join(lines))
+    lines = [f"{first} {second}" for first in ("one", "two", "ten") for second in ("tea", "toe")]
+    write_sides(tmp_path, {"en": lines, "de": lines})
     options = ("--data", tmp_path, "--updates", "3", "--bpe", "5", "--out", tmp_path / "run")
     done = bash(QUICKSTART, *TINY, *options)
     assert "--inputs checkpoints/checkpoint_last.pt -o" in done.stderr

@@ -11,7 +11,7 @@ from fairseq.options import get_training_parser, parse_args_and_arch
 
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.model import find_model
-from tests.support.harness import run, write_lines
+from tests.support.harness import run, write_lines, write_sides
 from tests.support.published import LINES, publish, publish_many
 from tests.support.recipes import RECIPES, bash, dry_run, settings, trainings, value
 
@@ -136,11 +136,7 @@ def test_published_model_is_trained_on(family: str, tmp_path: Path):
         pairs = {"lang_pairs": ["en-de", "de-en"], "langs": ["cs", "de", "en", "fr"]}
         options = {**pairs, "encoder_langtok": "src", "decoder_langtok": True}
         model, *_ = publish_many(tmp_path / "model", "translation_multi_simple_epoch", **options)
-    data = tmp_path / "my"
-    data.mkdir()
-    for split in ("train", "valid", "test"):
-        for side, lines in (("en", LINES), ("de", LINES[::-1])):
-            (data / f"{split}.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = write_sides(tmp_path / "my", {"en": LINES, "de": LINES[::-1]})
     words = ["--model", model, "--data", data, "--src", "en", "--tgt", "de"]
     words += ["--out", tmp_path / "run", "--updates", "30", "--lr", "3e-3"]
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -15,7 +15,6 @@ from fairseq.data import Dictionary, data_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_ext import cli
 from fairseq_ext.commands import text_options
 from fairseq_ext.corpora import SPLITS
 from fairseq_ext.corpora.catalogue import CORPORA
@@ -25,7 +24,7 @@ from fairseq_ext.text import byte_level, pipeline, subwords
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.utils.errors import DataError
 from tests.support import troubled_server  # noqa: F401  for smoke_archives
-from tests.support.harness import fairseq, write_lines
+from tests.support.harness import command, fairseq, read_lines, write_lines, write_sides
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 
 import smoke_archives  # isort: skip
@@ -50,13 +49,6 @@ def sentences() -> dict[str, list[tuple[str, str]]]:
     return pairs
 
 
-def run(*words: object) -> None:
-    """Run a subcommand in this process."""
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([*map(str, words)])
-    assert stopped.value.code == 0
-
-
 def write_pairs(folder: Path, sentences, sides: tuple[str, str], to_file=lambda line, _: line):
     """Write pairs as ``{train,valid,test}.{src,tgt}``."""
     for split in SPLITS:
@@ -78,7 +70,7 @@ def check(folder: Path, sides: tuple[str, str], raw: list[str], *flags: object) 
     text_options.add_text_options(parser)
     codec = text_options.chosen_codec(parser.parse_args([]), *sides, [binary])
     pieces = [codec.encode(line) for line in raw]
-    stored = (folder / f"test.{sides[0]}").read_text(encoding="utf-8").split("\n")[:-1]
+    stored = read_lines(folder / f"test.{sides[0]}")
     assert pieces == stored
     words = Dictionary.load(str(binary / f"dict.{sides[0]}.txt"))
     data = data_utils.load_indexed_dataset(f"{binary}/test.{'-'.join(sides)}.{sides[0]}", words)
@@ -121,7 +113,7 @@ def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> 
     size = {"none": 0, "bpe": 60 if corpus.merges else 0}.get(kind, 200)
     options = ("--mirror", tmp_path / "mirror", "--workers", 1, "--bpe", size, "--any-counts")
     out = tmp_path / "out"
-    run("corpus", name, "--out", out, *options, "--subwords", kind)
+    command("corpus", name, "--out", out, *options, "--subwords", kind)
     # smoke_archives deals the lines out to the sources of a set, which stand one after the other
     raw = [pair[0] for pair in sentences["test"]]
     count = len(corpus.test)
@@ -129,8 +121,7 @@ def test_the_corpora_of_the_literature(name: str, sentences, tmp_path: Path) -> 
     pieces = check(out / ("bpe" if size else "text"), sides, raw)
     assert any(piece not in " ".join(raw).split() for piece in " ".join(pieces).split())
     if size:
-        words = (out / "text" / f"test.{sides[0]}").read_text(encoding="utf-8")
-        assert pieces != words.split("\n")[:-1]
+        assert pieces != read_lines(out / "text" / f"test.{sides[0]}")
 
 
 @pytest.mark.system
@@ -139,17 +130,17 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
     wording = ("--src-lang", "en", "--tgt-lang", "de", "--tokenize", "--lowercase")
     for split in SPLITS:
         inputs = ("--source", pairs / f"{split}.en", "--target", pairs / f"{split}.de")
-        run("corpus", "pairs", *inputs, *wording, "--as", split, "--out", tmp_path / "text")
+        command("corpus", "pairs", *inputs, *wording, "--as", split, "--out", tmp_path / "text")
     raw = [pair[0] for pair in sentences["test"]]
     check(tmp_path / "text", ("en", "de"), raw)
     split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind="bpe", size=60)
     assert "@@ " in " ".join(check(tmp_path / "bpe", ("en", "de"), raw))
     inputs = ("--source", pairs / "train.en", "--target", pairs / "train.de")
     sizes = ("--valid", 9, "--test", 9, "--out", tmp_path / "split")
-    run("corpus", "pairs", *inputs, *wording, *sizes)
+    command("corpus", "pairs", *inputs, *wording, *sizes)
     encode = pipeline.load(tmp_path / "split").encoder()
     encoded = {encode(pair[0]) for pair in sentences["train"]}
-    assert {*(tmp_path / "split" / "test.en").read_text().split("\n")[:-1]} <= encoded
+    assert {*read_lines(tmp_path / "split" / "test.en")} <= encoded
 
 
 @pytest.mark.system
@@ -160,7 +151,7 @@ def test_split_pairs(sentences, tmp_path: Path) -> None:
 def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None:
     data = write_pairs(tmp_path / "data", sentences, ("en", "de"))
     languages = ("--src", "en", "--tgt", "de", *(["--tokenize"] if tokenize else []))
-    run("prepare", "--data", data, *languages, "--out", tmp_path / "text")
+    command("prepare", "--data", data, *languages, "--out", tmp_path / "text")
     size = 60 if kind == "bpe" else 200
     split_into_subwords(tmp_path / "text", tmp_path / "bpe", "en", "de", kind=kind, size=size)
     raw = [pair[0] for pair in sentences["test"]]
@@ -173,8 +164,7 @@ def test_own_files(kind: str, tokenize: bool, sentences, tmp_path: Path) -> None
 
 
 def test_lines_of_which_no_token_is_left(tmp_path: Path) -> None:
-    for name in (f"{split}.{side}" for split in SPLITS for side in ("en", "de")):
-        write_lines(tmp_path / "data" / name, ["one", "\x01"])
+    write_sides(tmp_path / "data", {"en": ["one", "\x01"], "de": ["one", "\x01"]})
     with pytest.raises(DataError, match=r"train\.en, line 2: it has no tokens"):
         copy_corpus(tmp_path / "data", tmp_path / "out", "en", "de", tokenize=True)
     assert not (tmp_path / "out").exists()

@@ -14,10 +14,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.support import forking
 
@@ -130,35 +131,38 @@ def fairseq(name: str, *arguments: object, **options: object) -> subprocess.Comp
     return run(f"fairseq-{name}", *arguments, "--user-dir", USER_DIR, **options)
 
 
-def command(*words: object) -> None:
-    """Run a command of ours in this process; it must succeed."""
+def ended(*words: object, stdin: bytes = b"") -> tuple[object, str, str]:
+    """Run a command of ours in this process; return exit status, output and errors."""
     import pytest
 
     from fairseq_ext import cli
 
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(word) for word in words])
-    assert stopped.value.code == 0
-
-
-def error_line(*words: object) -> str:
-    """Run a command of ours in this process; it must fail without output; return its error."""
-    import pytest
-
-    from fairseq_ext import cli
-
-    out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline=""), io.StringIO()
     with (
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as stopped,
     ):
         cli.main([str(word) for word in words])
     out.flush()
-    assert stopped.value.code in (1, 2)
-    assert out.buffer.getvalue() == b""
-    assert "Traceback" not in err.getvalue()
-    line = err.getvalue().splitlines()[-1]
+    return stopped.value.code, out.buffer.getvalue().decode(), err.getvalue()
+
+
+def command(*words: object, stdin: bytes = b"") -> str:
+    """Run a command of ours in this process; it must succeed; return its output."""
+    status, output, errors = ended(*words, stdin=stdin)
+    assert status == 0, errors
+    return output
+
+
+def error_line(*words: object, stdin: bytes = b"") -> str:
+    """Run a command of ours in this process; it must fail without output; return its error."""
+    status, output, errors = ended(*words, stdin=stdin)
+    assert status in (1, 2)
+    assert output == ""
+    assert "Traceback" not in errors
+    line = errors.splitlines()[-1]
     assert re.match(r"fairseq-ext[a-z -]*: error: ", line)
     return line
 
@@ -167,6 +171,20 @@ def write_lines(path: Path, lines: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path
+
+
+def write_sides(folder: Path, texts: Mapping[str, list[str]]) -> Path:
+    """Write ``{train,valid,test}.SIDE``, each side with the same lines in every split."""
+    for split in ("train", "valid", "test"):
+        for side, lines in texts.items():
+            write_lines(folder / f"{split}.{side}", lines)
+    return folder
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a file, which end at line feeds only."""
+    text = path.read_text(encoding="utf-8")
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def digits_corpus(

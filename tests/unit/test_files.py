@@ -27,7 +27,8 @@ from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from fairseq_ext.utils.file_versions import FileVersions, version
-from tests.support.harness import error_line, run
+from tests.hostile.pickles import Calls
+from tests.support.harness import error_line, run, write_sides
 from tests.support.troubled_server import member as special
 from tests.support.troubled_server import tgz
 
@@ -247,13 +248,6 @@ class TestStagedFolder:
         assert not (tmp_path / "out").exists()
 
 
-class Malicious:
-    """Unpickling it would make the file ``made_by_malicious_code`` in the working directory."""
-
-    def __reduce__(self):
-        return os.mkdir, ("made_by_malicious_code",)
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     state = {"model": {"w": torch.arange(5000.0)}, "cfg": {"model": {"arch": "toy"}}}
@@ -335,7 +329,7 @@ class TestLoadCheckpoint:
     @pytest.mark.parametrize("before_torch_1_6", [False, True])
     def test_malicious(self, tmp_path: Path, monkeypatch, before_torch_1_6: bool):
         monkeypatch.chdir(tmp_path)
-        state = {"model": {}, "extra_state": Malicious()}
+        state = {"model": {}, "extra_state": Calls(os.mkdir, "made_by_malicious_code")}
         torch.save(state, "bad.pt", _use_new_zipfile_serialization=not before_torch_1_6)
         with pytest.raises(CheckpointError, match=r"contains the object `posix\.mkdir`"):
             storage.load("bad.pt")
@@ -539,9 +533,7 @@ def test_an_input_is_not_overwritten_under_another_name(tmp_path: Path):
 
 @pytest.mark.parametrize("command", ["prepare", "subwords"])
 def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
-    for name in ("train", "valid", "test"):
-        for side in ("en", "de"):
-            (tmp_path / f"{name}.{side}").write_text("Yes, it is.\n")
+    write_sides(tmp_path, {"en": ["Yes, it is."], "de": ["Yes, it is."]})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     words = {"prepare": ["--data", tmp_path, "--out", tmp_path], "subwords": [tmp_path]}[command]
     words += [] if command == "prepare" else ["--size", 9, "-o", tmp_path]

@@ -13,12 +13,11 @@ import pytest
 import sacrebleu
 import torch
 
-from fairseq_ext import cli
 from fairseq_ext.decoding import mbr
 from fairseq_ext.decoding.mbr import Candidates, build_utility
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import error_line, run, write_lines
+from tests.support.harness import ended, error_line, run, write_lines
 
 JOINED = Undoing.by_language(None)
 NAIVE = {
@@ -202,7 +201,7 @@ def test_metrics_of_mbrs_see_candidates_and_source() -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_metrics_of_mbrs_read_the_source_as_text(tmp_path, capsys):
+def test_metrics_of_mbrs_read_the_source_as_text(tmp_path):
     """Unknown ones may read it, so that what is no text is refused; ``bleurt`` does not."""
     pieces = write_lines(tmp_path / "pieces", ["S-0\tHu@@ nd", "H-0\t-1\tx", "H-0\t-1\tHund"])
     unknown = write_lines(tmp_path / "unknown", ["S-0\t<unk>", "H-0\t-1\tx", "H-0\t-1\tHund"])
@@ -211,9 +210,8 @@ def test_metrics_of_mbrs_read_the_source_as_text(tmp_path, capsys):
     def run_mbr(path: Path, metric: str, *extra: object) -> str:
         flags = ("--num-candidates", 2, "--utility", f"mbrs:{metric}", "--remove-bpe", "-o", best)
         best.unlink(missing_ok=True)
-        with pytest.raises(SystemExit):
-            cli.main(["mbr", *map(str, (path, *flags, *extra))])
-        return best.read_text() if best.exists() else capsys.readouterr().err
+        *_, errors = ended("mbr", path, *flags, *extra)
+        return best.read_text() if best.exists() else errors
 
     assert run_mbr(pieces, "common") == run_mbr(unknown, "common", "--source", text) == "Hund\n"
     assert "has words that the dictionary lacks (`<unk>`). Give" in run_mbr(unknown, "common")

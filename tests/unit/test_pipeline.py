@@ -13,8 +13,7 @@ import pytest
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
-from fairseq_ext import cli
-from fairseq_ext.corpora import SPLITS, own_text
+from fairseq_ext.corpora import own_text
 from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.evaluation import outputs, score
 from fairseq_ext.text import cleaning, pipeline, subwords
@@ -22,7 +21,7 @@ from fairseq_ext.text import generated as generated_text
 from fairseq_ext.text.pipeline import FILE, Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import fairseq, run, write_lines
+from tests.support.harness import ended, fairseq, read_lines, run, write_lines, write_sides
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 SIZES = {"bpe": 12, "sentencepiece-unigram": 36, "sentencepiece-bpe": 40, "tokenizers": 40}
@@ -44,10 +43,6 @@ def split_text(source: Path, out: Path, *languages: str, kind: str = "bpe", size
     """Split a corpus into subwords."""
     languages = languages or ("en", "de")
     return own_text.split_into_subwords(source, out, *languages, kind=kind, size=size)
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def test_the_order_of_the_steps():
@@ -102,13 +97,11 @@ def test_tokens_of_text_in_lower_case(tmp_path: Path):
     """Moses knows names and abbreviations by their case: new text becomes small before them."""
     line = "He met Anna. She saw Anna. Room No. 5 is free."
     Pipeline("en", "de", clean=True, lowercase=True).save(tmp_path)
-    for split in SPLITS:
-        for side in ("en", "de"):
-            (tmp_path / f"{split}.{side}").write_text(f"{line.lower()}\n")
+    write_sides(tmp_path, {"en": [line.lower()], "de": [line.lower()]})
     own_text.copy_corpus(tmp_path, tmp_path / "tokens", "en", "de", tokenize=True)
     tokens_pipeline = pipeline.load(tmp_path / "tokens")
     for side in ("en", "de"):
-        lines = lines_of(tmp_path / "tokens" / f"train.{side}")
+        lines = read_lines(tmp_path / "tokens" / f"train.{side}")
         assert lines == [tokens_pipeline.words(side)(line)]
     own_text.copy_corpus(tmp_path / "tokens", tmp_path / "back", "de", "en", tokenize=False)
     split_text(tmp_path / "tokens", tmp_path / "words", "de", "en", kind="none")
@@ -356,12 +349,12 @@ def test_translate_needs_no_flag(trained: Path, generated: Path, tmp_path: Path)
     done = run(*command, "--json", details)
     assert "instead of text.json" not in done.stderr
     sentences = outputs.read_generated(generated)
-    ours = [json.loads(line) for line in lines_of(details)]
+    ours = [json.loads(line) for line in read_lines(details)]
     encode = pipeline.load(trained / "run").encoder()
     assert [encode(row["source"]) for row in ours] == [s.source for s in sentences]
     assert [row["translations"][0]["tokens"] for row in ours] == [s.best.text for s in sentences]
     decode = pipeline.load(trained / "run").decoder()
-    assert lines_of(out) == [decode(sentence.best.text) for sentence in sentences]
+    assert read_lines(out) == [decode(sentence.best.text) for sentence in sentences]
 
     output = run(*command, "--no-tokenize").stderr
     assert "instead of text.json (en → de: tokenize, subword-nmt): en → de: subword" in output
@@ -393,68 +386,61 @@ def test_text_is_not_tokenized_twice(trained: Path, tmp_path: Path):
     assert not (tmp_path / "text").exists()
 
 
-def command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
-    """Run a subcommand in this process; returns its exit status and standard error."""
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([*map(str, words)])
-    return stopped.value.code, capsys.readouterr().err
-
-
 @pytest.mark.system
-def test_scoring_needs_no_flag(trained, generated, tmp_path, capsys):
+def test_scoring_needs_no_flag(trained, generated, tmp_path):
     decode = pipeline.load(trained / "run").decoder()
     texts = [decode(sentence.best.text) for sentence in outputs.read_generated(generated)]
     assert any("." in text.rstrip(".") for text in texts)  # there is something to detokenize
     hyp, ref = tmp_path / "hyp", trained / "raw/test.de"
 
-    status, output = command(capsys, "hypotheses", generated, "-o", hyp)
-    assert (status, lines_of(hyp)) == (0, texts)
+    status, _, output = ended("hypotheses", generated, "-o", hyp)
+    assert (status, read_lines(hyp)) == (0, texts)
     steps = "(en → de: tokenize, subword-nmt)"
     file = trained / "run" / FILE
     assert output == f"{generated}: becomes text as {file} says {steps}\n"
 
     scores_path = tmp_path / "scores.json"
     words = ("score", "--generated", generated, "--ref", ref, "--json", scores_path)
-    assert command(capsys, *words)[0] == 0
+    assert ended(*words)[0] == 0
     values = [metric["value"] for metric in json.loads(scores_path.read_text())["scores"][:2]]
     assert values == [metric.value for metric in score.score_files(ref, hyp)]
 
     table = tmp_path / "table.json"
     systems = ("--system", f"a={generated}", "--system", f"b=text:{hyp}", "--samples", 100)
-    status, output = command(capsys, "compare", *systems, "--ref", ref, "--json", table)
+    status, _, output = ended("compare", *systems, "--ref", ref, "--json", table)
     assert (status, output.count("becomes text as")) == (0, 1)
     first, second = (row["scores"] for row in json.loads(table.read_text())["systems"])
     assert first["BLEU"]["value"] == second["BLEU"]["value"]
 
 
 @pytest.mark.system
-def test_flags_override_and_say_so(trained, generated, tmp_path, capsys):
+def test_flags_override_and_say_so(trained, generated, tmp_path):
     best = [sentence.best.text for sentence in outputs.read_generated(generated)]
     hyp = tmp_path / "hyp"
     read = ("hypotheses", generated, "-o", hyp)
-    _, output = command(capsys, *read, "--no-remove-bpe")
-    assert lines_of(hyp) == best
+    *_, output = ended(*read, "--no-remove-bpe")
+    assert read_lines(hyp) == best
     assert "options instead of" in output
     assert output.endswith("(en → de: tokenize, subword-nmt): en → de: text as it is\n")
-    _, output = command(capsys, *read, "--keep-tokens")
-    assert lines_of(hyp) == [remove_bpe(line) for line in best]
+    *_, output = ended(*read, "--keep-tokens")
+    assert read_lines(hyp) == [remove_bpe(line) for line in best]
     assert output.endswith(": en → de: subword-nmt\n")
-    _, output = command(capsys, *read, "--detokenize", "en", "--remove-bpe")
+    *_, output = ended(*read, "--detokenize", "en", "--remove-bpe")
     assert output.endswith(": en → en: tokenize, subword-nmt\n")
-    _, output = command(capsys, *read, "--detokenize", "de", "--remove-bpe")
+    *_, output = ended(*read, "--detokenize", "de", "--remove-bpe")
     assert "becomes text as" in output  # what it says anyway
 
 
 @pytest.mark.system
 def test_the_text_of_a_moved_run_is_found_and_of_another_is_not(
-    trained: Path, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, generated: Path, tmp_path: Path
 ):
     moved = tmp_path / "moved"
     (moved / "run").mkdir(parents=True)
     content = generated.read_text(encoding="utf-8")
     (moved / "out").write_text(content.replace(str(trained), str(tmp_path / "gone")))
     assert generated_text.find(moved / "out") is None
-    status, output = command(capsys, "hypotheses", moved / "out", "-o", tmp_path / "hyp")
+    status, _, output = ended("hypotheses", moved / "out", "-o", tmp_path / "hyp")
     assert status == 0
     assert f"{tmp_path / 'gone' / 'run' / FILE} is gone, or is of another run" in output
     pipeline.copy(trained / "run", moved / "run")
@@ -482,34 +468,34 @@ def test_languages_with_a_region_are_noted(langs: tuple[str, str], tmp_path: Pat
         assert (steps.src, steps.tgt, steps.tokenize) == (src, tgt, True)
 
 
-def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_note_cannot_speak_to_the_terminal(tmp_path: Path):
     note = f"Text of en-de as in /x\x1b[31m/{FILE} (SHA-256 {'0' * 64})"
     (tmp_path / "out").write_text(f"{note}\nS-0\ta\nH-0\t-1\ta@@ b\n")
     assert generated_text.find(tmp_path / "out") is None
-    status, output = command(capsys, "hypotheses", tmp_path / "out", "-o", tmp_path / "hyp")
-    assert (status, lines_of(tmp_path / "hyp")) == (0, ["a@@ b"])
+    status, _, output = ended("hypotheses", tmp_path / "out", "-o", tmp_path / "hyp")
+    assert (status, read_lines(tmp_path / "hyp")) == (0, ["a@@ b"])
     assert output.startswith(f"{tmp_path}/out: /x\\x1b[31m/{FILE} is gone")
 
 
-def test_pieces_of_sentencepiece_are_never_scored(tmp_path, capsys):
+def test_pieces_of_sentencepiece_are_never_scored(tmp_path):
     pytest.importorskip("sentencepiece")
     text = write_corpus(tmp_path / "text")
     split_text(text, tmp_path / "run", kind="sentencepiece-unigram", size=36)
-    pieces, words = (lines_of(tmp_path / name / "test.de") for name in ("run", "text"))
+    pieces, words = (read_lines(tmp_path / name / "test.de") for name in ("run", "text"))
     for name, lines in (("pieces", pieces), ("words", words)):  # as of --remove-bpe sentencepiece
         rows = [f"{letter}-{n}\t{x}" for n, line in enumerate(lines) for letter, x in
                 (("S", line), ("T", line), ("H", f"-1\t{line}"))]  # fmt: skip
         (tmp_path / name).write_text("\n".join(rows), encoding="utf-8")
     score_it = ("score", "--ref", text / "test.de", "--generated")
-    status, output = command(capsys, *score_it, tmp_path / "pieces")
+    status, _, output = ended(*score_it, tmp_path / "pieces")
     assert status == 1
     assert "holds pieces of SentencePiece (`▁`), not text. Put the text.json" in output
-    status, output = command(capsys, *score_it[:3], "--hyp", tmp_path / "run" / "test.de")
+    status, _, output = ended(*score_it[:3], "--hyp", tmp_path / "run" / "test.de")
     assert (status, "holds pieces of SentencePiece" in output) == (1, True)
     pipeline.copy(tmp_path / "run", tmp_path)
     for name in ("pieces", "words"):
         scores_path = tmp_path / "scores.json"
-        assert command(capsys, *score_it, tmp_path / name, "--json", scores_path)[0] == 0
+        assert ended(*score_it, tmp_path / name, "--json", scores_path)[0] == 0
         values = [metric["value"] for metric in json.loads(scores_path.read_text())["scores"]]
         assert values == pytest.approx([100, 100, 100])
 

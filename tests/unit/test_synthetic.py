@@ -8,7 +8,7 @@ import pytest
 from fairseq_ext.corpora.command_lines import NOISE_KINDS
 from fairseq_ext.corpora.noise import KINDS, add_noise
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import error_line, run, write_lines
+from tests.support.harness import error_line, read_lines, run, write_lines
 
 SPLITS = {"train": 4, "valid": 2, "test": 1}
 
@@ -40,17 +40,13 @@ def refusal(*arguments: object) -> str:
     return error_line(*words(*arguments))
 
 
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
 def test_one_side_as_text(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "mono.txt"
     script("monolingual", corpus, "--language", "de", "--skip", 1, "--out", out)
-    assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
+    assert read_lines(out) == [f"number {n}, train!" for n in (11, 12, 13)]
     output = refusal("monolingual", corpus, "--language", "de", "--skip", 4, "--out", out)
     assert "has no line after the first 4; skip fewer." in output
-    assert lines_of(out) == [f"number {n}, train!" for n in (11, 12, 13)]
+    assert read_lines(out) == [f"number {n}, train!" for n in (11, 12, 13)]
 
 
 def test_other_text_is_checked(corpus: Path, tmp_path: Path) -> None:
@@ -58,10 +54,10 @@ def test_other_text_is_checked(corpus: Path, tmp_path: Path) -> None:
     options = ("--language", "de", "--text", text, "--out", out)
     text.write_bytes("Eins , zwei @-@ drei\r\n\nn\u00e4chste".encode())
     script("monolingual", corpus, *options)
-    assert lines_of(out) == ["Eins , zwei @-@ drei", "", "n\u00e4chste"]
+    assert read_lines(out) == ["Eins , zwei @-@ drei", "", "n\u00e4chste"]
     text.write_bytes(b"eins\nzwei \xff\n")
     assert f"{text}, line 2" in refusal("monolingual", corpus, *options)
-    assert len(lines_of(out)) == 3
+    assert len(read_lines(out)) == 3
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -86,8 +82,8 @@ def test_mixed(corpus: Path, tmp_path: Path, workers: int) -> None:
         ("en", ["<BT> a 12 , b !", "<BT> t@@ h@@ e l@@ a@@ s@@ t"]),
         ("de", ["e@@ i@@ n 12 , b .", "d@@ e@@ r l@@ e@@ t@@ z@@ t@@ e"]),
     ):
-        lines_before = lines_of(corpus / f"train.{side}")
-        assert lines_of(mixed / f"train.{side}") == [*lines_before, *lines_before, *lines]
+        lines_before = read_lines(corpus / f"train.{side}")
+        assert read_lines(mixed / f"train.{side}") == [*lines_before, *lines_before, *lines]
         for split in ("valid", "test"):
             name = f"{split}.{side}"
             assert (mixed / name).read_bytes() == (corpus / name).read_bytes()
@@ -107,7 +103,7 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
     other = write_lines(tmp_path / "other", ["4", "5 6"])
     texts = ("--source", text, "--target", other, "--copies", 0, "--out", tmp_path / "mixed")
     assert script("mix", corpus, *texts) == "2 of 2 synthetic pairs kept\n"
-    assert lines_of(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
+    assert read_lines(tmp_path / "mixed" / "train.en") == ["1", "2 3"]
     (tmp_path / "mixed" / "train.en").unlink()
     longer = write_lines(tmp_path / "longer", ["4 5", "6 7 8"])
     output = refusal("mix", corpus, "--source", text, "--target", longer, *texts[4:], "--ratio", 1)
@@ -117,12 +113,12 @@ def test_alone(corpus: Path, tmp_path: Path) -> None:
 
 def test_a_last_line_without_its_end(corpus: Path, tmp_path: Path) -> None:
     train = corpus / "train.en"
-    lines_before = lines_of(train)
+    lines_before = read_lines(train)
     train.write_bytes(train.read_bytes().removesuffix(b"\n"))
     source, target = write_lines(tmp_path / "a", ["1"]), write_lines(tmp_path / "b", ["2"])
     out = ("--source", source, "--target", target, "--copies", 2, "--out", tmp_path / "mixed")
     script("mix", corpus, *out)
-    assert lines_of(tmp_path / "mixed" / "train.en") == [*lines_before, *lines_before, "1"]
+    assert read_lines(tmp_path / "mixed" / "train.en") == [*lines_before, *lines_before, "1"]
     write_lines(train, lines_before[:-1])
     assert "train.en has 3 lines but" in refusal("mix", corpus, *out)
 
@@ -139,7 +135,7 @@ def test_refused(corpus: Path, tmp_path: Path) -> None:
     assert over in refusal("mix", corpus, *sources, "--out", corpus)
     train = corpus / "train.de"
     assert over in refusal("monolingual", corpus, "--language", "de", "--out", train)
-    assert len(lines_of(train)) == SPLITS["train"]
+    assert len(read_lines(train)) == SPLITS["train"]
     (corpus / "text.json").unlink()
     assert "has no text.json for en and de" in refusal("mix", corpus, *sources, *out)
     assert not (tmp_path / "mixed").exists()
@@ -199,7 +195,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_lines(tmp_path / "test.de", SENTENCES)
     command = ("fairseq-ext", "corpus", "noise", "test.de", "-o", "noisy.de", "--kind")
     shown = run(*command, "typos", "--share", "0.3", cwd=tmp_path).stdout
-    noisy = (tmp_path / "noisy.de").read_text().split("\n")[:-1]
+    noisy = read_lines(tmp_path / "noisy.de")
     assert noisy == list(add_noise(SENTENCES, "typos", 0.3))
     assert f"{sum(a != b for a, b in zip(noisy, SENTENCES, strict=True))} of 502 lines" in shown
     for options, message in (

@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.corpora import near_duplicates, tatoeba
-from tests.support.harness import error_line, run
+from tests.support.harness import error_line, read_lines, run
 
 UNPACKED = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"
 """SHA-256 of ``spa-eng/spa.txt`` as www.manythings.org/anki had it."""
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 def corpus(*words: object) -> str:
@@ -58,12 +54,12 @@ def test_the_command_splits_without_leaks_and_keeps_the_attribution(tmp_path: Pa
     corpus("--src", "en", "--tgt", "es", "--valid", 500, "--out", tmp_path)
     files = {path.name: path for path in tmp_path.iterdir()}
     assert "CC BY 2.0 FR" in files["LICENCE.md"].read_text(encoding="utf-8")
-    assert len(lines(files["valid.en"])) == len(lines(files["valid.es"])) == 500
-    assert len(lines(files["test.en"])) == 1500
-    train = {language: {*lines(files[f"train.{language}"])} for language in ("en", "es")}
-    assert len(lines(files["train.en"])) > 110_000
+    assert len(read_lines(files["valid.en"])) == len(read_lines(files["valid.es"])) == 500
+    assert len(read_lines(files["test.en"])) == 1500
+    train = {language: {*read_lines(files[f"train.{language}"])} for language in ("en", "es")}
+    assert len(read_lines(files["train.en"])) > 110_000
     for language in ("en", "es"):
-        held_out = {*lines(files[f"valid.{language}"]), *lines(files[f"test.{language}"])}
+        held_out = {*read_lines(files[f"valid.{language}"]), *read_lines(files[f"test.{language}"])}
         assert not held_out & train[language]
 
 
@@ -71,9 +67,8 @@ def test_the_command_splits_without_leaks_and_keeps_the_attribution(tmp_path: Pa
 def test_a_sample_by_the_command(tmp_path: Path) -> None:
     sizes = "train 30 pairs, valid 4 pairs, test 5 pairs\n"
     assert corpus("--sample", "30,4,5", "--out", tmp_path) == sizes
-    assert {*zip(lines(tmp_path / "train.en"), lines(tmp_path / "train.es"), strict=True)} <= {
-        *tatoeba.read_pairs()
-    }
+    drawn = (read_lines(tmp_path / f"train.{side}") for side in ("en", "es"))
+    assert {*zip(*drawn, strict=True)} <= {*tatoeba.read_pairs()}
     assert (tmp_path / "LICENCE.md").is_file()
 
 

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 
-from fairseq_ext import cli
 from fairseq_ext.decoding.mbr import build_utility
 from fairseq_ext.evaluation import lengths, plots, score
 from fairseq_ext.plugin.repairs import generation
 from fairseq_ext.text import bleu_tokenizers
 from fairseq_ext.utils.errors import ConfigError, DataError, EnvironmentProblem
-from tests.support.harness import REPO, run, write_lines
+from tests.support.harness import REPO, command, run, write_lines
 
 CHINESE = ["他昨天在图书馆看书。", "我们明天一起去公园散步吧。", "今天的天气非常好。"]
 SLIGHTLY_OTHER = ["他昨天在图书馆读书。", "我们明天一起去公园玩吧。", "今天的天气很好。"]
@@ -84,18 +83,15 @@ def test_a_tokenizer_that_is_not_installed_is_one_line() -> None:
         score.build_bleu("ja-mecab")
 
 
-@pytest.mark.parametrize("command", ["score", "compare"])
+@pytest.mark.parametrize("name", ["score", "compare"])
 @pytest.mark.parametrize("words", [["-l", "en-zh"], ["--tokenize", "zh"], []])
-def test_commands_score_as_sacrebleu_does(command, words, tmp_path, capsys):
+def test_commands_score_as_sacrebleu_does(name, words, tmp_path):
     """Without an option, the ending of the reference's name says the language."""
     ref = write_lines(tmp_path / "ref.zh", CHINESE)
     hyp = write_lines(tmp_path / "hyp.zh", SLIGHTLY_OTHER)
-    options = ["--hyp", str(hyp)] if command == "score" else ["--system", f"a=text:{hyp}"]
-    with pytest.raises(SystemExit) as ended:
-        cli.main([command, "--ref", str(ref), *options, *words])
-    assert ended.value.code == 0
+    options = ["--hyp", hyp] if name == "score" else ["--system", f"a=text:{hyp}"]
+    shown = command(name, "--ref", ref, *options, *words)
     bleu = sacrebleu.corpus_bleu(SLIGHTLY_OTHER, [CHINESE], tokenize="zh").score
-    shown = capsys.readouterr().out
     assert bleu > 30
     assert re.search(rf"\b{bleu:.2f}\b", shown)
     assert "tok:zh" in shown

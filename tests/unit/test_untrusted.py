@@ -302,16 +302,11 @@ def test_no_shell_and_no_code_from_elsewhere():
         S2THubInterface.get_prediction(None, None, None, None, synthesize_speech=True)
 
 
-class Code:
-    def __reduce__(self):
-        return (print, ("code has run",))
-
-
 def test_no_argument_and_no_variable_lets_a_file_run_code(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     monkeypatch.setenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "0")
     loading._load_nothing_but_data()
-    torch.save({"model": Code()}, tmp_path / "code.pt")
+    torch.save({"model": Calls(print, "code has run")}, tmp_path / "code.pt")
     for options in ({}, {"weights_only": False}):
         with pytest.raises(pickle.UnpicklingError):
             torch.load(tmp_path / "code.pt", **options)

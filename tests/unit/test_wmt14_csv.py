@@ -13,7 +13,7 @@ from wmt14_csv import CSV_NAMES, cut, locate, rows
 
 from fairseq_ext.text.byte_level import FILES
 from fairseq_ext.utils.files import sha256
-from tests.support.harness import REPO, run, write_lines
+from tests.support.harness import REPO, read_lines, run, write_lines
 
 COMMAND = (sys.executable, REPO / "preprocess" / "wmt14_csv.py")
 COLUMNS = ("en", "de")
@@ -70,10 +70,6 @@ def refused(data: Path, out: Path, *options: object, files: Path) -> str:
     assert len(complaints) == 1, done.stderr
     assert not out.exists()
     return complaints[0]
-
-
-def read(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def test_rows_are_those_of_the_csv_module(files: Path) -> None:
@@ -153,9 +149,9 @@ def test_every_row_is_in_its_split_and_every_line_in_both_forms(tmp_path, files)
     for split, numbers in ranges.items():
         for side, language in enumerate(("de", "en")):
             text = [flat(cells(n)[side]) for n in numbers]
-            assert read(tmp_path / "out" / "text" / f"{split}.{language}") == text
+            assert read_lines(tmp_path / "out" / "text" / f"{split}.{language}") == text
             ids = [" ".join(map(str, bpe.encode(line))) for line in text]
-            assert read(tmp_path / "out" / "bpe" / f"{split}.{language}") == ids
+            assert read_lines(tmp_path / "out" / "bpe" / f"{split}.{language}") == ids
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["training rows"] == TRAIN
     assert manifest["splits"]["test"]["pairs"] == TEST
@@ -171,8 +167,8 @@ def test_the_csv_validation_file_and_a_zip(tmp_path: Path, files: Path) -> None:
         for name in CSV_NAMES.values():
             archive.write(files / name, f"wmt14/{name}")
     convert(tmp_path / "a.zip", tmp_path / "out", "--csv-valid", "--fraction", 1, files=files)
-    assert read(tmp_path / "out" / "text" / "valid.en") == [f"w {n}" for n in range(5)]
-    assert len(read(tmp_path / "out" / "text" / "train.en")) == TRAIN
+    assert read_lines(tmp_path / "out" / "text" / "valid.en") == [f"w {n}" for n in range(5)]
+    assert len(read_lines(tmp_path / "out" / "text" / "train.en")) == TRAIN
 
 
 def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(tmp_path, files):
@@ -183,7 +179,7 @@ def test_empty_sides_are_counted_in_training_and_refused_in_the_test_set(tmp_pat
     convert(tmp_path, tmp_path / "out", files=files)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["splits"]["train"]["dropped"] == 1
-    assert len(read(tmp_path / "out" / "bpe" / "train.en")) == 8
+    assert len(read_lines(tmp_path / "out" / "bpe" / "train.en")) == 8
     write_csv(tmp_path / CSV_NAMES["test"], table)
     complaint = refused(tmp_path, tmp_path / "new", files=files)
     assert f"`{CSV_NAMES['test']}`, row 4: a side is empty" in complaint
@@ -194,9 +190,9 @@ def test_endless_lines_are_cut_and_counted(tmp_path: Path, files: Path) -> None:
     write_csv(tmp_path / CSV_NAMES["train"], table)
     write_csv(tmp_path / CSV_NAMES["test"], table[:1])
     done = convert(tmp_path, tmp_path / "out", "--fraction", 1, "--max-ids", 77, files=files)
-    lengths = [len(line.split()) for line in read(tmp_path / "out" / "bpe" / "train.de")]
+    lengths = [len(line.split()) for line in read_lines(tmp_path / "out" / "bpe" / "train.de")]
     assert lengths[1] == 77
-    assert read(tmp_path / "out" / "text" / "train.de")[1] == table[1][0]
+    assert read_lines(tmp_path / "out" / "text" / "train.de")[1] == table[1][0]
     longest = json.loads((tmp_path / "out" / "manifest.json").read_text())["splits"]["train"]["de"]
     assert longest["longest"] > 10_000
     assert longest["cut"] == 1
