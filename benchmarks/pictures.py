@@ -39,17 +39,13 @@ def draw(
         order: of the colours, and of the kinds of lines once there are no more.
         xlabel: what n is.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     everyone = list(
         dict.fromkeys([*order, *(name for panel in panels.values() for name in panel[1])])
     )
-    with matplotlib.rc_context(plots.STYLE):
-        room = plots.room_for_legend(max(len(panel[1]) for panel in panels.values()))
-        columns = min(len(panels), IN_A_ROW)
-        rows = ceil(len(panels) / columns)
-        figure = Figure(figsize=(5.2 * columns, (4.2 + room) * rows), layout="constrained")
+    room = plots.room_for_legend(max(len(panel[1]) for panel in panels.values()))
+    columns = min(len(panels), IN_A_ROW)
+    rows = ceil(len(panels) / columns)
+    with plots.new_figure(5.2 * columns, (4.2 + room) * rows) as figure:
         same = all(len(panel) == 2 for panel in panels.values())
         places = figure.subplots(rows, columns, squeeze=False, sharey=same).flat
         for (title, (measurement, names, *figures)), axes in zip(
@@ -81,12 +77,8 @@ def bars(panels: dict[str, dict[str, Sequence[float]]], xlabel: str, output: Pat
         xlabel: what the figures are.
         output: the JSON's path; the picture lies beside it under the same name.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(plots.STYLE):
-        height = 1.4 + 0.4 * max(map(len, panels.values()))
-        figure = Figure(figsize=(2 + 3 * len(panels), height), layout="constrained")
+    height = 1.4 + 0.4 * max(map(len, panels.values()))
+    with plots.new_figure(2 + 3 * len(panels), height) as figure:
         places = figure.subplots(1, len(panels), squeeze=False).flat
         for (title, rows), axes in zip(panels.items(), places, strict=True):
             values, lows, highs = np.array([[*row, *row, *row][:3] for row in rows.values()]).T

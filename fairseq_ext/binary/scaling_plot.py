@@ -6,7 +6,8 @@ of each family. The other shows these losses over the training loss. JSON files 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairseq_ext.binary.scaling import Group, Model
-from fairseq_ext.evaluation.plots import PALETTE, STYLE, entry, save_picture, show_names
+from fairseq_ext.evaluation.plots import PALETTE, entry, new_figure, save_picture, show_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,10 +54,7 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
     """Plot losses and fitted laws against the model size, a panel for each dataset (Figure 2)."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(groups)
+    with _panels(groups) as (figure, panels):
         colours = _colours(groups)
         for dataset, axes in panels.items():
             for group in (group for group in groups if group.dataset == dataset):
@@ -75,8 +73,6 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     Each family with at least three models gets a least-squares line. Nothing is drawn if no model
     has a training loss.
     """
-    import matplotlib
-
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])
         for group in groups
@@ -84,8 +80,7 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     shown = [(group, pairs) for group, pairs in all_pairs if pairs]
     if not shown:
         return []
-    with matplotlib.rc_context(STYLE):
-        figure, panels = _panels([group for group, _ in shown])
+    with _panels([group for group, _ in shown]) as (figure, panels):
         colours = _colours(groups)
         for group, pairs in shown:
             axes, points = panels[group.dataset], np.array(pairs)
@@ -106,18 +101,17 @@ def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
         return save_picture(figure, output, {"groups": data})
 
 
-def _panels(groups: Sequence[Group]) -> tuple[Figure, dict[str, Axes]]:
-    """Make a figure with one panel for each dataset."""
-    from matplotlib.figure import Figure
-
+@contextlib.contextmanager
+def _panels(groups: Sequence[Group]) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """Yield a figure with one panel for each dataset, to draw into in the block."""
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     across = min(_ACROSS, len(datasets))
     down = -(-len(datasets) // across)
-    figure = Figure(figsize=(5.0 * across, 4.0 * down), layout="constrained")
-    all_axes = figure.subplots(down, across, squeeze=False).ravel()
-    for unused in all_axes[len(datasets) :]:
-        unused.set_visible(False)
-    return figure, dict(zip(datasets, all_axes, strict=False))
+    with new_figure(5.0 * across, 4.0 * down) as figure:
+        all_axes = figure.subplots(down, across, squeeze=False).ravel()
+        for unused in all_axes[len(datasets) :]:
+            unused.set_visible(False)
+        yield figure, dict(zip(datasets, all_axes, strict=False))
 
 
 def _colours(groups: Sequence[Group]) -> dict[str, str]:

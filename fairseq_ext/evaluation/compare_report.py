@@ -452,16 +452,13 @@ def _absent(result: Result) -> list[str]:
 
 def plot(result: Result, output: str | Path) -> list[Path]:
     """Plot BLEU with its interval against size and speed, or against systems if unknown."""
-    import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     styles = plots.looks(row.name for row in result.systems)
     cost_panels = _panels(result)
     panels = cost_panels or [("Quality", "system", lambda row: 1.0 + [*styles].index(row.name))]
-    with matplotlib.rc_context(plots.STYLE):
-        width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(styles)
-        figure = Figure(figsize=(max(4.6, width), 4.4), layout="constrained")
+    width = 3.5 * len(cost_panels) if cost_panels else 0.5 * len(styles)
+    with plots.new_figure(max(4.6, width), 4.4) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for panel, (title, label, place) in zip(axes, panels, strict=True):
             for row in result.systems:
@@ -503,17 +500,12 @@ def plot_forest(result: Result, output: str | Path) -> list[Path]:
 
     Filled marks are significant after Holm's correction. For a single system, no file is written.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     compared = [row for row in result.systems if row.name != result.baseline]
     if not compared:
         return []
     path, metrics = forest_path(output), list(result.signatures)
     styles = plots.looks(row.name for row in result.systems)
-    with matplotlib.rc_context(plots.STYLE):
-        height = 1.6 + 0.34 * len(compared)
-        figure = Figure(figsize=(2.4 + 3.2 * len(metrics), height), layout="constrained")
+    with plots.new_figure(2.4 + 3.2 * len(metrics), 1.6 + 0.34 * len(compared)) as figure:
         panels = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
         for axes, metric in zip(panels, metrics, strict=True):
             axes.axvline(0, color="#888888", lw=1)

@@ -153,17 +153,12 @@ def plot_lengths(
 
     The BLEU of the system ``relative_to`` is subtracted, so that small differences show.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     data, shown = asdict(scores), scores
     if relative_to is not None:
         shown = relative(scores, relative_to)
         data["relative"] = {"to": relative_to, **asdict(shown)}
     labels = [f"{bucket.label}\nn = {bucket.sentences:,}" for bucket in scores.buckets]
-    with matplotlib.rc_context(plots.STYLE):
-        width = max(5.2, 1.1 + 0.95 * len(labels))
-        figure = Figure(figsize=(width, 4.2), layout="constrained")
+    with plots.new_figure(max(5.2, 1.1 + 0.95 * len(labels)), 4.2) as figure:
         axes = figure.subplots()
         axes.set(
             title="Translation quality by length",

@@ -17,7 +17,7 @@ import sys
 import textwrap
 import unicodedata
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,16 +166,12 @@ def draw_legend(axes: Axes, below: float = -0.15) -> float:
 
 def plot_curves(runs: Mapping[str, Curves], output: str | Path) -> list[Path]:
     """Draw the curves of one or several runs; return the files written (picture, JSON)."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     shown = [
         metric
         for metric in PANELS
         if any(curve.train.get(metric) or curve.valid.get(metric) for curve in runs.values())
     ]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(shown), 4.2), layout="constrained")
+    with new_figure(5.2 * len(shown), 4.2) as figure:
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
         lines = [
             _draw_metric(axes, metric, runs) for axes, metric in zip(panels, shown, strict=True)
@@ -325,17 +321,13 @@ def _word(pieces: Sequence[str]) -> str:
 
 def plot_alignments(alignments: Sequence[Alignment], output: str | Path) -> list[Path]:
     """Draw heat maps, target words down and source words across; return the files written."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     if not alignments:
         raise ConfigError("There is no sentence to draw; name at least one with `--index`.")
     width, height = (max(sizes) for sizes in zip(*map(_size, alignments), strict=True))
     columns = max(1, min(len(alignments), int(_LINE / width)))
     rows = math.ceil(len(alignments) / columns)
-    with matplotlib.rc_context(STYLE):
-        size = (columns * width + 1.2, max(3.0, rows * height))  # with room for the colour bar
-        figure = Figure(figsize=size, layout="constrained")
+    size = (columns * width + 1.2, max(3.0, rows * height))  # with room for the colour bar
+    with new_figure(*size) as figure:
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, shown in zip(panels, alignments, strict=False):
@@ -373,6 +365,16 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
     axes.set_xlabel("source word", fontsize=8.5, color="#555555", loc="left")
     axes.set_ylabel("translation", fontsize=8.5, color="#555555", loc="top")
     return image
+
+
+@contextlib.contextmanager
+def new_figure(width: float, height: float) -> Iterator[Figure]:
+    """Yield an empty figure of a size in inches; what the block draws has the style of all."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
 
 
 def stem(output: str | Path) -> Path:

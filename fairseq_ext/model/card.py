@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fairseq_ext.evaluation import tables
 from fairseq_ext.evaluation.score import Score, shown
 
 _CARD = """---
@@ -84,10 +85,5 @@ class Card:
 
 def score_table(scores: Sequence[Score]) -> str:
     """Return a table with a row for each score, in Markdown."""
-    lines = ["", "| metric | score | | signature |", "|---|---|---|---|"]
-    for score in scores:
-        value = shown(score.name, score.value)
-        cells = (score.name, value, score.detail, f"`{score.signature}`")
-        row = " | ".join(cell.replace("|", r"\|") for cell in cells)
-        lines.append(f"| {row} |")
-    return "\n".join([*lines, ""])
+    rows = [(s.name, shown(s.name, s.value), s.detail, f"`{s.signature}`") for s in scores]
+    return f"\n{tables.markdown([('metric', 'score', '', 'signature'), *rows])}\n"

@@ -82,13 +82,9 @@ def finished(folder: Path, figure: str) -> dict[str, Path]:
 
 def plot_scales(models: list[Model], output: Path) -> list[Path]:
     """Plot final losses over s, the float model's as lines; returns the files written."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     swept = [model for model in models if model.name != "float"]
     places = [int(model.name) for model in swept]
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    with plots.new_figure(6.4, 4.2) as figure:
         axes = figure.subplots()
         for colour, kind in zip(plots.PALETTE, ("train", "valid"), strict=False):
             label = {"train": "training", "valid": "validation"}[kind]

@@ -115,13 +115,9 @@ def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
 
 def draw(gates: Gates, output: str | Path) -> list[Path]:
     """Plot the share of each kernel size in each layer; return the written files."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     from fairseq_ext.evaluation import plots
 
-    with matplotlib.rc_context(plots.STYLE):
-        figure = Figure(figsize=(9.6, 4.2), layout="constrained")
+    with plots.new_figure(9.6, 4.2) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, side in zip(panels, SIDES, strict=True):
             _draw_side(axes, getattr(gates, side), gates.sizes())
