@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.harness import BIN, REPO, interrupted, run
+from tests.support.harness import BIN, REPO, interrupted, run, write_lines
 from tests.support.trainings import load, plugin_without
 
 pytestmark = pytest.mark.system
@@ -93,10 +93,8 @@ FP16Optimizer.clip_grad_norm = clip_grad_norm
 
 def test_smallest_loss_scale(copy_data: Path, tmp_path: Path):
     """The scaler of --fp16 (which needs CUDA) at its floor, in the optimizer of --bf16."""
-    plugin = tmp_path / "smallest_loss_scale"
-    plugin.mkdir()
     start = f"import sys\nsys.path.insert(0, {str(FAULTY.parent)!r})\n"
-    (plugin / "__init__.py").write_text(start + LOSS_SCALE)
+    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [start + LOSS_SCALE]).parent
     message, _ = diverged(copy_data, tmp_path / "run", "--bf16", plugin=plugin)
     assert "at update 1: fp16 overflows even at the smallest loss scale (0.0001); no" in message
 

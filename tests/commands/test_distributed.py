@@ -315,9 +315,8 @@ def test_uneven_shards_count_every_sentence_once(copy_data, tmp_path):
     dictionaries = ("--srcdict", words[0], "--tgtdict", words[1])
     text = harness.digits_corpus(tmp_path / "text", train=30, seed=2)
     small = harness.binarize(text, tmp_path / "small", *dictionaries)
-    plugin = tmp_path / "recorder"
-    plugin.mkdir()
-    (plugin / "__init__.py").write_text(RECORDER.format(file=str(tmp_path / "seen")))
+    code = RECORDER.format(file=str(tmp_path / "seen"))
+    plugin = harness.write_lines(tmp_path / "recorder" / "__init__.py", [code]).parent
     data = f"{copy_data}:{small}"
     options = ("--batch-size", 40, "--required-batch-size-multiple", 1, "--max-epoch", 2)
     train(tmp_path / "model", data, *GRU, *options, plugin=plugin)

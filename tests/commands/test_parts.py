@@ -18,7 +18,17 @@ from fairseq_ext.text.reading import cut
 from fairseq_ext.utils import locks, ray_workers
 from fairseq_ext.utils.files import sha256
 from fairseq_ext.utils.json_files import read_json
-from tests.support.harness import BIN, command, error_line, run, start, wait_for, write_lines
+from tests.support.harness import (
+    BIN,
+    command,
+    contents,
+    error_line,
+    names,
+    run,
+    start,
+    wait_for,
+    write_lines,
+)
 from tests.support.killed import die_in_command
 
 LENGTH = ("--max-len-b", "6", "--buffer-size", "7")
@@ -29,10 +39,6 @@ def text(path: Path, lines: int, seed: int = 1) -> Path:
     draw = random.Random(seed)
     drawn = [" ".join(draw.choices("0123456789", k=draw.randint(1, 7))) for _ in range(lines)]
     return write_lines(path, [line if n % 9 else "" for n, line in enumerate(drawn, start=1)])
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def test_another_job_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
     paths = ("--path", copy_bundle, "--input", source, "--parts", tmp_path / "p")
     words = ("translate", *paths, *LENGTH)
     command(*words, "--part-lines", 9)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()}
+    before = contents(tmp_path / "p")
     small_parts = (*words, "--part-lines", 9)
     message = error_line(*small_parts, "--beam", 2)
     assert "`options --beam` was unset and not `2`. Choose another folder" in message
@@ -259,7 +265,7 @@ def test_another_job_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
     lines = source.read_text().splitlines()
     write_lines(source, [*lines[:-1], lines[-1][::-1] + " 1"])
     assert "`inputs 1 " in error_line(*small_parts)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "p").iterdir()} == before
+    assert contents(tmp_path / "p") == before
 
 
 def test_a_part_that_was_changed_is_refused(copy_bundle: Path, tmp_path: Path) -> None:
@@ -374,10 +380,6 @@ def in_parts(plain: Path, folder: Path) -> list[str]:
     return [str(word) for word in (*words, "--parts", folder / "parts", "--part-lines", 50)]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def all_is_plain(plain: Path, folder: Path) -> None:
     assert contents(folder / "out") == contents(plain / "out")
     assert not [*(folder / "parts").glob(".*")]  # no locks, nothing half-written
@@ -449,7 +451,6 @@ def aligned(folder: Path, out: str, *words: str) -> list[str]:
 
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for side in ("es", "en"):
-        (tmp_path / side).mkdir()
         write_lines(tmp_path / side / "corpus", [f"{side} {number}" for number in range(9)])
     run("fairseq-ext", *aligned(tmp_path, "out"))
     inputs = read_json(tmp_path / "out" / "manifest.json")["inputs"]

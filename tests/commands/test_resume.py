@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import trainings
-from tests.support.harness import USER_DIR, fairseq, run, start, wait_for
+from tests.support.harness import USER_DIR, fairseq, run, start, wait_for, write_lines
 from tests.support.trainings import ARCHITECTURES, load, plugin_without, same_state, training_state
 
 pytestmark = pytest.mark.system
@@ -298,13 +298,6 @@ def train_epochs(data: Path, folder: Path, *options: object) -> str:
     return fairseq("train", data, *EPOCHS, "--save-dir", folder, *options).stdout
 
 
-def plugin(folder: Path, code: str) -> Path:
-    path = folder / "plugin"
-    path.mkdir()
-    (path / "__init__.py").write_text(code)
-    return path
-
-
 @pytest.fixture(scope="module")
 def waited_for(copy_data, tmp_path_factory):
     """The folder of a run that waits for its checkpoints."""
@@ -330,7 +323,8 @@ def test_the_same_files(waited_for, copy_data, tmp_path):
 def test_training_goes_on_and_a_kill_leaves_the_checkpoint_before(waited_for, copy_data, tmp_path):
     folder = tmp_path / "run"
     options = (copy_data, *EPOCHS, *SAVED, BEHIND, "--save-dir", folder)
-    died = run("fairseq-train", *options, "--user-dir", plugin(tmp_path, KILLED), ok=False)
+    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [KILLED]).parent
+    died = run("fairseq-train", *options, "--user-dir", plugin, ok=False)
     assert died.returncode == 9, died.stdout + died.stderr
     (torn,) = folder.glob("*.tmp")
     assert torn.name.startswith(".checkpoint1.pt.")
@@ -348,7 +342,8 @@ def test_what_cannot_be_written_ends_the_run_with_one_line(number, copy_data, tm
     folder = tmp_path / "run"
     options = (copy_data, *EPOCHS, *SAVED, BEHIND, "--save-dir", folder)
     code = FULL.format(number=number, last=LAST_ONE)
-    failed = run("fairseq-train", *options, "--user-dir", plugin(tmp_path, code), ok=False)
+    plugin = write_lines(tmp_path / "plugin" / "__init__.py", [code]).parent
+    failed = run("fairseq-train", *options, "--user-dir", plugin, ok=False)
     assert failed.returncode == 1
     (line,) = (line for line in failed.stderr.splitlines() if "No space left" in line)
     assert ": error: " in line

@@ -22,6 +22,7 @@ from fairseq_ext.model import find_model
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, EnvironmentProblem
 from tests.models.test_loaded import LINES
 from tests.support import bundles
+from tests.support.harness import contents
 from tests.support.harness import run as command
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -187,10 +188,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     listener.shutdown()
     listener.server_close()
     thread.join()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_there_and_back(bundled: Path, server: Hub, caplog: pytest.LogCaptureFixture):

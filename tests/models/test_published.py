@@ -18,7 +18,7 @@ from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import load as load_subwords
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from tests.support.harness import REPO, command
+from tests.support.harness import REPO, command, write_lines
 from tests.support.published import (
     CODES,
     LINES,
@@ -456,9 +456,8 @@ def test_text_becomes_tokens_as_for_a_model(tmp_path: Path):
     """``subwords --like``, for training on; Moses' tokens are escaped as fairseq has them."""
     folder = publish(tmp_path / "model")
     text = tmp_path / "text"
-    text.mkdir()
     for side in ("en", "de"):
-        (text / f"train.{side}").write_text(f"{TEXT}\n", encoding="utf-8")
+        write_lines(text / f"train.{side}", [TEXT])
     Pipeline("en", "de", clean=True).save(text)  # as `corpus pairs` does
     words = ("--like", folder, "--src", "en", "--tgt", "de", "-o", tmp_path / "bpe")
     command("subwords", text, *words)

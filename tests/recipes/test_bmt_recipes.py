@@ -15,8 +15,8 @@ import smoke_archives
 from fairseq_ext.binary.scaling import read_table
 from fairseq_ext.binary.switches import PRESETS
 from fairseq_ext.utils.errors import ConfigError
-from tests.recipes.test_corpora import complete, names, prepare, read, talk
-from tests.support.harness import fairseq, run, write_lines, write_sides
+from tests.recipes.test_corpora import complete, prepare, read, talk
+from tests.support.harness import fairseq, names, run, write_lines, write_sides
 from tests.support.models import build
 from tests.support.moses_scripts import ScriptTokenizer
 from tests.support.recipes import RECIPES, bash, dry_run, settings, trainings, value
@@ -309,14 +309,14 @@ def test_binary_models_begin_with_the_float_ones_of_their_size(tmp_path: Path) -
         elif words[0] == "cp":
             assert words[1] == f"{done[-1]}/checkpoint_last.pt"
             done.append(Path(words[2]).parent.as_posix())
-    names = ("2L2L", "4L2L", "2L4L")
+    sizes = ("2L2L", "4L2L", "2L4L")
     assert done == [
-        f"models/{family}-{name}" for name in names for family in ("float", "binary", "binary")
+        f"models/{family}-{size}" for size in sizes for family in ("float", "binary", "binary")
     ]
     measured = next(words for words in shown if "scaling_losses.py" in " ".join(words))
-    for name in names:
+    for size in sizes:
         for family in ("float", "binary"):
-            assert f"{family}=models/{family}-{name}/checkpoint_last.pt" in measured
+            assert f"{family}=models/{family}-{size}/checkpoint_last.pt" in measured
 
 
 def test_more_evaluation_sets_get_fairseqs_numbers(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 import regex
 
 from fairseq_ext.corpora import preparation
-from tests.support.harness import BIN, read_lines, run, wait_for, write_lines
+from tests.support.harness import BIN, names, read_lines, run, wait_for, write_lines
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
-from tests.support.troubled_server import Server, member, names, serving, sha256, tgz
+from tests.support.troubled_server import Server, member, serving, sha256, tgz
 
 import smoke_archives  # isort: skip
 from fairseq_ext.corpora.catalogue import CORPORA

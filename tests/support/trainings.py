@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tests.support.harness import write_lines
+
 ARCHITECTURES: dict[str, tuple[object, ...]] = {
     "lstm": (
         *("--arch", "lstm"),
@@ -52,10 +54,8 @@ def plugin_without(folder: Path, *names: str) -> Path:
 
     unknown = set(names) - {patch.name for patch in patches.PATCHES}
     assert not unknown, unknown
-    plugin = folder / "plugin_without"
-    plugin.mkdir(parents=True)
-    (plugin / "__init__.py").write_text(WITHOUT.format(names=set(names)))
-    return plugin
+    code = WITHOUT.format(names=set(names))
+    return write_lines(folder / "plugin_without" / "__init__.py", [code]).parent
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -81,10 +80,6 @@ def serving() -> Iterator[Server]:
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
         running.shutdown()
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def tgz(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_ext.corpora.downloads import RECORD, fetch, unpack
-from tests.support.harness import write_lines
-from tests.support.troubled_server import Server, downloads, member, names, serving, sha256, tgz
+from tests.support.harness import names, write_lines
+from tests.support.troubled_server import Server, downloads, member, serving, sha256, tgz
 
 DATA = random.Random(1).randbytes(300_000)
 

@@ -95,9 +95,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     (site,) = (folder / "env" / "lib").glob("python*/site-packages")
     (site / "comet.py").write_text(LIBRARY, encoding="utf-8")
     (site / "torch.py").write_text(TORCH, encoding="utf-8")
-    about = site / "unbabel_comet-9.8.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Name: unbabel-comet\nVersion: 9.8\n", encoding="utf-8")
+    about = ["Name: unbabel-comet", "Version: 9.8"]
+    write_lines(site / "unbabel_comet-9.8.dist-info" / "METADATA", about)
     return os.fspath(folder / "env" / "bin" / "python")
 
 

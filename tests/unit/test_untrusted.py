@@ -28,7 +28,7 @@ from fairseq_ext.plugin.security import loading
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
 from fairseq_ext.utils.literals import MOST_ELEMENTS, LiteralError, literal
 from tests.hostile.pickles import Calls
-from tests.support.harness import run
+from tests.support.harness import run, write_lines
 
 
 def repeated(times: int) -> list:
@@ -491,13 +491,10 @@ def test_python_itself_is_untouched():
 @pytest.mark.system
 def test_under_python_m(tmp_path: Path):
     """`python -m fairseq_cli.train` has its own copy of the command, in `__main__`."""
-    plugin = tmp_path / "plugin_main"
-    plugin.mkdir()
-    (plugin / "__init__.py").write_text(
-        "import fairseq_ext, sys\nfairseq_ext.register()\n"
-        "sys.exit(sys.modules['__main__'].eval.__module__)\n"
-    )
-    words = ("-m", "fairseq_cli.eval_lm", tmp_path, "--user-dir", plugin)
+    code = ["import fairseq_ext, sys", "fairseq_ext.register()"]
+    code += ["sys.exit(sys.modules['__main__'].eval.__module__)"]
+    plugin = write_lines(tmp_path / "plugin_main" / "__init__.py", code)
+    words = ("-m", "fairseq_cli.eval_lm", tmp_path, "--user-dir", plugin.parent)
     done = run(sys.executable, *words, ok=False)
     assert done.stderr.splitlines()[-1] == "fairseq_ext.utils.literals"
 
