@@ -4,13 +4,15 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import NUMBER, UNSPLIT, SentenceSplitter
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError, wrong_value
+
+_T = TypeVar("_T")
 
 
 class TextCodec(NamedTuple):
@@ -118,21 +120,8 @@ def translations(
             ranked = spanned.complete(translate(texts, numbers) if texts else [])
         rows = iter(ranked)
         for number, (source, parts) in enumerate(zip(block, split, strict=True), start=first):
-            texts, candidates = zip(*take_translations(parts, rows), strict=True)
-            if len(parts) == 1:
-                yield Translation(before + number, source, texts[0] or [""], candidates[0])
-            else:
-                yield _joined(before + number, source, texts, candidates, splitter)
+            yield Translation(before + number, source, *join_parts(parts, rows, splitter))
         first += len(block)
-
-
-def take_translations(parts: Sequence[str], ranked: Iterator[Ranked]) -> list[Ranked]:
-    """Take the translations of a line's parts; the numbers of a list's items stay as they are."""
-    pairs = zip(parts, ranked)  # noqa: B905  # of other lines there are more
-    return [
-        Ranked([part], []) if len(parts) > 1 and NUMBER.fullmatch(part) else row
-        for part, row in pairs
-    ]
 
 
 class SpannedSentences:
@@ -181,24 +170,29 @@ class SpannedSentences:
         return self._results
 
 
-def _joined(
-    line: int,
-    source: str,
-    texts: Sequence[Sequence[str]],
-    candidates: Sequence[Sequence[Candidate]],
-    splitter: SentenceSplitter,
-) -> Translation:
-    """Join the translations of a line's sentences: all best ones, all second best, and so on."""
-    joined_texts, joined_candidates = [], []
-    for rank in range(max(map(len, texts))):
-        ranked = [
-            [options[min(rank, len(options) - 1)] for options in sentences if options]
-            for sentences in (texts, candidates)
-        ]
-        joined_texts.append(splitter.join(ranked[0]))
-        if ranked[1]:
-            joined_candidates.append(_concatenated(ranked[1]))
-    return Translation(line, source, joined_texts or [""], joined_candidates)
+def join_parts(
+    parts: Sequence[str], translated: Iterator[Ranked], splitter: SentenceSplitter
+) -> Ranked:
+    """Take the translations of a line's parts; join all best ones, all second best, and so on.
+
+    The numbers of a list's items stay as they are. A line without a translation gets an empty one.
+    """
+    rows = [*islice(translated, len(parts))]
+    if len(parts) == 1:
+        return Ranked(rows[0].texts or [""], rows[0].candidates)
+    for place, part in enumerate(parts):
+        if NUMBER.fullmatch(part):
+            rows[place] = Ranked([part], [])
+    texts = [splitter.join(options) for options in by_rank([row.texts for row in rows])]
+    candidates = map(_concatenated, by_rank([row.candidates for row in rows]))
+    return Ranked(texts or [""], [*candidates])
+
+
+def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
+    """List the first entries of all rows, then the second ones; a short row repeats its last."""
+    rows = [row for row in rows if row]
+    ranks = range(max(map(len, rows), default=0))
+    return [[row[min(rank, len(row) - 1)] for row in rows] for rank in ranks]
 
 
 def _concatenated(candidates: Sequence[Candidate]) -> Candidate:

@@ -13,7 +13,7 @@ from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, open_model
 from fairseq_ext.decoding.search import Candidate, Translates
-from fairseq_ext.decoding.stream import Ranked, TextCodec, take_translations
+from fairseq_ext.decoding.stream import Ranked, TextCodec, join_parts
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.text import pipeline
@@ -144,9 +144,8 @@ def _answer_of(system: System, text: str) -> Answer:
     if unknown:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
     rows = (Ranked([system.codec.decode(candidate.tokens)], [candidate]) for candidate in best)
-    texts = [row.texts[0] for row in take_translations(parts, rows)]
     attention = _attention(system.name, sources[0], best[0]) if len(best) == 1 else None
-    return Answer(system.name, splitter.join(texts), remark, attention)
+    return Answer(system.name, join_parts(parts, rows, splitter).texts[0], remark, attention)
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:

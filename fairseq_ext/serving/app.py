@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from fairseq_ext.decoding.stream import Ranked, SpannedSentences, take_translations
+from fairseq_ext.decoding import stream
+from fairseq_ext.decoding.stream import Ranked, SpannedSentences
 from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
@@ -198,13 +199,11 @@ def _joined(
     model: Served,
 ) -> list[str]:
     """Join translations of sentences: the best ones to one text, the second best to another."""
-    rows = [take_translations(sentences, translated) for sentences in lines]
-    most = max([1, *(len(ranked.texts) for row in rows for ranked in row)])
-    joined = []
-    for rank in range(min(ranks, most)):
-        pairs = zip([model.join(row, rank) for row in rows], [*between, ""], strict=True)
-        joined.append("".join(text + markup for text, markup in pairs))
-    return joined
+    rows = [stream.join_parts(sentences, translated, model.splitter).texts for sentences in lines]
+    return [
+        "".join(text + markup for text, markup in zip(texts, [*between, ""], strict=True))
+        for texts in stream.by_rank(rows)[:ranks]
+    ]
 
 
 async def _while_waited_for(request: Request, work: Coroutine[Any, Any, _T], seconds: float) -> _T:

@@ -27,11 +27,6 @@ class Served:
     nbest: int  # number of translations that the search returns for a sentence
     splitter: SentenceSplitter = UNSPLIT  # splits lines into sentences
 
-    def join(self, sentences: Sequence[Ranked], rank: int) -> str:
-        """Join each sentence's translation at ``rank``, or its last translation if it has fewer."""
-        texts = [row.texts[min(rank, len(row.texts) - 1)] for row in sentences if row.texts]
-        return self.splitter.join(texts)
-
     def encode(self, sentences: Sequence[str]) -> list[Sentence]:
         tokens = [self.codec.encode(sentence) for sentence in sentences]
         return list(map(Sentence, tokens, self.translator.lengths(tokens)))
