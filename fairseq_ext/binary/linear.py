@@ -212,7 +212,10 @@ class BinaryLinear(nn.Linear):
 
 
 class FeedForwardOutput(nn.Module):
-    """The output ``LN(LN(h)_b W_2b + b_2)`` of section 3.4; ``h = max(0, A_b W_1b + b_1)``.
+    """The second layer of a binary feed-forward network: ``LN(LN(h)_b W_2b + b_2)`` (section 3.4).
+
+    The first layer and its ReLU have computed ``h = max(0, A_b W_1b + b_1)``; an index b means
+    binarized.
 
     ``h`` is never negative. The inner norm centres it, so that both signs occur. ``linear`` has
     ``W_2`` and ``b_2``. With ``dropout_first``, dropout precedes binarization, as in the paper's

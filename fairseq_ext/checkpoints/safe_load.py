@@ -448,7 +448,7 @@ def require_plain(value: Any, file_bytes: int) -> None:
 
 
 def parts(value: Any) -> list[Any]:
-    """Return the values directly inside a container, with attributes and keys, or [] for a leaf."""
+    """Return what a value directly contains: items, keys and attributes; [] if nothing."""
     if isinstance(value, Namespace):
         value = vars(value)
     if isinstance(value, dict):  # attributes from the file may hide the instance's methods

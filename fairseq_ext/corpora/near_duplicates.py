@@ -106,6 +106,8 @@ def skeletons(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
 
+    A skeleton is a sentence without two of its words.
+
     A fingerprint is a polynomial in :data:`BASE`. Prefix sums give the terms of the words before,
     between and after the two left-out words, and division by the base closes the gaps.
     """

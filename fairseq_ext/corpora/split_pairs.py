@@ -100,7 +100,10 @@ class SplitJob:
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the ranges' reports; a range is compared once its report exists."""
+        """The names of the reports on repeated pairs, one for each range of fingerprints.
+
+        A range has been searched when its report exists.
+        """
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:

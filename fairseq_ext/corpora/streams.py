@@ -172,7 +172,7 @@ def _add(counts: list[int], source: str, target: str) -> None:
 
 
 def count(tokens: str) -> int:
-    """Count the tokens of a line."""
+    """Return the number of tokens in a line, which are separated by single spaces."""
     return tokens.count(" ") + 1 if tokens else 0
 
 

@@ -53,7 +53,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def available_paths() -> tuple[str, ...]:
-    """Return the code paths that this processor can run, or () if the machine was not built."""
+    """Return the code paths that this processor can run; () if the C library was not built."""
     machine = library()
     return () if machine is None else PATHS[: machine.engine_best_path() + 1]
 

@@ -64,7 +64,7 @@ class Writer(Program):
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
-        """Return the index of a weight, or -1 for None; an array is stored only once."""
+        """Add a weight to the program, unless it is there; return its index, or -1 for None."""
         if values is None:
             return -1
         for number, matrix in enumerate(self.matrices):

@@ -231,7 +231,12 @@ def _write_model(
 
 
 def compiled(model: models.BaseFairseqModel, task: TranslationTask) -> tuple[Program, bool, int]:
-    """Return a model's program, whether sources begin with ``<s>``, and where to cut them or 0."""
+    """Compile a model's program for the engine.
+
+    Returns:
+        The program; whether sources begin with ``<s>``; the length to which longer sources are cut,
+        or 0 if they are not cut.
+    """
     if type(task) not in (TranslationTask, TranslationExtTask):
         raise ConfigError(f"the engine has no task of type {type(task).__name__}.")
     for words in (task.source_dictionary, task.target_dictionary):

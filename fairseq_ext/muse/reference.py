@@ -18,9 +18,10 @@ Parameters = Mapping[str, Tensor]
 
 
 def taps(x: Tensor, k: int, causal: bool) -> list[Tensor]:
-    """Return the rows ``[k, ·]`` that a kernel reads at each position i of ``x`` ``[T, ·]``.
+    """Return, for each position i of ``x`` ``[T, ·]``, the rows ``[k, ·]`` that a kernel reads.
 
-    Tap j = 1 … k reads ``i + j - ⌈(k+1)/2⌉`` (0 outside ``x``); a decoder's last tap reads i.
+    Tap j = 1 … k of an encoder reads row ``i + j - ⌈(k+1)/2⌉``, and of a decoder (``causal``) row
+    ``i + j - k``, so that its last tap reads row i. Rows outside ``x`` are 0.
     """
     left = (k if causal else math.ceil((k + 1) / 2)) - 1
     padded = torch.cat([x.new_zeros(left, x.size(1)), x, x.new_zeros(k - 1 - left, x.size(1))])

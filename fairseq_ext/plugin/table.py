@@ -129,9 +129,10 @@ def apply(patch: Patch, start: str = "") -> None:
 
 
 def owners(target: str) -> Iterator[tuple[Any, str]]:
-    """Yield each module or class that has the attribute ``target``, and the attribute's name.
+    """Yield the owner of a target, a module or class, and the name of the target's attribute.
 
-    A command's module is used only if loaded: importing it would set up its logging.
+    A module that runs as ``__main__`` too has two owners. The module of a command counts only if it
+    is loaded, because importing it would set up its logging.
     """
     module, _, path = target.partition(":")
     *classes, name = path.split(".")

@@ -143,7 +143,11 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
 
 
 def parse_query(fields: dict[str, Any]) -> Query:
-    """Validate the fields of a request."""
+    """Make a query from the fields of a request.
+
+    Raises:
+        Refusal: a field is missing or wrong (status 400).
+    """
     # LibreTranslate's clients send null or nothing for fields that they leave to the server.
     fields = {
         name: value

@@ -44,7 +44,10 @@ class MaskedLine:
         return text
 
     def restored(self, translation: str) -> str | None:
-        """Put the spans in place of the years; None if a year is missing or occurs twice."""
+        """Replace each year in a translation by the span that it stands for.
+
+        Return None if a year is missing or occurs twice.
+        """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
         if (order if self.markup else sorted(order)) != [*self.years]:

@@ -30,7 +30,10 @@ DISTRIBUTION = "unbabel-comet"
 
 
 def checkpoint_of(model: str, comet: Any) -> tuple[Path, str]:
-    """Return the file with the weights, and the model's name: on the Hub, or its folder's."""
+    """Return the file with a COMET model's weights, and the model's name.
+
+    ``model`` is a folder, a file or a name on the Hub; ``comet`` is the library, which downloads.
+    """
     path = Path(model)
     if path.is_dir():
         path = path / "checkpoints" / "model.ckpt"

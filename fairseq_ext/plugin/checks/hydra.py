@@ -83,7 +83,7 @@ def _in_one_line() -> Iterator[None]:
 
 
 def fill_in_architecture(cfg: Any) -> None:
-    """Complete ``cfg.model`` with the values that its architecture sets and it does not.
+    """Add the architecture's values to ``cfg.model`` where it has none.
 
     Do nothing for fairseq's own models: in the first job of a sweep fairseq has already filled in
     the model's defaults, so the later jobs would differ from the first.
