@@ -1,8 +1,8 @@
 """The architectures of four translation papers, for fairseq.
 
 Importing this package registers nothing. :func:`register` makes the architectures known to fairseq.
-It is called by ``--user-dir user_dir`` in a clone, and by ``--user-dir "$(fairseq-ext user-dir)"``
-if installed. :func:`load` returns a trained model as a Python object that translates.
+fairseq calls it for ``--user-dir user_dir`` in a clone, and for ``--user-dir "$(fairseq-ext
+user-dir)"`` if the package is installed. :func:`load` returns a trained model that translates.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -69,7 +69,7 @@ class EncoderConfig(ModelConfig):
         False, "do not multiply embeddings by the square root of their size"
     )
     checkpoint_activations: bool = option(
-        False, "save memory: compute activations again in the backward pass"
+        False, "save memory by computing activations again in the backward pass"
     )
 
 
@@ -79,14 +79,14 @@ class BinaryOptions(FairseqDataclass):
 
     binary_weights: str = option(
         "",
-        "products whose weights are binarized: a comma-separated list of qkv, out and "
-        "ffn, or `none`; with `ternary` in the list they become -1, 0 or 1 times their mean "
-        "magnitude, and `ternary` alone stands for all three",
+        "products whose weights are binarized: `none`, or a comma-separated list of qkv (queries, "
+        "keys, values), out (output of attention) and ffn (feed-forward); `ternary` in the list "
+        "makes them -1, 0 or 1 times their mean magnitude, and alone it stands for all three",
     )
     binary_activations: str = option(
         "",
-        "products whose inputs are binarized: a comma-separated list of qkv, out, ffn, "
-        "qk and score-v, or `none`",
+        "products whose inputs are binarized: `none`, or a comma-separated list of qkv, out, ffn, "
+        "qk (queries times keys) and score-v (attention weights times values)",
     )
     binary_score_v: ChoiceEnum(["signed", "unsigned"]) = option(
         "signed",
@@ -105,13 +105,13 @@ class BinaryOptions(FairseqDataclass):
     )
     binary_gradient: ChoiceEnum(["code", "paper"]) = option(
         "code",
-        "largest magnitude whose gradient passes: (1 - 2^-7) B, as in the paper's "
-        "code, or B, as the paper prints",
+        "gradients pass for numbers up to this magnitude: (1 - 2^-7) B, as in the paper's "
+        "code (code), or B, as the paper prints (paper)",
     )
     stage_updates: str = option(
         "",
-        "number of updates of each stage: float, binary weights, binary weights and "
-        "activations (such as 50000,88339,88339; default: binary from the start)",
+        "numbers of updates of the stages float, binary weights, and binary weights and "
+        "activations, such as 50000,88339,88339 (default: binary from the start)",
     )
 
 

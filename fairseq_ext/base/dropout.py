@@ -1,4 +1,4 @@
-"""Fast dropout on the CPU: 16 random bits decide about each value (torch only).
+"""A fast dropout for the CPU, which draws 16 random bits for each value (torch only).
 
 torch draws a random float for each value, which takes longer than the rest of a dropout. Here one
 64-bit random number serves four values. The few values of a small tensor are left to torch.
@@ -47,7 +47,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """The function :func:`dropout`, which keeps one byte per value for the backward pass."""
+    """The autograd function of :func:`dropout`; it stores one byte per value for its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:

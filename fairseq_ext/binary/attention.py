@@ -180,8 +180,8 @@ def attention_weights(
     """Compute ``softmax(Q K^T / √D)`` ``[N, H, T, S]``, in at least fp32.
 
     Queries are ``[N, H, T, D]``, keys ``[N, H, S, D]``. ``hidden`` (``[N, H, T, S]``, or broadcast
-    to it) is true where a query must not look; one that may not look anywhere looks at all
-    positions equally. ``binary`` binarizes both operands (QK Einsum).
+    to it) is true where a query must not look; a query that may look nowhere looks at all positions
+    equally. ``binary`` binarizes both operands (QK Einsum).
     """
     factor: Tensor | float = queries.size(-1) ** -0.5
     if binary:
@@ -208,8 +208,8 @@ def contexts(
 ) -> Tensor:
     """Compute ``Σ_j p_ij v_j`` ``[N, H, T, D]`` from weights ``p`` and values ``v [N, H, S, D]``.
 
-    ``hidden`` is that of :func:`attention_weights`. Dropout applies to the weights, binarized or
-    not. ``binary`` is ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).
+    ``hidden`` is the mask of :func:`attention_weights`. Dropout applies to the weights, binarized
+    or not. ``binary`` is ``signed`` or ``unsigned`` to binarize both operands (Score-V Einsum).
     """
     if binary is None:
         return dropout(weights) @ values

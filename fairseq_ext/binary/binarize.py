@@ -22,7 +22,7 @@ TERNARY = "ternary"
 
 
 class _Quantized(torch.autograd.Function):
-    """The signs of ``x``, times ``level`` if given, with gradients by :class:`Levels`."""
+    """Compute the signs of ``x``, times ``level`` if given, with the gradient of ``levels``."""
 
     @staticmethod
     def forward(

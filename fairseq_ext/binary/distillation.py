@@ -37,7 +37,7 @@ class DistillationConfig(FairseqDataclass):
     teacher_weight: float = option(
         1.0, "weight of the teacher in the loss; the references have the weight 1 minus this"
     )
-    report_accuracy: bool = option(False, "report accuracy metric")
+    report_accuracy: bool = option(False, "also report the accuracy of predicted tokens")
     sentence_avg: bool = II("optimization.sentence_avg")
 
 
@@ -54,10 +54,10 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float = 1.0
 
 @register_criterion("distillation", dataclass=DistillationConfig)
 class DistillationCriterion(LabelSmoothedCrossEntropyCriterion):
-    """A criterion that trains with :func:`distillation_loss` and validates with the likelihood.
+    """A criterion that trains on a teacher's probabilities and validates with the likelihood.
 
-    The teacher is in evaluation mode and has no gradient. It is not a submodule, so neither
-    checkpoints nor the optimizer contain it.
+    The training loss is :func:`distillation_loss`. The teacher is in evaluation mode, without
+    gradient, and is not a submodule, so neither checkpoints nor the optimizer contain it.
     """
 
     def __init__(

@@ -89,9 +89,9 @@ def _rows(x: Tensor) -> Tensor:
 class BinaryLinear(nn.Linear):
     """A linear layer with ``A_b W_b / s + b`` instead of ``A W + b`` (sections 3.1 and 3.3).
 
-    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. The bound of a row is
-    its largest magnitude; so is the bound of a token's ``K`` inputs. :meth:`make_generation_fast_`
-    keeps only binary weights and fixes the stage until weights are loaded again.
+    ``weight`` ``[N, K]`` holds the latent (float) numbers, which are trained. By default, a row of
+    weights and a token's ``K`` inputs each have their largest magnitude as bound.
+    :meth:`make_generation_fast_` keeps only binary weights, and fixes the stage until a reload.
 
     Args:
         in_features, out_features, bias: see ``nn.Linear``.
@@ -215,11 +215,9 @@ class FeedForwardOutput(nn.Module):
     """The second layer of a binary feed-forward network: ``LN(LN(h)_b W_2b + b_2)`` (section 3.4).
 
     The first layer and its ReLU have computed ``h = max(0, A_b W_1b + b_1)``; an index b means
-    binarized.
-
-    ``h`` is never negative. The inner norm centres it, so that both signs occur. ``linear`` has
-    ``W_2`` and ``b_2``. With ``dropout_first``, dropout precedes binarization, as in the paper's
-    code; a dropped number then becomes ``+B/2``. Otherwise it counts as 0.
+    binarized. ``h`` is never negative. The inner norm centres it, so that both signs occur.
+    ``linear`` has ``W_2`` and ``b_2``. With ``dropout_first``, dropout precedes binarization, as in
+    the paper's code; a dropped number then becomes ``+B/2``. Otherwise it counts as 0.
     """
 
     def __init__(

@@ -38,13 +38,16 @@ class BmtConfig(configuration.TransformerModelConfig):
     )
     bmt_ffn: ChoiceEnum(["preset", *switches.NORMS]) = option(
         "preset",
-        "operation after each product of the feed-forward network: layer norm, 1/s or none",
+        "operation after each product of the feed-forward network: layer norm, scaling by 1/s or "
+        "none",
     )
     bmt_attention_output: ChoiceEnum(["preset", *switches.OUTPUTS]) = option(
-        "preset", "output of the attention: LN(A W) + A, LN(A W), A W / s, or A W"
+        "preset",
+        "output for the joined heads A: LN(A W) + A (shortcut), LN(A W) (layer), A W / s (scale), "
+        "or A W (plain)",
     )
     binarizer: ChoiceEnum(["preset", *KINDS]) = option(
-        "preset", "values of binary numbers: ±B/2, or XNOR-Net's sign times mean"
+        "preset", "values of binary numbers: ±B/2 (bmt), or XNOR-Net's sign times mean (xnor)"
     )
     bmt_scale: float = option(64.0, "scaling factor s that divides products of two binary operands")
     dropout_before_binarization: bool = option(

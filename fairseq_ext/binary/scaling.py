@@ -326,10 +326,9 @@ def _positive(value: Any, where: str) -> float:
 
 
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
-    """Return the sizes (N̄e, N̄d) of the baseline ``name``, or by default the most frequent sizes.
+    """Return the sizes (N̄e, N̄d) of the baseline ``name``.
 
-    By default, encoder and decoder each get their most frequent size (of equally
-    frequent ones, the smallest).
+    Without a name, each is the most frequent size (of equally frequent sizes, the smallest).
     """
     if name is None:
         # Of sizes that are equally frequent, `mode` returns the first.

@@ -116,8 +116,8 @@ class StagedCosineConfig(FairseqDataclass):
 
     stage_updates: str = option(
         "",
-        "number of updates of each stage: float, binary weights, binary weights and "
-        "activations (such as 50000,88339,88339; default: one stage of --max-update)",
+        "numbers of updates of the stages float, binary weights, and binary weights and "
+        "activations, such as 50000,88339,88339 (default: one stage of --max-update)",
     )
     warmup_updates: int = option(
         0, "number of updates at the start of each stage in which the rate rises"
@@ -145,9 +145,10 @@ def learning_rate(update: int, stage_updates: list[int], warmup: int, peaks: lis
 
 @register_lr_scheduler("staged_cosine", dataclass=StagedCosineConfig)
 class StagedCosine(FairseqLRScheduler):
-    """A scheduler that follows :func:`learning_rate`; it never resets the optimizer's moments.
+    """A scheduler whose rate rises and then falls along a cosine in each stage of training.
 
-    ``--lr`` is the peak of all stages, or a comma-separated list with one for each.
+    See :func:`learning_rate`. It never resets the optimizer's moments. ``--lr`` is the peak of all
+    stages, or a comma-separated list with a peak for each.
     """
 
     def __init__(self, cfg: StagedCosineConfig, optimizer: FairseqOptimizer) -> None:

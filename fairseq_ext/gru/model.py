@@ -43,10 +43,10 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     decoder_order: ChoiceEnum(["bahdanau", "luong"]) = option(
         "bahdanau",
         "bahdanau: attend with the state before the GRU step, which reads the context; "
-        "luong: attend with the state after it, and the next step reads the attentional vector",
+        "luong: attend with the state after the step; the next step reads the attentional vector",
     )
     no_input_feeding: bool = option(
-        False, "let the decoder's GRU read the word only; trains much faster"
+        False, "let the decoder's GRU read only the previous word; trains much faster"
     )
 
 
@@ -194,7 +194,7 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
             if saved is None:
                 state = self.recurrence.initial(encoder_out["hidden"][0])
                 saved = state, self._source(encoder_out).keys
-            state, keys = saved  # the encoder's output still has all of the source but the keys
+            state, keys = saved  # all else of the source is in the encoder's output
             annotations = encoder_out["encoder_out"][0].transpose(0, 1)
             source = Source(annotations, keys, encoder_out["encoder_padding_mask"][0])
             features, weights, state = self.recurrence.step(embedded, state, source)

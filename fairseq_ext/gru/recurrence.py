@@ -78,7 +78,7 @@ def additive_recurrence(
 
 
 class _AdditiveRecurrence(torch.autograd.Function):
-    """Compute :func:`additive_recurrence` with its gradient, with ``u_t = tanh(W_s s + keys)``.
+    """The autograd function of :func:`additive_recurrence`; ``u_t = tanh(W_s s + keys)``.
 
     The hidden half of the gates has the order n, r, z (``torch.roll`` of torch's r, z, n), the
     input half r, z, n. So the gradients of both halves fit into one row ``[dh_n | dr | dz | dn]``

@@ -85,7 +85,7 @@ class LinformerAttention(nn.Module):
     def _compress_then_project(
         self, source: Tensor, padding_mask: Tensor | None, matrices: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compress first: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; the vector 1 is 0 on pads."""
+        """Mix, then project: ``(E y) W + (E 1) b^T = E (y W + 1 b^T)``; the 1 is 0 on pads."""
         mixed = mix(matrices.flatten(0, 1), source).unflatten(0, matrices.shape[:2])  # [M, K, B, C]
         if padding_mask is None:
             mass = matrices.sum(-1, keepdim=True)  # E 1: [M, K, 1]
@@ -159,7 +159,7 @@ class LengthProjection(nn.Module):
     - ``normal``: independent ``N(0, 1 / N)``. A slot is a random mixture with at most the norm of a
       token. (Wang et al.'s analysis uses ``N(0, 1 / K)``; its scores grow with the root of n.)
 
-    Keys and values may be ``shared``: they have one matrix then (E = F).
+    With ``shared``, keys and values have one matrix (E = F).
 
     Raises:
         ConfigError: ``K`` is below 1 or above ``N``.

@@ -62,7 +62,7 @@ class LinformerEncoderConfig(LinformerOptions, TransformerEncoderConfig):
 
 @models.register_model("transformer_encoder", dataclass=TransformerEncoderConfig)
 class TransformerClassifier(FairseqEncoderModel):
-    """fairseq's Transformer encoder with a pooling and the classification heads of tasks."""
+    """A sentence classifier: fairseq's Transformer encoder, a pooling and classification heads."""
 
     Config: type[TransformerEncoderConfig]
     encoder_class = TransformerEncoderBase
@@ -152,7 +152,7 @@ class TransformerClassifier(FairseqEncoderModel):
 
 @models.register_model("linformer_encoder", dataclass=LinformerEncoderConfig)
 class LinformerClassifier(TransformerClassifier):
-    """The sentence classifier with Linformer attention."""
+    """A sentence classifier like ``transformer_encoder``, but with Linformer attention."""
 
     encoder_class = LinformerEncoder
 

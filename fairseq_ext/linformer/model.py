@@ -28,9 +28,9 @@ class LinformerOptions(FairseqDataclass):
 
     linformer_k: str = option(
         "32",
-        "number of slots to which a source's tokens are projected; or a comma-separated list with "
-        "one number for each encoder layer, which the decoder layers use too, or for each encoder "
-        "and decoder layer",
+        "number k of slots into which attention mixes the source tokens; or a comma-separated list "
+        "with a number for each encoder layer, which the decoder layers use too, or for each "
+        "encoder layer and then each decoder layer",
     )
     linformer_max_len: int = option(256, "length of the longest source, in tokens with </s>")
     linformer_sharing: ChoiceEnum(["headwise", "key-value", "layerwise"]) = option(
@@ -50,7 +50,9 @@ class LinformerOptions(FairseqDataclass):
         "k) (identity), or all entries are drawn from N(0, 1/max-len) (normal)",
     )
     linformer_scale: ChoiceEnum(attention.SCALES) = option(
-        "head-dim", "divide scores by the square root of this size (the paper prints model-dim)"
+        "head-dim",
+        "size of a head or of the model; attention scores are divided by its square root (the "
+        "paper prints model-dim)",
     )
 
 

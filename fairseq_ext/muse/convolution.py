@@ -67,7 +67,7 @@ def longest_band(kernel_size: int) -> int:
 
 
 class _TapLoop(torch.autograd.Function):
-    """The function :func:`convolve` as K multiply-adds of shifted values, without copies.
+    """The autograd function of :func:`convolve` for long sentences: K multiply-adds, no copies.
 
     Sums are at least in fp32, because in half precision each addition would round.
     """

@@ -43,16 +43,16 @@ class MuseConfig(configuration.TransformerModelConfig):
     encoder_embed_dim: int = option(384, "encoder embedding dimension")
     encoder_ffn_embed_dim: int = option(768, "size of the encoder's feed-forward layers")
     encoder_layers: int = option(12, "number of encoder layers")
-    encoder_attention_heads: int = option(4, "attention heads, and kernels, of each encoder layer")
+    encoder_attention_heads: int = option(4, "heads of each encoder layer, each with its kernels")
     decoder_embed_dim: int = option(384, "decoder embedding dimension")
     decoder_ffn_embed_dim: int = option(768, "size of the decoder's feed-forward layers")
     decoder_layers: int = option(12, "number of decoder layers")
-    decoder_attention_heads: int = option(4, "attention heads, and kernels, of each decoder layer")
+    decoder_attention_heads: int = option(4, "heads of each decoder layer, each with its kernels")
     muse_kernels: str = option(
         "3,15",
-        "kernel sizes of the convolutions: one size, or several with commas, whose "
-        "outputs are gated (3,15); with slashes, sizes for groups of layers from the lowest to "
-        "the highest (3/7/15/31); `none` for MUSE-simple",
+        "kernel sizes of the convolutions: one, or several with commas, whose outputs are summed "
+        "with learned weights (3,15); slashes separate the sizes of groups of layers, from the "
+        "lowest to the highest (3/7/15/31); `none` for MUSE-simple, without convolutions",
     )
     muse_convolution: ChoiceEnum(["dynamic", "ordinary"]) = option(
         "dynamic",
@@ -68,8 +68,8 @@ class MuseConfig(configuration.TransformerModelConfig):
     )
     muse_fused: bool = option(
         False,
-        "fuse the matrices of all branches into two for each layer (the paper's W_Enc "
-        "and W_Dec): same function, faster translation. Checkpoints can be loaded either way: "
+        "fuse the matrices of a layer's branches into two (the paper's W_Enc and W_Dec), which "
+        "translates faster, with the same results. Checkpoints can be loaded either way: "
         "--model-overrides \"{'muse_fused': True}\"",
     )
 

@@ -135,7 +135,7 @@ class FusedProjections(nn.Module):
         self.load_state_dict(fuse(separate))
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply ``W_Enc``; the result is that of :meth:`SeparateProjections.read`."""
+        """Apply ``W_Enc``, with the same result as :meth:`SeparateProjections.read`."""
         if x is x_self:
             return list(self._linear_in(x, self.weight_in, self.bias_in).split(self.rows, -1))
         first = self.rows[0]
@@ -144,7 +144,7 @@ class FusedProjections(nn.Module):
         return [self_rows, *other_rows.split(self.rows[1:], dim=-1)]
 
     def write(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Apply ``W_Dec``; the result is that of :meth:`SeparateProjections.write`."""
+        """Apply ``W_Dec``, with the same result as :meth:`SeparateProjections.write`."""
         weights = self.weight_out.split(self.columns, dim=1)
         return [F.linear(*triple) for triple in zip(parts, weights, self.biases_out, strict=True)]
 

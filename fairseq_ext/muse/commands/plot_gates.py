@@ -30,7 +30,8 @@ def add(pictures: options.Subparsers) -> None:
     parser = pictures.add_parser(
         "gates",
         help="learned gate of each kernel in each layer of a MUSE model",
-        description="Draw the learned gates of each layer; no data is needed.",
+        description="Draw the share of each kernel in each layer of a MUSE model, which it has "
+        "learned as gates; no data is needed.",
     )
     parser.add_argument(
         "checkpoint",
