@@ -39,7 +39,7 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
     """
     shape, pattern = KINDS[kind]
     if count < 1:
-        raise ConfigError(f"At least 1 checkpoint must be asked for, but {count} were.")
+        raise ConfigError(f"The number of checkpoints must be at least 1, but is {count} instead.")
     if not Path(folder).is_dir():
         raise CheckpointError(f"`{folder}` is not a folder; name the run's `--save-dir`.")
     matches = {path: re.fullmatch(pattern, path.name) for path in Path(folder).iterdir()}
@@ -62,11 +62,11 @@ def select(folder: str | Path, kind: str, count: int) -> list[Path]:
 def average_checkpoints(
     paths: Sequence[str | Path], load: Callable[[str | Path], dict[str, Any]] = storage.load
 ) -> dict[str, Any]:
-    """Average checkpoints: return the last one with mean weights and without optimizer state.
+    """Average the weights of checkpoints of one model, and return the result as a checkpoint.
 
-    Every floating-point entry becomes the mean over all checkpoints, summed in float64 and
-    rounded once to its own type. Entries that share memory in every checkpoint (tied
-    embeddings) share it in the result.
+    Every floating-point entry becomes the mean over all checkpoints, summed in float64 and rounded
+    once to its own type; tied embeddings stay tied if every checkpoint ties them. Everything else
+    is taken from the last checkpoint, except the optimizer's state, which is left out.
 
     Args:
         paths: checkpoints of one model, oldest first.
@@ -113,7 +113,7 @@ def average_checkpoints(
         names = ", ".join(map(str, sorted(seeds)))
         logger.warning(
             f"the checkpoints come from trainings with the seeds {names}: unless these began from "
-            "the same weights, their mean translates nothing"
+            "the same weights, the mean of their weights is useless"
         )
     for name, total in sums.items():
         model[name] = total.div_(len(paths)).to(model[name].dtype)

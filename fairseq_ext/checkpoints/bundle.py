@@ -109,7 +109,7 @@ class Bundle:
 
 
 def suffix(path: str | Path) -> str:
-    """Return the one of :data:`SUFFIXES` that ends the name of ``path``, or ""."""
+    """Return the ending of the name of ``path`` if it is in :data:`SUFFIXES`, else ""."""
     return next((ending for ending in SUFFIXES if Path(path).name.endswith(ending)), "")
 
 
@@ -210,7 +210,7 @@ def unchanged(path: str | Path) -> Iterator[Bundle]:
 
 
 def require_kind(path: Path) -> None:
-    """Refuse a name whose ending is not in :data:`SUFFIXES`, unless it is a version like ``.2``."""
+    """Refuse names with endings that are neither in :data:`SUFFIXES` nor a version like ``.2``."""
     if not suffix(path) and re.fullmatch(r"\.(?!v?\d+$)\w+", path.suffix):
         raise ConfigError(
             f"`--output {path}`: an archive's name must end in {' or '.join(SUFFIXES)}. A folder's "

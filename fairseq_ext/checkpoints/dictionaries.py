@@ -46,7 +46,7 @@ def recorded(checkpoint: Mapping[str, Any], path: str | Path) -> dict[str, str] 
     if words is None:
         return None
     if not isinstance(words, dict) or not all(isinstance(words.get(s), str) for s in SIDES):
-        raise CheckpointError(f"{path} is damaged: its dictionaries are no text. Use another copy.")
+        raise CheckpointError(f"{path} is damaged: its dictionary is not text. Use another copy.")
     return words
 
 

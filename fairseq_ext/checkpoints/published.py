@@ -133,7 +133,7 @@ def resolved(path: Path) -> Path:
 
 
 def _voters(folder: Path, path: Path) -> list[Path]:
-    """Return ``path`` if it is a checkpoint in a published folder, else those that vote there."""
+    """Return ``[path]`` if it is a checkpoint in a published folder, else the folder's ensemble."""
     if not folder.is_dir() or (folder / "bundle.json").exists() or not _dictionaries(folder):
         return []
     checkpoints = sorted(folder.glob("*.pt"))
@@ -214,8 +214,8 @@ def _prepared(
             mark.write(json.dumps(changes))
     models = f"an ensemble of {len(links)} models" if len(links) > 1 else "one model"
     logger.warning(
-        "%s has the layout of fairseq's published models: %s, %s to %s. Its text steps are, by %s: "
-        "%s; options such as `--no-tokenize` and `--bpe-codes` override them.",
+        "%s has the layout of fairseq's published models: %s, %s to %s. Its text steps, taken from "
+        "%s, are %s; options such as `--no-tokenize` and `--bpe-codes` override them.",
         *(folder, models, src, tgt, origin, text.describe().partition(": ")[2]),
     )
     return links
@@ -305,12 +305,12 @@ def plan_pair(
     with_dictionary: Sequence[str],
     languages: tuple[str | None, str | None],
 ) -> tuple[str, str, list[str], dict[str, Any]]:
-    """Plan how a published model translates between two languages; None: as it was trained.
+    """Plan how a published model translates between two languages; None means as it was trained.
 
-    ``folder`` has the lists of languages that ``settings``, the options of the model's task, name.
-    Languages ``with_dictionary`` have one of their own; "" stands for one that all share.
-    Return both languages, symbols to add to the dictionaries if missing there, and changes of the
-    checkpoint for :func:`adapted`: options of ``task`` and ``model``, and the prefix of its
+    ``settings`` are the options of the model's task; the lists of languages that they name are in
+    ``folder``. ``with_dictionary`` lists the languages with a dictionary of their own, and "" if
+    all share one. Return both languages, symbols that the dictionaries must also have, and changes
+    of the checkpoint for :func:`adapted`: options of ``task`` and ``model``, and the prefix of its
     ``weights``.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
@@ -336,7 +336,7 @@ def plan_pair(
         if multilingual or value is not None or code is None:
             _require_language(folder, option, code, codes)
         if not re.fullmatch(r"[\w-]{1,40}", str(code)):  # it becomes part of a file's name
-            raise CheckpointError(f"{folder} has {str(code)[:40]!r}, which is no language code.")
+            raise CheckpointError(f"{folder} has {str(code)[:40]!r}, which is not a language code.")
     if not multilingual and None not in trained and (src, tgt) != trained:
         raise ConfigError(
             f"{folder} translates from {trained[0]} to {trained[1]} only, not from {src} to {tgt}; "
@@ -446,4 +446,4 @@ def _require_language(folder: Path, option: str, code: str | None, codes: Sequen
     if code is None:
         raise ConfigError(f"`{option}` must be one of the languages of {folder}: {listed}.")
     hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed}."
-    raise ConfigError(f"`{option} {code}` is no language of {folder}; {hint}")
+    raise ConfigError(f"`{option} {code}` is not a language of {folder}; {hint}")

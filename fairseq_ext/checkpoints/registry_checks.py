@@ -85,13 +85,13 @@ def misfit(task: type, model: type) -> str | None:
 
     has_one_side = issubclass(model, (FairseqLanguageModel, FairseqEncoderModel))
     for family, fits, needed in (
-        (TranslationTask, not has_one_side, "one that has an encoder and a decoder"),
+        (TranslationTask, not has_one_side, "a model with an encoder and a decoder"),
         (LanguageModelingTask, issubclass(model, FairseqLanguageModel), "a language model"),
-        (MultilingualTranslationTask, issubclass(model, FairseqMultiModel), "one of many pairs"),
+        (MultilingualTranslationTask, issubclass(model, FairseqMultiModel), "a multilingual model"),
         (
             TranslationLevenshteinTask,
             issubclass(model, FairseqNATModel),
-            "a non-autoregressive one",
+            "a non-autoregressive model",
         ),
     ):
         if issubclass(task, family) and not fits:

@@ -223,7 +223,7 @@ def _faults(archive: zipfile.ZipFile, size: int) -> Iterator[str]:
 
 
 def _foreign(path: Path, start: bytes) -> str:
-    """Return a message that says, from its first bytes, what kind of file a non-zip file is."""
+    """Return an error message that guesses the kind of a non-zip file from its first bytes."""
     if start.lstrip()[:1] == b"<":
         return (
             f"{path} is a web page, not a checkpoint: a download link gave an error page. "
@@ -264,7 +264,7 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """Names that a pickle may use, with their objects; :meth:`values` returns those it may call."""
+    """The objects that a pickle may use, by name; :meth:`values` lists those that it may call."""
 
     def values(self) -> Any:
         return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]
@@ -272,12 +272,12 @@ class Globals(dict[str, Any]):
 
 @functools.cache
 def allowed_globals() -> Globals:
-    """Return all that torch's safe loading allows, with calls limited to what checkpoints call."""
+    """Return the objects that torch's safe loading allows, with fewer calls (:data:`GUARDS`)."""
     return Globals({**GLOBALS_OF_TORCH(), **GUARDS})
 
 
 def _guard(name: str, function: Callable, *kinds: type) -> Callable:
-    """Wrap a function so that it refuses arguments of any other types than these."""
+    """Wrap a function so that it refuses arguments whose types are not ``kinds``."""
 
     def call(*arguments: Any) -> Any:
         if tuple(map(type, arguments)) != kinds:
@@ -350,7 +350,7 @@ class NumberArray(np.ndarray):
 
 
 class Unread:
-    """A placeholder for what nobody reads: meters until 2019, and types in OmegaConf's nodes."""
+    """A placeholder for objects without use here: old meters, and types in OmegaConf's nodes."""
 
     def __init__(self, *arguments: object) -> None:
         """Take the arguments of any class."""
@@ -448,7 +448,7 @@ def require_plain(value: Any, file_bytes: int) -> None:
 
 
 def parts(value: Any) -> list[Any]:
-    """Return what a value directly contains: items, keys and attributes; [] if nothing."""
+    """Return the items, keys and attributes that a value directly contains; [] if none."""
     if isinstance(value, Namespace):
         value = vars(value)
     if isinstance(value, dict):  # attributes from the file may hide the instance's methods

@@ -25,9 +25,9 @@ EXACTNESS = {
     "bits-int8": "binary and ternary weights that quantize to those of the bundle, and embeddings "
     "as rounded to int8",
 }
-"""How near an exported checkpoint is to the trained one, by the bundle's number format."""
+"""How close an exported checkpoint is to the trained one, by the bundle's number format."""
 
-# What this process has read, by version of the file: states not yet loaded, and options
+# Checkpoints that this process has read, by file version: states not yet loaded, and options.
 _unclaimed: dict[tuple[Any, ...], dict[str, Any]] = {}
 _settings: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
@@ -68,7 +68,7 @@ def load(path: str | Path) -> dict[str, Any]:
 def export(path: Path, output: Path) -> tuple[int, str]:
     """Convert a bundle to a checkpoint without optimizer state, written atomically.
 
-    Return the number of tensors, and in words how near they are to the trained ones.
+    Return the number of tensors, and a text that says how close they are to the trained ones.
     """
     checkpoint = load(path)
     save(checkpoint, output)

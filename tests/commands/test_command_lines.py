@@ -160,7 +160,7 @@ GENERATE = {
     "sharded": (("--checkpoint-shard-count", 2), "`--checkpoint-shard-count` cannot be used"),
     "refining": (
         ("--task", "translation_lev"),
-        "the architecture `gru_tiny`, but this command needs a non-autoregressive one.",
+        "the architecture `gru_tiny`, but this command needs a non-autoregressive model.",
     ),
     "no-language-model": (("--lm-path", MODEL), "must name a language model, but this is another"),
     "too-short": (("--max-len-b", 0), "`--max-len-b` must be at least `--min-len` (1), but is 0"),

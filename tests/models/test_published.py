@@ -380,8 +380,8 @@ def test_multilingual_transformer(tmp_path: Path):
     ("languages", "message"),
     [
         ((None, None), r"`--src` must be one of the languages of .*: cs, de, en, fr\."),
-        (("eng", "de"), r"`--src eng` is no language of .*; did you mean en\?"),
-        (("en", "xx"), r"`--tgt xx` is no language of .*; it has cs, de, en, fr\."),
+        (("eng", "de"), r"`--src eng` is not a language of .*; did you mean en\?"),
+        (("en", "xx"), r"`--tgt xx` is not a language of .*; it has cs, de, en, fr\."),
     ],
 )
 def test_languages_that_a_model_does_not_have(languages: tuple, message: str, tmp_path: Path):
@@ -397,7 +397,7 @@ def test_languages_that_a_model_does_not_have(languages: tuple, message: str, tm
     ("options", "message"),
     [
         ({"langs": 5}, r"language options that no model has \(TypeError\)"),
-        ({"langs": "../../en,de", "source_lang": "../../en"}, "which is no language code"),
+        ({"langs": "../../en,de", "source_lang": "../../en"}, "which is not a language code"),
         ({"langs": "en,de", "lang_tok_style": "${oc.env:HOME}"}, "which OmegaConf would resolve"),
         (
             {"langs": "en,de", "langtoks": {"main": ("src.x", "tgt")}},

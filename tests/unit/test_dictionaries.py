@@ -79,7 +79,7 @@ def test_what_leaves_the_training_state_out_keeps_the_record() -> None:
     "record", ["words", ["a"], {}, {"source": "a"}, {"source": 1, "target": 2}]
 )
 def test_a_record_that_is_none_is_refused(record: object) -> None:
-    with pytest.raises(CheckpointError, match="is damaged: its dictionaries are no text"):
+    with pytest.raises(CheckpointError, match="is damaged: its dictionary is not text"):
         dictionaries.recorded({"extra_state": {KEY: record}}, "a.pt")
 
 
