@@ -23,8 +23,8 @@ MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1
 WMT17 = "https://data.statmt.org/wmt17/translation-task"
 WMT_LICENCE = (
     "WMT's organizers: free for research, with a citation of the task's overview paper; for other "
-    "uses ask the owners of each part. Europarl's know of no copyright on it; Common Crawl, the UN "
-    "and the giga corpus are texts of the web and of institutions, without a licence of their own"
+    "uses ask the owners of each part. The makers of Europarl know of no copyright on it; Common "
+    "Crawl, the UN and the giga corpus are texts of the web and of institutions, without a licence"
 )
 TED_LICENCE = "TED talks: CC BY-NC-ND 4.0, with TED named as the source"
 MULTI30K_LICENCE = (

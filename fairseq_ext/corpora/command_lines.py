@@ -89,7 +89,7 @@ class OfficialOptions:
     )
     any_counts: bool = option(
         False,
-        "accept archives whose numbers of pairs differ from the known ones, as in another edition",
+        "accept archives with other numbers of pairs than expected, such as another edition",
     )
 
 
@@ -167,8 +167,9 @@ class PairOptions:
     )
     rule: Sequence[str] = option(
         [],
-        "rule that leaves out more pairs: length=MIN:MAX, ratio=R, letters=SHARE, token=N, "
-        "different or language; may be repeated",
+        "rule that leaves out more pairs: length=MIN:MAX words, ratio=R of both lengths, "
+        "letters=SHARE of characters, token=N characters at most, different or language; may be "
+        "repeated",
         action="append",
         metavar="NAME=VALUES",
     )
@@ -176,14 +177,14 @@ class PairOptions:
     test: int = option(1000, "test pairs (%(default)s)", type=_natural, metavar="N")
     key: str = option(
         "auto",
-        "side whose sentences must not be in two splits (default: the side that repeats more of "
-        "them); groups: sentences of either side that differ by a word or two stay in one split",
+        "side whose sentences must not be in two splits (default: the side with more repeated "
+        "sentences); groups: sentences of either side that differ by a word or two share a split",
         choices=(*SIDES, "auto", "groups"),
     )
     strict: bool = option(
-        True, "drop training pairs whose other side is in valid or test (default: yes)"
+        True, "drop training pairs if the other side, not --key, is in valid or test (default: yes)"
     )
-    salt: str = option("1", "salt of the split; another salt gives another split (default: 1)")
+    salt: str = option("1", "text that decides the random split, like a seed (default: 1)")
     as_split: str | None = option(
         None,
         "do not split: write all pairs, in order and with repeats, as this split",
@@ -268,8 +269,8 @@ class ContaminationOptions:
     )
     output: Path | None = option(
         None,
-        "file for the sentences found, as lines of JSON: number (from 0), exact or near, and "
-        "number of the training sentence",
+        "file for the sentences found, one line of JSON each: its number (from 0), exact or near, "
+        "and the number of the training sentence",
         "-o",
         "--output",
         metavar="JSONL",
@@ -403,7 +404,7 @@ OTHERS = {
         MonolingualOptions, "synthetic.write_side", "one side of a prepared corpus as plain text"
     ),
     "mix": CommandLine(
-        MixOptions, "synthetic.run", "a prepared corpus plus pairs of which a model wrote one side"
+        MixOptions, "synthetic.run", "a prepared corpus plus synthetic pairs, half by a model"
     ),
 }
 """The commands of corpora that are not in the catalogue, by name."""

@@ -39,7 +39,7 @@ import numpy as np
 from fairseq_ext.text.cleaning import Spaced
 
 ONE_WORD, TWO_WORDS = 5, 9
-"""Fewest words of a sentence that may differ in one word, and of one that may in two."""
+"""Fewest words of sentences that may differ in one word, and in two words."""
 LONGEST = 24
 """Most words of a sentence for which skeletons leave out each pair of words. The number of pairs
 grows with the square of the length, so longer sentences lose only pairs of neighbours."""
@@ -106,10 +106,9 @@ def skeletons(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
 
-    A skeleton is a sentence without two of its words.
-
-    A fingerprint is a polynomial in :data:`BASE`. Prefix sums give the terms of the words before,
-    between and after the two left-out words, and division by the base closes the gaps.
+    A skeleton is a sentence without two of its words. Its fingerprint is a polynomial in
+    :data:`BASE`. Prefix sums give the terms of the words before, between and after the two left-out
+    words, and division by the base closes the gaps.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -205,7 +204,7 @@ def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None
 
 
 def group_pairs(pairs: Sequence[tuple[str, str]], ranges: int | None = None) -> np.ndarray:
-    """Group sentence pairs given as text; the result is that of :func:`group_sides`."""
+    """Group sentence pairs of text, with the same result as :func:`group_sides`."""
     return group_sides([[hash_words(pair[side] for pair in pairs)] for side in (0, 1)], ranges)
 
 

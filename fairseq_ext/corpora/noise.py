@@ -71,7 +71,7 @@ def run(options: NoiseOptions) -> str:
     seed = 1 if options.seed is None else options.seed
     for name in ("share", "seed"):
         if options.kind != "typos" and getattr(options, name) is not None:
-            raise ConfigError(f"`--{name}` goes with `--kind typos`; the rest draws nothing.")
+            raise ConfigError(f"`--{name}` goes with `--kind typos`; other kinds are not random.")
     if not 0 < share <= 1:
         raise wrong_value("--share", "above 0 and at most 1", share)
     sentences = [line for _, line in lines(options.test)]

@@ -100,7 +100,7 @@ def split_into_subwords(
 
 
 def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
-    """Turn plain text into tokens by the steps of a trained model; return each file's lines."""
+    """Turn plain text into tokens by a model's steps; return the number of lines of each file."""
     saved = pipeline.load(text)
     if saved is not None and (saved.tokenize or saved.subwords != "none"):
         raise DataError(f"{text} holds tokens already, as its {pipeline.FILE} says; give the text.")

@@ -91,7 +91,7 @@ def read_list(path: Path) -> tuple[Text, ...]:
         if {*entry.model_fields_set} & {"pairs", "source", "target"} not in ORIGINS:
             raise DataError(f"`{path}`, corpus {number} needs `pairs`, or `source` and `target`.")
     if len({entry.name for entry in entries}) < max(1, len(entries)):
-        raise DataError(f"`{path}` must have a corpus, and no two of one name.")
+        raise DataError(f"`{path}` must have at least one corpus, and no name twice.")
     return tuple(entry.text(path.parent) for entry in entries)
 
 

@@ -360,8 +360,7 @@ def wrong_counts(manifest: Report) -> list[str]:
 def summary(manifest: Report, ready: Path) -> str:
     """Return a report as text: kept and dropped pairs, splits, and the command to go on with.
 
-    It also compares counts with those that are known of the corpus. ``ready`` is the folder of the
-    prepared text.
+    It also compares the counts with the catalogue's. ``ready`` is the folder of the prepared text.
     """
     protocol = manifest["protocol"]
     heading = ("pairs", f"{protocol['src']} tokens", f"{protocol['tgt']} tokens")

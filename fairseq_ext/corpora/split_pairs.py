@@ -100,10 +100,7 @@ class SplitJob:
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the reports on repeated pairs, one for each range of fingerprints.
-
-        A range has been searched when its report exists.
-        """
+        """The names of the ranges' reports; a range is searched for repeats once one exists."""
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:
@@ -414,7 +411,7 @@ def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
             rows.append(f"{name:6} {pairs:8} {lang:>6} {words:9} {words / max(1, pairs):11.1f}")
     held = sum(count for name, count in splits.items() if name != "train")
     if 4 * held > splits.get("train", 4 * held):
-        rows.append(f"{held} pairs are not for training; with --valid and --test fewer")
+        rows.append(f"{held} pairs are not for training; smaller --valid and --test leave more")
     rows.append(f"pairs read: {report['read']}")
     rows += [f"dropped, {reason}: {count}" for reason, count in dropped.items()]
     if key == GROUPS:

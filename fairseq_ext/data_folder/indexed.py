@@ -123,7 +123,7 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
     Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
     pointers against sizes, checksums against the folder's manifest, and the largest token against
     ``vocabulary``, if known. In other layouts than ``mmap``, only listed files are checked.
-    Without ``contents`` only sizes are compared, enough in all but one process of a job.
+    Without ``contents`` only sizes are compared, which suffices in all but one process of a job.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     if not index.exists() and not data.exists():

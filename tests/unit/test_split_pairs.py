@@ -508,7 +508,7 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     assert "are not for training" not in done.stdout
     large_sizes = ("--valid", 150, "--test", 30, "--overwrite")
     swapped = command(tmp_path / "pairs.tsv", *large_sizes, "--columns", "1,2", "--out", out)
-    assert "180 pairs are not for training; with --valid and --test fewer\n" in swapped.stdout
+    assert "180 pairs are not for training; smaller --valid and --test leave" in swapped.stdout
     assert "split by the source sentence" in swapped.stdout
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.
