@@ -28,8 +28,8 @@ class Opened(NamedTuple):
 
     translator: Translates
     search: Search  # the default search of all calls
-    folders: Sequence[Path]  # may have its text.json; the first one is used
-    versions: FileVersions  # of its files before they were read, to compare once the text is loaded
+    folders: Sequence[Path]  # where its text.json may be; the first one found is used
+    versions: FileVersions  # of its files before they were read, to notice a change in between
 
     def text(self) -> Pipeline:
         """Return the text pipeline saved with the model, or an empty one if there is none."""
@@ -87,12 +87,12 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return a published model's checkpoints; for any other path, what :func:`in_run` finds."""
+    """Return the checkpoints of a published model, or of any other path the file of its model."""
     return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
 
 
 def model_of(path: Path, src: str | None = None, tgt: str | None = None) -> Path:
-    """Return the single checkpoint that :func:`models_of` finds; refuse an ensemble."""
+    """Return the only model that :func:`models_of` lists; refuse an ensemble."""
     first, *others = models_of(path, src, tgt)
     if others:
         raise ConfigError(
@@ -188,7 +188,7 @@ def data_of(path: Path) -> Path:
         except (OSError, ValueError):  # the checkpoint's text is not a valid path
             continue
     raise ConfigError(
-        "DATA must be the folder of fairseq-preprocess, but is missing, and "
-        f"{path} was trained with one that is not here. Give it (`bundle`: `--data`); only a "
-        "bundle needs none."
+        "DATA must be the folder of fairseq-preprocess, but is missing, and the one that "
+        f"{path} was trained with is not here. Give it (`bundle`: `--data`); only bundles work "
+        "without it."
     )

@@ -130,8 +130,8 @@ def _value(text: str) -> Any:
 
 
 Utility = SacrebleuUtility | NeuralUtility | MbrsUtility
-"""A utility u. It may read the source text, and its signature is the name to report; ``matrix``
-computes u(candidate i, candidate j) ``[H, H]``, of which larger is better."""
+"""A utility u. It may read the source text, and its signature is the name to report. ``matrix``
+computes u(candidate i, candidate j) ``[H, H]``; larger values are better."""
 
 
 def is_neural(name: str) -> bool:
@@ -144,8 +144,8 @@ def build_utility(
 ) -> Utility:
     """Build the utility ``chrf``, ``bleu``, ``comet:MODEL`` or ``mbrs:METRIC``.
 
-    ``options`` are fields of the mbrs metric's configuration, as text; ``process`` those of
-    :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
+    ``options`` are fields of the mbrs metric's configuration, as text; ``process`` are arguments
+    of :class:`~fairseq_ext.evaluation.neural.NeuralMetric`.
     """
     if name.startswith(OUTSIDE):
         return MbrsUtility(name.removeprefix(OUTSIDE), options or {})

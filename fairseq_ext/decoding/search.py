@@ -54,8 +54,8 @@ class Search:
         cpu: whether to use the CPU even if there is a GPU.
         engine: :data:`fairseq_ext.engine.FAIRSEQ`, or one of :data:`fairseq_ext.engine.ENGINES`.
         shortlist: file of `fairseq-ext shortlist` with the tokens that translations may have.
-        constraints: None, or ``ordered`` or ``unordered`` if tabs and target tokens follow each
-            sentence: its translation must have these tokens, in this order or in any order.
+        constraints: ``ordered`` or ``unordered`` if each sentence is followed, after tabs, by
+            target tokens that its translation must have, in this order or in any order; else None.
     """
 
     beam: int = 5
@@ -99,7 +99,7 @@ class Candidate:
     """One translation of a sentence, with its score.
 
     Attributes:
-        tokens: as the model wrote them, separated by spaces.
+        tokens: the tokens that the model wrote, separated by spaces.
         score: log-probability in base 2 over length, as fairseq-generate prints it.
         attention: ``[target tokens + 1][source tokens + 1]`` weights, both sides with ``</s>``;
             empty without :attr:`Search.attention`.
@@ -126,7 +126,7 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 def require_compatible(
     keep: Sequence[str], markup: bool, constraints: str | None, split_sentences: bool
 ) -> None:
-    """Refuse kinds of marked text that do not go together."""
+    """Refuse two of these options together, except ``--keep`` with ``--markup``."""
     exclusive = {
         "--keep": keep,
         "--markup": markup,

@@ -112,7 +112,7 @@ def translations(
             ranked = translate(sentences, line_numbers)
         else:
             spanned = SpannedSentences(sentences, keeper)
-            # Of all translations in the beam the best with every span is taken.
+            # The best translation in the beam that has every span is taken.
             widest = search and replace(search, nbest=search.beam)
             masked = translate(spanned.texts, line_numbers, widest)
             texts, places = spanned.restore(masked, search and search.nbest)
@@ -159,7 +159,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of all sentences; ``ranked`` has those of the parts."""
+        """Return the translations of all sentences, from the translations ``ranked`` of parts."""
         translated = iter(ranked)
         for place, line in enumerate(self._masked):
             if self._results[place] is None:
@@ -189,7 +189,7 @@ def join_parts(
 
 
 def by_rank(rows: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """List the first entries of all rows, then the second ones; a short row repeats its last."""
+    """List the first entry of each row, then the second, …; a short row repeats its last entry."""
     rows = [row for row in rows if row]
     ranks = range(max(map(len, rows), default=0))
     return [[row[min(rank, len(row) - 1)] for row in rows] for rank in ranks]

@@ -191,14 +191,14 @@ class Model:
         return sentence_splitter(self.src, self.tgt)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """Score how probable translations are.
+        """Compute the log-probabilities of translations that you give.
 
         Args:
             sources: lines of text.
             targets: their translations.
 
         Returns:
-            The log-probability, base e, of each target: the sum over its tokens and ``</s>``.
+            The log-probability (base e) of each target, summed over its tokens and ``</s>``.
 
         Raises:
             ConfigError: an argument is a string instead of a list of strings.
@@ -252,7 +252,7 @@ def load(
     cpu: bool = False,
     constraints: str | None = None,
 ) -> Model:
-    """Load a trained model, and the steps that prepared its training text.
+    """Load a trained model that translates text, with the text steps of its training.
 
     Args:
         path: a bundle (most need neither torch nor fairseq); a checkpoint; a run's folder, where
@@ -268,8 +268,8 @@ def load(
             processors. With a checkpoint, it is set in torch for the whole process.
         max_tokens: most source tokens in a batch.
         cpu: whether to use the CPU even if there is a GPU.
-        constraints: ``ordered`` or ``unordered`` if text that the translation must have, in this or
-            in any order, follows each line after tabs.
+        constraints: ``ordered`` or ``unordered`` if each line is followed, after tabs, by text
+            that its translation must have, in this order or in any order; else None.
 
     Raises:
         CheckpointError: a file cannot be used.

@@ -34,7 +34,7 @@ MOST_GENERATORS = 8  # most generators to keep; each set of search options has o
 
 
 class Translator:
-    """A model or an ensemble that translates. Threads may share it; they take turns.
+    """A translator of tokenized lines by a model or an ensemble. Threads that share it take turns.
 
     Args:
         data: folder with the dictionaries, from fairseq-preprocess.
@@ -46,7 +46,7 @@ class Translator:
         src, tgt: languages.
         name: name of the (last) model's architecture.
         limit: the most source tokens in a sentence, ``</s>`` included.
-        limit_name: what sets this limit, as the subject of a sentence.
+        limit_name: the limit as the beginning of a message, such as ``the model takes``.
         counts: counts of all tokens so far.
 
     Raises:
