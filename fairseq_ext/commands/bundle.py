@@ -42,9 +42,9 @@ def add(commands: options.Subparsers) -> None:
     option(
         "--numbers",
         choices=(*NUMBERS, "bits", "bits-int8"),
-        help="number format of the weights; bits: binary weights in one bit, ternary ones in 1.6, "
-        "all others in fp32; bits-int8: also embeddings and output projection in int8 (default: "
-        "fp32, or the format of the bundle)",
+        help="number format of the weights; bits: one bit for each binary weight, 1.6 for each "
+        "ternary weight, fp32 for all others; bits-int8: like bits, but embeddings and output "
+        "projection in int8 (default: fp32, or the format of the bundle)",
     )
     option(
         "--shortlist",
@@ -131,9 +131,10 @@ def add_trim(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "trim",
         help="remove the symbols of a bundle that your texts do not need",
-        description="Write a bundle with only the symbols that texts need: their tokens, single "
-        "characters, language tokens and fairseq's own. All other rows of embeddings and output "
-        "projection are removed. The logits of the remaining tokens do not change.",
+        description="Write a smaller bundle, with only the symbols that your texts need: their "
+        "tokens, single characters, language tokens and fairseq's special symbols. The rows of all "
+        "other symbols are removed from embeddings and output projection. The logits of the "
+        "remaining tokens do not change.",
     )
     parser.add_argument(
         "model",
@@ -148,7 +149,7 @@ def add_trim(commands: options.Subparsers) -> None:
         nargs="+",
         required=True,
         metavar="TEXT",
-        help="raw text of both languages, in files named after them (train.es, train.en.gz)",
+        help="raw text of both languages, in files that end in their codes (train.es, train.en.gz)",
     )
     options.add_output(parser, "OUT", OUTPUT)
     parser.set_defaults(run=_trim, makes_folder=True)

@@ -70,9 +70,9 @@ class Request:
     )
     latency: int = option(
         0,
-        "translate the first N sentences of the source one at a time with the checkpoint of each "
-        "system that has one, on one thread, beam 5: median and 99th percentile of the time, "
-        "processor time, energy where Linux tells it (RAPL) and, for bundles, multiply-adds",
+        "measure the latency of the systems with a checkpoint on the first N source sentences, one "
+        "at a time, on one thread, with beam 5: median and 99th percentile of the time, processor "
+        "time, energy where Linux reports it (RAPL) and, for bundles, multiply-adds",
         metavar="N",
     )
     pictures: Sequence[Path] = option(

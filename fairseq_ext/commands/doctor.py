@@ -272,7 +272,8 @@ def add_user_dir(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "user-dir",
         help="print the folder to give to fairseq's --user-dir",
-        description='Usage: fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
+        description="Print the folder of the plugin, which fairseq's commands take as --user-dir: "
+        'fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
     )
     parser.set_defaults(run=_user_dir)
 

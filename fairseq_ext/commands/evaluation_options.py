@@ -78,7 +78,7 @@ class ProcessOptions:
 
     metric_python: str | None = option(
         None,
-        "Python with the metric's library, such as comet_env/bin/python (default: the variable "
+        "Python that has the metric's library, such as comet_env/bin/python (default: the variable "
         "FAIRSEQ_EXT_METRIC_PYTHON, or else this Python)",
         metavar="PYTHON",
     )
@@ -163,7 +163,7 @@ class UndoingOptions:
     """The options for turning translations into text; subword pieces are always joined."""
 
     detokenize: str | None = option(
-        None, "undo Moses tokenization of this language, such as de", metavar="LANG"
+        None, "undo Moses tokenization by the rules of this language, such as de", metavar="LANG"
     )
     keep_tokens: bool = option(False, "leave the translations as tokens")
     remove_bpe: bool | None = option(None, "join subword pieces (`@@ `)")

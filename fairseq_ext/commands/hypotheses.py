@@ -56,13 +56,14 @@ class Request:
         metavar="GENERATED",
     )
     num_candidates: int = option(
-        help="number of candidates of each sentence; without --candidates-of, the files must have "
-        "exactly N",
+        help="number of candidates to compare for each sentence; without --candidates-of, the "
+        "files must have exactly N",
         metavar="N",
     )
     candidates_of: int | None = option(
         None,
-        "candidates of each sentence in the files, of which N are drawn at random (default: N)",
+        "number of candidates that the files have for each sentence; N of them are drawn at random "
+        "(default: N)",
         metavar="M",
     )
     seed: int = option(1, "seed of the draw for --candidates-of (1)", metavar="N")

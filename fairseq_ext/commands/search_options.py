@@ -59,14 +59,14 @@ class SearchOptions:
     )
     max_len_a: float | None = _number(
         Search.max_len_a,
-        "limit of a translation in tokens: --max-len-b plus N times the source tokens",
+        "longest translation in tokens: --max-len-b plus N times the number of source tokens",
     )
-    max_len_b: int | None = _number(Search.max_len_b, "tokens to add to the limit of --max-len-a")
+    max_len_b: int | None = _number(Search.max_len_b, "constant part of the limit in --max-len-a")
     max_tokens: int | None = _number(Search.max_tokens, "source tokens in a batch")
     constraints: str | None = option(
         None,
-        "words that a translation must have follow its line, after tabs: in this order (ordered, "
-        "also without a value) or in any order (unordered)",
+        "lines may have, after tabs, words that their translations must contain: in this order "
+        "(ordered, also if no value is given) or in any order (unordered)",
         nargs="?",
         const="ordered",
         choices=("ordered", "unordered"),
@@ -78,7 +78,7 @@ class SearchOptions:
     fp16: bool = option(False, "half precision, for GPUs")
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     sampling: bool = option(
-        False, "sample a translation of each line, or --nbest of them, as for back-translation"
+        False, "sample one or --nbest translations of each line, as for back-translation"
     )
     mbr: int | None = option(
         None,

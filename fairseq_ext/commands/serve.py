@@ -21,10 +21,10 @@ def add(commands: options.Subparsers) -> None:
     parser = commands.add_parser(
         "serve",
         help="serve translations over HTTP, with LibreTranslate's interface",
-        description="Answer /translate, /detect and /languages as LibreTranslate does, and /health "
-        "and /metrics (for Prometheus). A page for translating is at /, and the description of the "
-        "interface at /docs. Concurrent requests are translated together. After SIGTERM or Ctrl-C, "
-        "running requests finish; a second signal stops at once.",
+        description="Serve /translate, /detect and /languages with LibreTranslate's interface, and "
+        "/health and /metrics (for Prometheus). A page for translating is at /, the description of "
+        "the interface at /docs. Concurrent requests are translated together. After SIGTERM or "
+        "Ctrl-C, running requests finish; a second signal stops at once.",
     )
     add_options(parser, Settings)
     add_options(parser.add_argument_group("limits"), Limits)

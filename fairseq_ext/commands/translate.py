@@ -55,8 +55,8 @@ class PartOptions:
     )
     ray: str | None = option(
         None,
-        "address of a Ray cluster that shares the folder; one worker runs on each GPU, and one on "
-        "every OMP_NUM_THREADS (1) other processors; `local` starts a cluster on this machine",
+        "address of a Ray cluster that shares the folder; one worker runs on each GPU, and one for "
+        "each OMP_NUM_THREADS (1) of the other processors; `local` starts a cluster here",
         metavar="ADDRESS",
     )
 
@@ -248,7 +248,7 @@ def _require_no_text(paths: Iterable[Path]) -> None:
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
-                f"`--path` reads all that follows it as models, but {path!s:.80} is no file or "
+                f"`--path` takes all arguments after it as models, but {path!s:.80} is no file or "
                 "folder. Put text to translate before `--path`, or name the model with `--model`."
             )
 
@@ -402,7 +402,7 @@ def _standard_input() -> IO[str]:
     if sys.__stdin__ is None:
         raise ConfigError("standard input is closed; name a file with text by `--input`.")
     if sys.stdin.isatty():
-        print("Type text, a sentence a line; Ctrl-D ends it.", file=sys.stderr)
+        print("Type text, one sentence per line; Ctrl-D ends it.", file=sys.stderr)
     return sys.stdin
 
 
