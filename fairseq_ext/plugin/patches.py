@@ -6,7 +6,7 @@ of its module is its kind: a ``repair`` of fairseq, ``security`` against untrust
 ``feature`` of this plugin, or a ``check`` that turns a user's mistake into an error of one line.
 
 A function is decorated with the name of its patch. The last paragraph in the docstring of a patch's
-first function tells what happens without the patch.
+first function begins with “Problem:” and tells what happens without the patch.
 
 Rows are applied in order. If two rows wrap the same function, the later row is called first.
 ``fairseq-ext doctor --patches`` prints the rows of each function.

@@ -93,7 +93,7 @@ class Patch:
 def patches_of(module: ModuleType) -> list[Patch]:
     """List the patches of a module, built from its decorated functions.
 
-    The last paragraph of the docstring of a patch's first function is the reason.
+    The last paragraph of the docstring of a patch's first function is the reason (``Problem: …``).
     """
     parts: dict[str, list[Any]] = {}
     for value in vars(module).values():
@@ -102,7 +102,8 @@ def patches_of(module: ModuleType) -> list[Patch]:
     patches = []
     for name, functions in parts.items():
         doc = inspect.getdoc(getattr(functions[0], "wrapper", functions[0])) or ""
-        reason = " ".join(doc.rpartition("\n\n")[2].split()).removesuffix(".")
+        paragraph = doc.rpartition("\n\n")[2].removeprefix("Problem:")
+        reason = " ".join(paragraph.split()).removesuffix(".")
         layers = tuple(function for function in functions if isinstance(function, Layer))
         act = next((function for function in functions if not isinstance(function, Layer)), None)
         patches.append(Patch(name, reason, layers, act))

@@ -111,7 +111,8 @@ ONLY_TASKS: dict[str, str] = {
 def _keep_options_out_of_the_log() -> None:
     """Keep fairseq from logging several hundred options before our one-line message.
 
-    Missing or conflicting options end in a traceback, and a misspelt name in a page of all names.
+    Problem: Missing or conflicting options end in a traceback, and a misspelt name in a page of all
+    names.
     """
     logging.getLogger("fairseq.dataclass.utils").addFilter(
         lambda record: not str(record.msg).startswith("Error when composing")

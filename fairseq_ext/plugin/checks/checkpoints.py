@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 @around("fairseq.checkpoint_utils:_upgrade_state_dict", patch="weights alone")
 def _upgrade_state_dict(original: Callable, state: dict[str, Any]) -> dict[str, Any]:
-    """Training cannot start from a file `{'model': …}`: without other entries it ends in `KeyError:
-    'best_loss'`.
+    """Problem: Training cannot start from a file `{'model': …}`: without other entries it ends in
+    `KeyError: 'best_loss'`.
     """
     if "optimizer_history" not in state and "best_loss" not in state:
         state = {**before_training(), **state}
@@ -50,8 +50,8 @@ def start(cfg: Any, trainer: Any) -> tuple[str, str | None]:
 
 @around("fairseq.checkpoint_utils:load_checkpoint", patch="checkpoints that do not fit")
 def _load_checkpoint(original: Callable, cfg: Any, trainer: Any, **options: Any) -> Any:
-    """Another architecture or schedule ends in a traceback, another dictionary in wrong words, and
-    a missing `--restore-file` in random weights; a run does not keep its text.json.
+    """Problem: Another architecture or schedule ends in a traceback, another dictionary in wrong
+    words, and a missing `--restore-file` in random weights; a run does not keep its text.json.
     """
     from fairseq.file_io import PathManager
 
@@ -147,7 +147,7 @@ def _require_scheduler(cfg: Any, filename: str) -> None:
 def _only_for_trainers(
     original: Callable, cfg: Any, trainer: Any, *rest: Any, **options: Any
 ) -> Any:
-    """Checks around loading and saving read attributes that only fairseq's own trainer has."""
+    """Problem: Checks around loading and saving read attributes that only fairseq's trainer has."""
     from fairseq.trainer import Trainer
 
     call = original if isinstance(trainer, Trainer) else inspect.unwrap(original)
@@ -158,8 +158,8 @@ def _only_for_trainers(
 def _save_dictionaries(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> Any:
-    """Checkpoints do not store dictionaries, so that fairseq accepts one of the same size in
-    another order, and prints wrong words.
+    """Problem: Checkpoints do not store dictionaries, so that fairseq accepts one of the same size
+    in another order, and prints wrong words.
     """
     if words := _task_symbols(self.task):
         extra_state = {**extra_state, DICTIONARIES: dictionaries.record(*words)}

@@ -24,7 +24,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 def _call_main(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Check `fairseq-train`, `-interactive` and `-validate` before they start any process.
 
-    fairseq accepts these options, and then fails with a traceback or ignores them.
+    Problem: fairseq accepts these options, and then fails with a traceback or ignores them.
     """
     # The spec has the module's name even under `python -m`.
     spec = inspect.unwrap(main).__globals__["__spec__"]
@@ -106,8 +106,8 @@ def _require_path(cfg: Any) -> None:
 def _generate(original: Callable, cfg: Any) -> Any:
     """Keep old results in `--results-path` of `fairseq-generate` until new ones are complete.
 
-    When stopped, fairseq-preprocess and `fairseq-generate --results-path` leave incomplete files;
-    bad input ends in a traceback or an unusable folder.
+    Problem: When stopped, fairseq-preprocess and `fairseq-generate --results-path` leave incomplete
+    files; bad input ends in a traceback or an unusable folder.
     """
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -127,8 +127,8 @@ def _generate(original: Callable, cfg: Any) -> Any:
 def _name_text(original: Callable, cfg: Any, output_file: IO[str]) -> Any:
     """Make `fairseq-generate` print which ``text.json`` turns its translations into text.
 
-    The output of fairseq-generate does not say how to turn its tokens back into text, which scoring
-    needs.
+    Problem: The output of fairseq-generate does not say how to turn its tokens back into text,
+    which scoring needs.
     """
     from fairseq.data.data_utils import infer_language_pair
 

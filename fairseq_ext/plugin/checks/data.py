@@ -16,8 +16,8 @@ from fairseq_ext.utils.file_versions import FileVersions
 
 @around("fairseq.tasks:setup_task", patch="data folders")
 def _setup_task(original: Callable, cfg: Any, **options: Any) -> Any:
-    """A missing folder, split or language, a damaged index or a broken dictionary ends in a
-    traceback; a token outside the dictionary crashes the embedding.
+    """Problem: A missing folder, split or language, a damaged index or a broken dictionary ends in
+    a traceback; a token outside the dictionary crashes the embedding.
     """
     requested = {name: getattr(cfg, name, None) for name in ("source_lang", "target_lang")}
     try:
@@ -131,8 +131,8 @@ def _filter_indices_by_size(
 ) -> Any:
     """Refuse a sentence that is too long, unless it may be left out and shorter ones remain.
 
-    fairseq prints numpy's types instead of lengths, and if all sentences of a split are too long,
-    it calls the split empty.
+    Problem: fairseq prints numpy's types instead of lengths, and if all sentences of a split are
+    too long, it calls the split empty.
     """
     fitting, skipped = dataset.filter_indices_by_size(indices, max_positions)
     is_split = any(dataset is split for split in self.datasets.values())

@@ -32,8 +32,8 @@ class _Done(BaseException):
 
 @around("fairseq.distributed.utils:call_main", patch="fairseq-hydra-train")
 def _call_main(original: Callable, *arguments: Any, **options: Any) -> Any:
-    """fairseq-hydra-train imports `common.user_dir` too late for our checks of options, locks and
-    interruption, and it gives a named architecture the model's default sizes.
+    """Problem: fairseq-hydra-train imports `common.user_dir` too late for our checks of options,
+    locks and interruption, and it gives a named architecture the model's default sizes.
     """
     before = _patched_call.set(True)
     try:

@@ -38,7 +38,7 @@ ENOUGH = 4096
 def allow_open_files() -> None:
     """Raise this process's limit on open files as far as needed and allowed.
 
-    When a worker that loads data cannot open more files, fairseq waits for it forever.
+    Problem: When a worker that loads data cannot open more files, fairseq waits for it forever.
     """
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
@@ -84,7 +84,7 @@ def holder(path: Path) -> str:
 def _lock_first(original: Callable, save_dir: str) -> None:
     """Take the lock before training does anything to its folder.
 
-    A second training in the same folder deletes files that the first is writing, and each
+    Problem: A second training in the same folder deletes files that the first is writing, and each
     overwrites the other's checkpoints; when one process of a job is killed, the others end in
     tracebacks of torch.
     """
@@ -143,8 +143,9 @@ TRAINING = ("fairseq_cli.train", "fairseq_cli.hydra_train")
 def _interruptible(original: Callable, cfg: Any, main: Callable, **options: Any) -> Any:
     """Handle signals in the first process of ``fairseq-train``, which waits for the others.
 
-    Ctrl-C ends a training in pages of tracebacks; SIGTERM and SIGHUP (a closed terminal) end it
-    without a message, and leave unfinished files and, for a while, other processes of its job.
+    Problem: Ctrl-C ends a training in pages of tracebacks; SIGTERM and SIGHUP (a closed terminal)
+    end it without a message, and leave unfinished files and, for a while, other processes of its
+    job.
     """
     spec = main.__globals__["__spec__"]
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -188,7 +189,6 @@ def interrupts() -> Iterator[list[signal.Signals]]:
 
 def leave_quietly() -> None:
     """Make a child process end without a message at its first signal, and ignore later ones."""
-
     leaving = False
 
     def handle(*_: object) -> None:

@@ -259,8 +259,8 @@ def _data(cfg: Any) -> Iterator[str]:
 def _get_valid_stats(
     original: Callable, cfg: Any, trainer: Any, stats: dict[str, Any], *rest: Any
 ) -> Any:
-    """If validation does not measure --best-checkpoint-metric, training ends in `KeyError` after
-    the first epoch.
+    """Problem: If validation does not measure --best-checkpoint-metric, training ends in `KeyError`
+    after the first epoch.
     """
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric not in stats:

@@ -35,8 +35,8 @@ def wait() -> None:
 def _add_defaults(original: Callable, cfg: Any) -> None:
     """Add an empty module iopath if it is not installed; without it, fairseq refuses the option.
 
-    --write-checkpoints-asynchronously needs one more package and writes no checkpoint_last.pt, and
-    a kill leaves a torn checkpoint.
+    Problem: --write-checkpoints-asynchronously needs one more package and writes no
+    checkpoint_last.pt, and a kill leaves a torn checkpoint.
     """
     original(cfg)
     asynchronous = cfg.checkpoint.write_checkpoints_asynchronously

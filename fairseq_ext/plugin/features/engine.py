@@ -13,7 +13,7 @@ from fairseq_ext.utils.errors import ConfigError
 def _add_option() -> None:
     """Add both options to fairseq's generation options, for its commands and YAML files.
 
-    fairseq's generator spends most of its time outside matrix products.
+    Problem: fairseq's generator spends most of its time outside matrix products.
     """
     from fairseq.dataclass import ChoiceEnum
     from fairseq.dataclass.configs import GenerationConfig

@@ -25,8 +25,8 @@ rounded to a multiple of sentences, its rest, and the sentences that the patch "
 def read_ahead(original: Callable, path: str) -> None:
     """Let the system read a file in the background; fairseq would read it and discard the data.
 
-    fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers, copies them
-    as 64-bit numbers, and reads all data once for nothing.
+    Problem: fairseq stores the lengths of sentences twice, sorts them twice as 32-bit numbers,
+    copies them as 64-bit numbers, and reads all data once for nothing.
     """
     with Path(path).open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)

@@ -59,8 +59,8 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """The logits, log-probabilities and gradients of a whole batch are matrices of tokens ×
-    vocabulary, which cost memory and time.
+    """Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
+    × vocabulary, which cost memory and time.
     """
     from fairseq_ext.training import chunked_output
 
@@ -95,7 +95,7 @@ def loss_in_chunks(
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
-    """fairseq's Adam reads and writes each tensor a dozen times in an update; ours does so once."""
+    """Problem: fairseq's Adam reads and writes each tensor a dozen times per update, ours once."""
     if closure is not None or not adam.can_fuse(self):
         return original(self, closure)
     return adam.step(self)
@@ -106,8 +106,8 @@ MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
 
 @around(f"{MIXIN}._sync_fp16_grads_to_fp32", patch="fp32 copies at once")
 def copy_gradients_at_once(original: Callable, self: Any) -> None:
-    """With --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU waits while
-    the host starts hundreds of copies in every update.
+    """Problem: With --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU
+    waits while the host starts hundreds of copies in every update.
     """
     if self._needs_sync:
         weights = [weight for weight in self.fp16_params if weight.requires_grad]
@@ -156,7 +156,7 @@ def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
 
 @acting("norm of gradients in one pass")
 def norm_in_one_pass() -> None:
-    """Without apex, fairseq computes the norms of gradients one by one."""
+    """Problem: Without apex, fairseq computes the norms of gradients one by one."""
     from fairseq import utils
 
     utils.multi_tensor_total_norm = total_norm
@@ -165,8 +165,8 @@ def norm_in_one_pass() -> None:
 
 @around("fairseq.trainer:Trainer.__init__", patch="memory kept for reuse")
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """glibc returns freed large blocks to the system, which clears them again for each gradient of
-    a large vocabulary.
+    """Problem: glibc returns freed large blocks to the system, which clears them again for each
+    gradient of a large vocabulary.
     """
     original(self, *args, **kwargs)
     if self.device.type == "cpu":
@@ -175,8 +175,8 @@ def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Non
 
 @around("fairseq.trainer:Trainer._set_seed", patch="seed of each update")
 def seed_cpu(original: Callable, self: Any) -> None:
-    """Seed only the CPU's generator for an update on a CPU. torch also records the seed for three
-    other kinds of devices, each time with a trace of the Python stack.
+    """Problem: Seed only the CPU's generator for an update on a CPU. torch also records the seed
+    for three other kinds of devices, each time with a trace of the Python stack.
     """
     if self.device.type != "cpu":
         return original(self)
@@ -185,7 +185,7 @@ def seed_cpu(original: Callable, self: Any) -> None:
 
 @around("fairseq.models.fairseq_model:BaseFairseqModel.train", patch="mode of each update")
 def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
-    """fairseq sets the mode of every module twice in each update, although it does not change."""
+    """Problem: fairseq sets every module's mode twice in each update, even if it stays the same."""
     if all(module.training is mode for module in self.modules()):
         return self
     return original(self, mode)
@@ -195,8 +195,8 @@ def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
     "fairseq.modules.fairseq_dropout:FairseqDropout.forward", patch="dropout from 16-bit numbers"
 )
 def draw_sixteen_bits(original: Callable) -> Callable:
-    """On the CPU torch draws a 32-bit number for each value, which takes longer than the rest of
-    dropout.
+    """Problem: On the CPU torch draws a 32-bit number for each value, which takes longer than the
+    rest of dropout.
     """
 
     def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
@@ -213,8 +213,8 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     patch="matrix products by oneDNN",
 )
 def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's fp32
-    matrix products take twice as long as necessary.
+    """Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
+    fp32 matrix products take twice as long as necessary.
     """
     slow = self.device.type == "cpu" and onednn_matmul.is_slow()
     with onednn_matmul.by_onednn() if slow else contextlib.nullcontext():
@@ -223,7 +223,7 @@ def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any)
 
 @around("fairseq.trainer:Trainer.__init__", patch="slow bf16")
 def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-    """Processors without bf16 instructions take several times as long with --bf16."""
+    """Problem: Processors without bf16 instructions take several times as long with --bf16."""
     original(self, cfg, *args, **kwargs)
     if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
         return

@@ -34,7 +34,7 @@ def clock(seconds: float) -> str:
 def _train(original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
     """Set, before each epoch, the number of the training's last update.
 
-    The progress bar shows the time left in the epoch, but not in the training.
+    Problem: The progress bar shows the time left in the epoch, but not in the training.
     """
     done = trainer.get_num_updates()
     trainer.last_update = done + updates_left(cfg, epoch_itr, done)

@@ -19,7 +19,7 @@ from fairseq_ext.plugin.table import around, replacing
 def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> list[Any]:
     """Add one more batch for the sentences that fairseq would drop at the end.
 
-    fairseq drops the end of every split whose size is not a multiple of
+    Problem: fairseq drops the end of every split whose size is not a multiple of
     --required-batch-size-multiple (8): 10 test lines give 8 translations.
     """
     if not isinstance(indices, np.ndarray):
@@ -35,8 +35,8 @@ def keep_tail(original: Callable, indices: Any, *args: Any, **kwargs: Any) -> li
 def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
     """Fill the last group with empty batches, which fairseq skips.
 
-    --grouped-shuffling drops an incomplete group of one batch per process in every epoch; with
-    --num-workers, the workers keep the masks of `masked_lm` of the first epoch.
+    Problem: --grouped-shuffling drops an incomplete group of one batch per process in every epoch;
+    with --num-workers, the workers keep the masks of `masked_lm` of the first epoch.
     """
     from fairseq.data import FairseqDataset
 
@@ -57,7 +57,7 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
 def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray:
     """Return the lengths that divide the corpus into ``num_buckets`` parts of about equal size.
 
-    --num-batch-buckets fails: numpy.percentile no longer has `interpolation`.
+    Problem: --num-batch-buckets fails: numpy.percentile no longer has `interpolation`.
     """
     shares = np.linspace(0, 100, num_buckets + 1)[1:]
     return np.unique(np.percentile(sizes, shares, method="lower"))
@@ -75,8 +75,8 @@ USERS_OF_REMOVED_NAMES = (
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
     """Return a copy of the module numpy that still has the old names that fairseq uses.
 
-    --num-batch-buckets and language modelling use numpy.compat.long, and two rarer places numpy.int
-    and numpy.float, which numpy has removed.
+    Problem: --num-batch-buckets and language modelling use numpy.compat.long, and two rarer places
+    numpy.int and numpy.float, which numpy has removed.
     """
     view = ModuleType("numpy")
     vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
@@ -93,8 +93,8 @@ def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
 def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
     """Compute the byte positions of sentences in int64 when the parts of workers are merged.
 
-    Under numpy 2, fairseq-preprocess with several --workers sums sizes in int32: above some 40
-    million sentences, the index points to wrong ones, or the job ends in OverflowError.
+    Problem: Under numpy 2, fairseq-preprocess with several --workers sums sizes in int32: above
+    some 40 million sentences, the index points to wrong ones, or the job ends in OverflowError.
     """
     index = original(cls, path, dtype)
     index._get_pointers = lambda sizes: starts(sizes, np.dtype(dtype).itemsize)
@@ -105,9 +105,9 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 def not_cached(original: Callable, path: str) -> str | None:
     """Read sentences of the old layout from the file, not from a cache that is still empty.
 
-    Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because fairseq
-    reads a batch before it caches the sentences; without the cache, workers move each other's
-    position in the file.
+    Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
+    fairseq reads a batch before it caches the sentences; without the cache, workers move each
+    other's position in the file.
     """
     layout = original(path)
     return "lazy" if layout == "cached" else layout
@@ -133,7 +133,7 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
     patch="data sets that cannot be opened",
 )
 def close_if_open(original: Callable, self: Any) -> None:
-    """If a data set cannot be opened, tracebacks of two destructors follow the error."""
+    """Problem: If a data set cannot be opened, tracebacks of two destructors follow the error."""
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
 
@@ -142,8 +142,8 @@ def close_if_open(original: Callable, self: Any) -> None:
 def names_of_subsets(original: Callable, dataset_path: str) -> set[str]:
     """Return the names for `--valid-subset`: ``valid1``, not ``valid1.de-en.de``.
 
-    fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets with names of
-    files, and believes that it would ignore valid1.
+    Problem: fairseq-train refuses `--valid-subset valid,valid1`: it compares names of sets with
+    names of files, and believes that it would ignore valid1.
     """
     return {name.partition(".")[0] for name in original(dataset_path)}
 
@@ -154,8 +154,8 @@ def once_by_default(
 ) -> None:
     """Treat the ratio -1, the default of `--upsample-primary`, as 1, so that nothing is repeated.
 
-    Training on train and train1, or with `--combine-valid-subsets`, ends in “negative dimensions
-    are not allowed”, because `--upsample-primary` is -1 by default.
+    Problem: Training on train and train1, or with `--combine-valid-subsets`, ends in “negative
+    dimensions are not allowed”, because `--upsample-primary` is -1 by default.
     """
     if not isinstance(sample_ratios, int):
         sample_ratios = [1 if ratio < 0 else ratio for ratio in sample_ratios]
@@ -183,9 +183,9 @@ def stop(thread: Callable[[], Any]) -> None:
 
 @around("fairseq.data.iterators:BufferedIterator._create_consumer", patch="end of the process")
 def stop_at_exit(original: Callable, self: Any) -> None:
-    """A run that stops in the middle of an epoch can die after its work, with `terminate called
-    without an active exception` and status 134, because a thread still makes batches while Python
-    shuts down.
+    """Problem: A run that stops in the middle of an epoch can die after its work, with `terminate
+    called without an active exception` and status 134, because a thread still makes batches while
+    Python shuts down.
     """
     original(self)
     atexit.register(stop, weakref.ref(self._consumer))

@@ -76,8 +76,8 @@ def spawned(index: int, main: Callable, cfg: Any, kwargs: dict[str, Any]) -> Non
 def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Start the processes of a job on CPUs; fairseq starts all other jobs.
 
-    On the CPU, fairseq divides by the number of CUDA devices (none) under torchrun, starts as many
-    processes as CUDA devices otherwise, and gives DDP device ids for a CPU module.
+    Problem: On the CPU, fairseq divides by the number of CUDA devices (none) under torchrun, starts
+    as many processes as CUDA devices otherwise, and gives DDP device ids for a CPU module.
     """
     training = cfg.distributed_training
     if cfg.common.tpu or (torch.cuda.is_available() and not cfg.common.cpu):
@@ -96,7 +96,7 @@ def start_on_cpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) ->
 def forget_tpu(original: Callable, cfg: Any, main: Callable, **kwargs: Any) -> None:
     """Switch ``--tpu`` off if the library for TPUs is not installed.
 
-    --bf16 switches --tpu on, and training ends because torch_xla is missing.
+    Problem: --bf16 switches --tpu on, and training ends because torch_xla is missing.
     """
     if cfg.common.bf16 and importlib.util.find_spec("torch_xla") is None:
         for group in (cfg.common, cfg.distributed_training, cfg.task):
@@ -136,8 +136,8 @@ def gather_on_cpu(
 def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """Send an object from rank 0 to all ranks by pickle; rank 0 has already loaded it safely.
 
-    Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True refuses its
-    configuration objects.
+    Problem: Rank 0 cannot send a loaded checkpoint to the other ranks, because weights_only=True
+    refuses its configuration objects.
     """
     message = [obj]
     torch.distributed.broadcast_object_list(message, src_rank, group, dist_device)
@@ -146,7 +146,7 @@ def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_de
 
 @around("fairseq.optim:shard_", patch="sharded optimizers")
 def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
-    """--zero-sharding os needs fairscale, although torch can shard optimizers."""
+    """Problem: --zero-sharding os needs fairscale, although torch can shard optimizers."""
     from fairseq.distributed.utils import get_world_size
 
     from fairseq_ext.training.sharding import ShardedOptimizer

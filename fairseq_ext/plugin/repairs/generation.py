@@ -30,8 +30,8 @@ def count_from_the_first(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Pass diverse search the sentences' rows in the first batch, before finished ones leave it.
 
-    fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of groups by
-    row of the batch, but looks it up by sentence number.
+    Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of
+    groups by row of the batch, but looks it up by sentence number.
     """
     if original_batch_idxs is not None:
         if step == 0:  # the batch still has all its sentences
@@ -43,8 +43,8 @@ def count_from_the_first(
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="repeated n-grams")
 def block_repetitions(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
-    """--no-repeat-ngram-size has no effect on a CPU: fairseq compares the padding behind each
-    hypothesis instead of its last tokens.
+    """Problem: --no-repeat-ngram-size has no effect on a CPU: fairseq compares the padding behind
+    each hypothesis instead of its last tokens.
     """
     generator = original(self, *arguments, **options)
     blocker = getattr(generator, "repeat_ngram_blocker", None)
@@ -54,7 +54,7 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 
 
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
-    """Set to -inf in ``lprobs`` ``[B, V]`` what would repeat an n-gram of ``tokens`` ``[B, T]``."""
+    """Set to -inf in ``lprobs [B, V]`` tokens that would repeat an n-gram of ``tokens [B, T]``."""
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding
     newest = words[:, step - size + 1 :]
@@ -66,8 +66,8 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
 @around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
 def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
-    """fairseq-generate --print-alignment shows the last layer of a transformer_align, not its
-    --alignment-layer and --alignment-heads.
+    """Problem: fairseq-generate --print-alignment shows the last layer of a transformer_align, not
+    its --alignment-layer and --alignment-heads.
     """
     original(self, encoder, decoder, args)
     if self.alignment_layer < len(decoder.layers):
@@ -81,7 +81,7 @@ def score_by_language(
 ) -> Any:
     """Compute BLEU in validation with sacrebleu's tokenizer for the target language.
 
-    --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
+    Problem: --eval-bleu is 0 for Chinese and Japanese, because each sentence counts as one word.
     """
     import sacrebleu
 
@@ -98,7 +98,7 @@ def score_by_language(
 
 @around("fairseq_cli.generate:main", patch="shards of a test set")
 def _generate(original: Callable, cfg: Any) -> Any:
-    """fairseq-generate ignores --num-shards and --shard-id, so that each shard is the whole set."""
+    """Problem: fairseq-generate ignores --num-shards and --shard-id; each shard is the full set."""
     count, shard = cfg.dataset.num_shards, cfg.dataset.shard_id
     require_shard(count, shard)
     if count == 1:

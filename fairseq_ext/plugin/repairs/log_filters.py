@@ -36,15 +36,15 @@ HARMLESS = (
 
 @acting("advice on import")  # first, because every import of fairseq prints this advice
 def _hide_advice() -> None:
-    """Without tensorboardX, `import fairseq` asks on stderr, in every process, to install it for
-    speech tasks.
+    """Problem: Without tensorboardX, `import fairseq` asks on stderr, in every process, to install
+    it for speech tasks.
     """
     logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
 
 
 @acting("warnings of a normal run")
 def _filter_harmless() -> None:
-    """fairseq calls deprecated functions of hydra and torch that still work, and that warn."""
+    """Problem: fairseq calls deprecated functions of hydra and torch, which still work but warn."""
     for start, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(start), category=category)
     # Importing fairseq turns the root logger on before the command sets its level.
@@ -63,8 +63,8 @@ def _log_file_once(
 ) -> Any:
     """Open ``--log-file`` only if the logger does not yet write to that file.
 
-    fairseq opens --log-file again in each epoch and validation and never closes it, so that lines
-    are written more and more often.
+    Problem: fairseq opens --log-file again in each epoch and validation and never closes it, so
+    that lines are written more and more often.
     """
     from fairseq.logging.progress_bar import logger
 
@@ -81,7 +81,7 @@ _reported: set[object] = set()  # names of logs about which an error was printed
 def _say_once(original: Callable, self: Any, record: logging.LogRecord) -> None:
     """Say only once that a log cannot be written; logging would say it for each line.
 
-    On a full disk, every log line prints a traceback on stderr.
+    Problem: On a full disk, every log line prints a traceback on stderr.
     """
     error = sys.exc_info()[1]
     silent = not logging.raiseExceptions or sys.stderr is None

@@ -47,8 +47,8 @@ def compose_as_in_first_epoch(
 
     Tasks with their own iterators, or with new batches each epoch, do not need this patch.
 
-    A run resumed in its second or a later epoch draws its batches with another seed than the
-    uninterrupted run.
+    Problem: A run resumed in its second or a later epoch draws its batches with another seed than
+    the uninterrupted run.
     """
     from fairseq.tasks import FairseqTask
 
@@ -87,8 +87,8 @@ def group_what_is_left(
     fairseq counts the groups of the whole epoch by the present `--update-freq`, and loses the last
     group if earlier batches were grouped by another one.
 
-    A run resumed within an epoch, with another --update-freq or number of processes, loses batches,
-    reads some twice, or ends in `UnboundLocalError`.
+    Problem: A run resumed within an epoch, with another --update-freq or number of processes, loses
+    batches, reads some twice, or ends in `UnboundLocalError`.
     """
     from fairseq.data.iterators import CountingIterator, _chunk_iterator
 
@@ -139,7 +139,7 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return ``best`` (None at first), and ``num_runs``, how many validations followed it."""
+    """Return validation's ``best`` value (None at first), and the ``num_runs`` of it since then."""
     for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
         return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
@@ -150,8 +150,8 @@ def early_stopping_state() -> dict[str, Any]:
 def save_early_stopping(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> str | None:
-    """--patience and reduce_lr_on_plateau start counting again after a resume; with another
-    --best-checkpoint-metric, its values are compared with values of the earlier metric.
+    """Problem: --patience and reduce_lr_on_plateau start counting again after a resume; with
+    another --best-checkpoint-metric, its values are compared with values of the earlier metric.
     """
     stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
     return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
@@ -228,9 +228,9 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 
 @around("fairseq.file_io:PathManager.copy", patch="whole checkpoint files")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
-    """fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill leaves a
-    torn file; temporary files of killed runs stay; on a full disk, fairseq appends to the same torn
-    file three times, and ends in a traceback.
+    """Problem: fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill
+    leaves a torn file; temporary files of killed runs stay; on a full disk, fairseq appends to the
+    same torn file three times, and ends in a traceback.
     """
     with atomic_write(dst_path, "wb", through_links=False) as copy:
         shutil.copyfile(src_path, copy.name)
@@ -270,7 +270,7 @@ def keep_best_until_full(original: Callable, cfg: Any, *rest: Any) -> str | None
     fairseq keeps a new checkpoint only if it is better than the worst one, even while there are
     fewer. So until the number is reached, the worst one counts as infinitely bad.
 
-    --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
+    Problem: --keep-best-checkpoints 3 keeps only one checkpoint while the loss rises.
     """
     from fairseq import checkpoint_utils
 
@@ -295,7 +295,7 @@ def save_interval_at_end(
     It is written before the other files: a run killed in between resumes from the previous
     `checkpoint_last.pt` and writes them all again.
 
-    --save-interval-updates writes no checkpoint at the end of an epoch.
+    Problem: --save-interval-updates writes no checkpoint at the end of an epoch.
     """
     from fairseq.checkpoint_utils import checkpoint_paths
     from fairseq.file_io import PathManager
@@ -347,7 +347,7 @@ def why_finished(trainer: Any, next_epoch: int) -> str | None:
 def skip_if_finished(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
 ) -> tuple[list[None], bool]:
-    """When started again, a finished run trains one more update and overwrites its checkpoints."""
+    """Problem: A finished run, started again, trains an update and overwrites its checkpoints."""
     if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
         return [None], True
     return original(cfg, trainer, task, epoch_itr)
@@ -370,8 +370,8 @@ def notice_finished(original: Callable, cfg: Any, trainer: Any, **options: Any) 
 def fix_threads(original: Callable, self: Any, *args: Any, **options: Any) -> None:
     """Fix the number of threads that torch has chosen.
 
-    MKL may use fewer threads than torch from product to product, and Intel does not promise equal
-    bits from run to run then (oneMKL Developer Guide, Reproducibility Conditions).
+    Problem: MKL may use fewer threads than torch from product to product, and Intel does not
+    promise equal bits from run to run then (oneMKL Developer Guide, Reproducibility Conditions).
     """
     torch.set_num_threads(torch.get_num_threads())  # switches MKL_DYNAMIC off
     original(self, *args, **options)

@@ -32,8 +32,8 @@ COPIES = tuple(
 def without_copies(original: Callable, self: Any, *args: Any, **options: Any) -> None:
     """Build an encoder layer without fairseq's second copy of its weights.
 
-    fairseq's encoder layers keep a second copy of their weights; once loaded, they compute with it
-    and ignore attention that replaced theirs.
+    Problem: fairseq's encoder layers keep a second copy of their weights; once loaded, they compute
+    with it and ignore attention that replaced theirs.
     """
     try:
         original(self, *args, **options)
@@ -59,8 +59,9 @@ def load_once(
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
     """Check the gradients of a layer's outputs with hooks on the tensors.
 
-    When gradients are not finite, fairseq repeats the update to find the layer to blame; torch's
-    old backward hooks end this in `StopIteration`, because an encoder's output is not a tensor.
+    Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame;
+    torch's old backward hooks end this in `StopIteration`, because an encoder's output is not a
+    tensor.
     """
     if self.forward:
         self.fhooks.append(module.register_forward_hook(self.fhook_fn))
@@ -96,7 +97,7 @@ def _master_weights(optimizer: Any) -> list[torch.Tensor]:
     patch="half precision after resume",
 )
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
-    """Checkpoints do not store fp32 master weights and the loss scaler's state."""
+    """Problem: Checkpoints do not store fp32 master weights and the loss scaler's state."""
     state = original(self)
     if weights := _master_weights(self):
         state["fp32_params"] = [tensor.data for tensor in weights]
@@ -144,9 +145,9 @@ def copy_whole_numbers(
 ) -> None:
     """Copy integers from the model into the average instead of averaging them.
 
-    The average of a pre-norm Transformer loses its last layer norms, tied weights decay once for
-    each of their names, and a model with an integer buffer ends in `result type Float can't be
-    cast`.
+    Problem: The average of a pre-norm Transformer loses its last layer norms, tied weights decay
+    once for each of their names, and a model with an integer buffer ends in `result type Float
+    can't be cast`.
     """
     original(self, model, *args, **kwargs)
     state = self.model.state_dict()
@@ -181,8 +182,8 @@ def count_all_updates(
 ) -> None:
     """Count updates from the run's first update, not from the update after a resume.
 
-    --ema-update-freq starts counting again after a resume, and resuming from a checkpoint without
-    an average ends in `KeyError: 'model'`.
+    Problem: --ema-update-freq starts counting again after a resume, and resuming from a checkpoint
+    without an average ends in `KeyError: 'model'`.
     """
     if updates is not None:
         self.update_freq_counter = (updates - 1) % max(1, self.config.ema_update_freq)

@@ -41,8 +41,8 @@ PACKAGES = ("fairseq", "fairseq_cli")
 def _without_eval(original: Callable, self: Any, module: ModuleType) -> None:
     """Replace ``eval`` in a module of fairseq, run its code, then patch it if it is a command.
 
-    fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain data can
-    run any command.
+    Problem: fairseq calls eval() on strings of saved configurations, so that a checkpoint of plain
+    data can run any command.
     """
     if module.__name__.partition(".")[0] not in PACKAGES:
         return original(self, module)
@@ -68,9 +68,9 @@ def install() -> None:
 def _load_nothing_but_data() -> None:
     """Make every ``torch.load``, also in child processes, read only data and a few classes.
 
-    Loading runs code in a checkpoint, with weights_only=False as in fairseq's own repository, or
-    with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD as advised on the web; with neither, torch refuses
-    argparse.Namespace, which stock checkpoints contain.
+    Problem: Loading runs code in a checkpoint, with weights_only=False as in fairseq's own
+    repository, or with TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD as advised on the web; with neither, torch
+    refuses argparse.Namespace, which stock checkpoints contain.
     """
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -81,8 +81,8 @@ def _load_nothing_but_data() -> None:
 def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
     """Copy the module torch, with our ``load``, for fairseq's ``load_checkpoint_to_cpu``.
 
-    torch reads damaged files without an error, its error messages are pages long, and a pickle may
-    fill all memory.
+    Problem: torch reads damaged files without an error, its error messages are pages long, and a
+    pickle may fill all memory.
     """
 
     def load(file: IO[bytes], map_location: Any = None) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _torch_that_loads_safely(original: ModuleType) -> ModuleType:
 def _checked(original: Callable, path: str, *rest: Any, **options: Any) -> Any:
     """Check every checkpoint that fairseq reads; take a bundle in place of a checkpoint.
 
-    fairseq builds any architecture, task, criterion or size that a file names, and faults end in
-    tracebacks.
+    Problem: fairseq builds any architecture, task, criterion or size that a file names, and faults
+    end in tracebacks.
     """
     from fairseq.file_io import PathManager
 
@@ -214,8 +214,8 @@ def _meters(original: Callable, self: Any, state_dict: Any) -> None:
     patch="merges are checked before they are read",
 )
 def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
-    """A damaged file of merges, which a checkpoint may name, ends the program with the usage text
-    of subword-nmt.
+    """Problem: A damaged file of merges, which a checkpoint may name, ends the program with the
+    usage text of subword-nmt.
     """
     # fairseq itself downloads a URL, and reports missing codes.
     path = str(cfg.bpe_codes or "")
@@ -226,7 +226,7 @@ def _merges_checked(original: Callable, self: Any, cfg: Any) -> None:
 
 @around("fairseq.data.fasta_dataset:FastaDataset.__init__", patch="paths in a shell command")
 def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: Any) -> None:
-    """The path of a FASTA data set becomes part of a shell command."""
+    """Problem: The path of a FASTA data set becomes part of a shell command."""
     self.threadlocal = threading.local()  # the destructor reads it
     if shlex.quote(path) != path:
         raise DataError(
@@ -238,8 +238,8 @@ def _unquoted(original: Callable, self: Any, path: str, *rest: Any, **options: A
 
 @around("fairseq.file_utils:load_archive_file", patch="no code that data names")
 def _inside(original: Callable, archive_file: str) -> Any:
-    """An archive can write outside its folder, and a data configuration can name code on GitHub,
-    which fairseq runs.
+    """Problem: An archive can write outside its folder, and a data configuration can name code on
+    GitHub, which fairseq runs.
     """
     try:
         with replaced(tarfile.TarFile, "extractall", _extract_all):
