@@ -279,7 +279,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         if not args.folder.is_dir():
-            raise ConfigError(f"`--from {args.folder}` is no folder.")
+            raise ConfigError(f"`--from {args.folder}` is not a folder.")
         print(prepare(args.folder, args.out, args.bpe))
     except (OSError, ValueError, RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"real_text: error: {error}")

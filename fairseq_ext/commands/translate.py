@@ -248,8 +248,8 @@ def _require_no_text(paths: Iterable[Path]) -> None:
     for path in paths:
         if not os.path.exists(path):  # noqa: PTH110  # may be too long for a path
             raise ConfigError(
-                f"`--path` takes all arguments after it as models, but {path!s:.80} is no file or "
-                "folder. Put text to translate before `--path`, or name the model with `--model`."
+                f"`--path` takes all arguments after it as models, but {path!s:.80} is not a file "
+                "or folder. Put text to translate before `--path`, or name the model by `--model`."
             )
 
 
@@ -273,7 +273,7 @@ def _data_or_text(
         return None, [line for text in words for line in text.split("\n")]
     fault = "DATA must be one folder"
     if len(words) == 1:
-        fault = f"{words[0]:.80} is no folder; give the one that fairseq-preprocess wrote"
+        fault = f"{words[0]:.80} is not a folder; give the one that fairseq-preprocess wrote"
     raise ConfigError(
         f"{fault}. Text can be an argument where the model is a bundle, which has its own "
         "dictionaries; for others, `echo TEXT | fairseq-ext translate …`."

@@ -85,7 +85,7 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
                 case {"bytes": int(size), "sha256": str(digest)} if is_name(name) and size >= 0:
                     if re.fullmatch("[0-9a-f]{64}", digest):
                         continue
-            raise ValueError(f"its entry `{name!r:.60}` is no file with a size and a checksum")
+            raise ValueError(f"its entry `{name!r:.60}` is not a file with a size and a checksum")
     except ValueError as error:
         raise DataError(
             f"{path} is not a manifest of fairseq-preprocess ({str(error).rstrip('.')}). Copy it "

@@ -59,7 +59,8 @@ def existing_bundle(path: Path, participle: str) -> Path:
     path = require(resolved(path))
     if not bundle.is_bundle(path):
         raise ConfigError(
-            f"{path} is no bundle; only these are {participle}. `fairseq-ext bundle` makes one."
+            f"{path} is not a bundle; only bundles are {participle}. `fairseq-ext bundle` makes "
+            "one."
         )
     return path
 

@@ -173,7 +173,7 @@ def _matrices(
                 continue
             matrix = evaluator.array(entry["recipe"])
             if not plain and matrix.ndim != 2:
-                raise DataError("an array of a product is no matrix")
+                raise DataError("an array of a product is not a matrix")
             yield Matrix(matrix, plain)
             continue
         inputs, (how, *sizes) = whole_number(entry["inputs"]), entry["reading"]

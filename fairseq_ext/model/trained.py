@@ -21,7 +21,7 @@ def load(
     may have other names for them, so only the reverse direction is refused.
     """
     if not Path(data).is_dir():
-        raise DataError(f"{data} is no folder; give the one that fairseq-preprocess wrote.")
+        raise DataError(f"{data} is not a folder; give the one that fairseq-preprocess wrote.")
     if (src is None) != (tgt is None):
         raise ConfigError("`--src` and `--tgt` go together; give both, or neither.")
     languages = {"source_lang": src, "target_lang": tgt} if src else {}

@@ -65,7 +65,7 @@ def write(
         output: a new or empty folder, or a new archive; see :data:`bundle.SUFFIXES`.
         numbers: format of the weights, one of :data:`bundle.KINDS`.
         search: default options of its search.
-        shortlist: file of `fairseq-ext shortlist`; None keeps that of a bundle.
+        shortlist: file of `fairseq-ext shortlist`; None keeps the shortlist of a bundle.
         card: the part of the model card that only the maker can write.
         change: function that changes the model before it is written.
     """
@@ -80,8 +80,8 @@ def write(
             model, task = change(model, cfg, task)
         if numbers in ("bf16", "int8") and layout.BINARY_STAGE in model.state_dict():
             raise ConfigError(
-                f"`--numbers {numbers}` would round what {checkpoint} binarizes; `--numbers "
-                f"{bundle.BITS}` stores it in bits."
+                f"`--numbers {numbers}` would round weights that {checkpoint} binarizes; "
+                f"`--numbers {bundle.BITS}` stores them in bits."
             )
         try:
             _write_model(model, cfg, task, folder, numbers)

@@ -156,7 +156,7 @@ def keeper(patterns: Sequence[str], markup: bool) -> Keeper | None:
         try:
             compiled.append(re.compile(pattern))
         except re.error as error:
-            raise ConfigError(f"`--keep {pattern}` is no regular expression: {error}.") from None
+            raise ConfigError(f"`--keep {pattern}` is not a regular expression: {error}.") from None
         if compiled[-1].fullmatch(""):
             raise ConfigError(f"`--keep {pattern}` matches an empty text; demand a character.")
     return Keeper(compiled, markup) if compiled or markup else None

@@ -49,7 +49,7 @@ def compression(path: Path) -> bytes | None:
 
 
 def refuse_document(path: Path) -> None:
-    """Refuse spreadsheets, documents and SGML, which are no plain text, by the name's ending."""
+    """Refuse spreadsheets, documents and SGML, which are not plain text, by the name's ending."""
     for endings, kind, text in (
         (SGML, "file in SGML", "plain text (`fairseq-ext corpus translations` reads both sides)"),
         (SPREADSHEETS, "spreadsheet", "CSV"),
@@ -73,7 +73,7 @@ def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     The file's first bytes tell which it is, or else its name.
     """
     if not path.exists() or path.is_dir():
-        raise DataError(f"`{path}` does not exist or is no file; check the path.")
+        raise DataError(f"`{path}` does not exist or is not a file; check the path.")
     packing = compression(path) or ENDINGS.get(path.suffix.lower())
     if packing == ZSTD:  # its library would accept a truncated file
         raise DataError(f"{path} is compressed; give its text: {through(path, 'zstdcat')}")

@@ -58,7 +58,7 @@ def require_file(path: str | Path, description: str = "file") -> Path:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{description} {str(path)!r} is no path: it has a NUL; check it."
+            f"{description} {str(path)!r} is not a path: it has a NUL; check it."
         ) from None
 
 
@@ -92,7 +92,7 @@ def require_folder_of(path: Path, option: str) -> None:
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
     if os.path.exists(folder):  # noqa: PTH110
-        raise EnvironmentProblem(f"`{option} {path}`: {folder} is no folder; choose another path.")
+        raise EnvironmentProblem(f"`{option} {path}`: {folder} is not a folder; name another path.")
     raise EnvironmentProblem(
         f"`{option} {path}`: the folder {folder} does not exist. Make it (mkdir -p {folder}), or "
         "choose another path."

@@ -190,7 +190,7 @@ def test_text_is_an_argument_where_the_model_has_its_dictionaries(
     refused(run(*translate, "1 2", "--model", copy_model, ok=False, stdin=""), "1 2")
     message = "DATA must be one folder. Text can be an argument where the model is a bundle"
     refused(run(*translate, "1", "2", "--model", copy_model, ok=False, stdin=""), message)
-    message = "`--path` takes all arguments after it as models, but 1 2 is no file or folder."
+    message = "`--path` takes all arguments after it as models, but 1 2 is not a file or folder."
     refused(run(*translate, "--path", bundled, "1 2", ok=False, stdin=""), message)
     long = "1 " * 2000  # longer than a name may be
     refused(run(*translate, "--path", bundled, long, ok=False, stdin=""), "`--path` takes all")

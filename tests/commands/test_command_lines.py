@@ -199,9 +199,8 @@ def test_our_own_command(copy_model: Path, tmp_path: Path):
     assert message(done).endswith("did you mean `--detokenize`?")
     for command in (("describe", copy_model), ("export", copy_model, "-o", tmp_path / "out.pt")):
         done = run("fairseq-ext", *command, ok=False)
-        assert f"{copy_model} is no bundle; only these are {command[0].rstrip('e')}" in message(
-            done
-        )
+        fault = f"{copy_model} is not a bundle; only bundles are {command[0].rstrip('e')}"
+        assert fault in message(done)
 
 
 def test_names_with_control_characters_are_shown_escaped(copy_data: Path, tmp_path: Path):

@@ -155,4 +155,4 @@ def test_the_command(tmp_path: Path):
     output = command("trim", source.folder, "--for", *texts, "-o", tmp_path / "small.zip")
     assert "10 of 40 source symbols, 15 of 30 target symbols; weights of " in output
     line = error_line("trim", checkpoint, "--for", *texts, "-o", tmp_path / "new")
-    assert "checkpoint_best.pt is no bundle; only these are trimmed." in line
+    assert "checkpoint_best.pt is not a bundle; only bundles are trimmed." in line

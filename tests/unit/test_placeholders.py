@@ -153,7 +153,7 @@ def test_a_shipped_model_copies_the_numbers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--keep", "("], "`--keep (` is no regular expression"),
+        (["--keep", "("], "`--keep (` is not a regular expression"),
         (["--keep", "x*"], "`--keep x*` matches an empty text"),
         (["--markup", "--split-sentences"], "`--markup` does not go with `--split-sentences`"),
     ],

@@ -163,7 +163,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def _mo_messages(content: bytes, path: Path) -> Iterator[Message]:
-    damaged = DataError(f"`{path}` is damaged or no .mo file; compile it again with msgfmt.")
+    damaged = DataError(f"`{path}` is damaged or not a .mo file; compile it again with msgfmt.")
     order = next((o for o in "<>" if content[:4] == struct.pack(f"{o}I", MAGIC)), None)
     if order is None or len(content) < 20:
         raise damaged

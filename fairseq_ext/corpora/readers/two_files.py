@@ -111,7 +111,7 @@ def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]
     first, second = paths
     for folder in paths:
         if not folder.is_dir():
-            raise DataError(f"`{folder}` is no folder; give the two folders of HTML pages.")
+            raise DataError(f"`{folder}` is not a folder; give the two folders of HTML pages.")
     shared = 0
     for page in sorted(first.rglob("*.htm*")):
         name = page.relative_to(first)

@@ -118,7 +118,7 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
                     if surroundings:
                         surroundings[-1].remove(element)  # frees its memory
         except (ParseError, LookupError, ValueError) as error:
-            raise DataError(f"`{path}` is damaged or no XML: {error}; export it again.") from None
+            raise DataError(f"`{path}` is damaged or not XML: {error}; export it again.") from None
 
 
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
