@@ -1,4 +1,4 @@
-"""The page of ``fairseq-ext demo``: a sentence in, translations side by side.
+"""The page of ``fairseq-ext demo``, on which several models translate a sentence side by side.
 
 It is built with gradio, and served without gradio's uploads, statistics and description of itself.
 The page loads nothing from other machines, uses the reader's own fonts, and reports nothing.
@@ -40,8 +40,8 @@ POLICY = (
 )
 FONTS = ("ui-sans-serif", "system-ui", "sans-serif")
 VISITORS = 100
-"""Most open pages, of some 90 KB each, and most events that gradio remembers. Its default is 10,000
-of both."""
+"""The largest number of open pages (some 90 KB each), and of events that gradio remembers. gradio's
+default is 10,000 for both."""
 
 Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 

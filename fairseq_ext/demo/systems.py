@@ -75,7 +75,7 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
         except ConfigError:
             raise ConfigError(
                 f"`--data` must be the folder of fairseq-preprocess, but is missing; `{argument}` "
-                "has no `,data=DIR` of its own, and was trained with one that is not here."
+                "has no `,data=DIR` of its own, and the folder of its training is not here."
             ) from None
         codes = Path(values["bpe-codes"]) if "bpe-codes" in values else None
         systems[name] = Named(name, path, folder, codes)

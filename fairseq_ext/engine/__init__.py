@@ -26,7 +26,7 @@ SHORTLIST_HELP = (
 )
 
 HELP = (
-    "fairseq: fairseq's generator; native: our engine, which gives the same translations many "
-    "times faster on a CPU, and on a GPU fairseq's generator; native-bf16 and native-int8: our "
-    "engine with rounded weights; torch: our engine's search in torch, for a GPU"
+    "fairseq: fairseq's generator; native: on a CPU our engine, which gives the same translations "
+    "many times faster, on a GPU fairseq's generator; native-bf16 and native-int8: our engine with "
+    "rounded weights; torch: our engine's search in torch, for a GPU"
 )

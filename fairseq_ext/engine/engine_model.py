@@ -41,7 +41,7 @@ class EngineModel:
     path: Path = Path("the model")
 
     def interface(self) -> tuple[Any, ...]:
-        """Return what an ensemble's models must share: languages, source settings, dictionaries."""
+        """Return the properties that models in an ensemble share: languages, sources, symbols."""
         sources = self.begins, self.cut, self.affixes
         return self.src, self.tgt, sources, self.source, self.target
 
@@ -70,8 +70,8 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
     for model in rest:
         if model.interface() != first.interface():
             raise ConfigError(
-                f"{first.path} and {model.path} cannot vote: they have different dictionaries, "
-                "languages or rules for sources."
+                f"{first.path} and {model.path} cannot form an ensemble: they have different "
+                "dictionaries, languages or rules for sources."
             )
     programs, counts = [m.program for m in models], [len(m.weights) for m in models]
     weights = [*chain(*(model.weights for model in models))]

@@ -229,7 +229,7 @@ class Worker:
 
 
 class Team:
-    """Several workers that share each batch; they return what a single worker would return."""
+    """Several workers that share each batch; the results are those of a single worker."""
 
     def __init__(self, machine: Machine, threads: int) -> None:
         self._machine, self._threads, self._free = machine, threads, ForkSafeLock()
@@ -285,7 +285,7 @@ def check_prefixes(prefixes: Rows | None, size: int) -> None:
     """Refuse prefixes with token ids outside the target vocabulary, which has ``size`` tokens."""
     for prefix in prefixes or ():
         if len(prefix) and not 0 <= min(prefix) <= max(prefix) < size:
-            raise DataError("a prefix must be of tokens of the target, but is not.")
+            raise DataError("a prefix must consist of target tokens, but has other numbers.")
 
 
 def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine: Machine) -> None:
@@ -295,7 +295,7 @@ def check_constraints(constraints: Rows, sentences: Rows, rules: Rules, machine:
     program, size = machine.program, machine.target_vocabulary
     for required, sentence in zip(constraints, sentences, strict=True):
         if len(required) and not (0 <= min(required) <= max(required) < size):
-            raise DataError("a constraint must be of tokens of the target, but is not.")
+            raise DataError("a constraint must consist of target tokens, but has other numbers.")
         if not {program.symbols.end, program.symbols.pad}.isdisjoint(required):
             raise DataError("a constraint must not have `</s>` or `<pad>`.")
         count, longest = sum(map(bool, required)), rules.longest(len(sentence), program)

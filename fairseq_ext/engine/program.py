@@ -152,12 +152,12 @@ FLOATS = Reading()
 class Signs:
     """A binary or ternary weight ``W [N, K]``: signs -1, 0 and 1, times a level for each output."""
 
-    values: np.ndarray  # bits [N, at least K / 8] in uint8, lowest bit of a byte first; 0: -1
+    values: np.ndarray  # bits [N, at least K / 8] in uint8, lowest first; bit 0 stands for -1
     levels: np.ndarray  # [N], fp32
     inputs: int  # K
     reading: Reading = FLOATS
     name: str | None = None  # of the weight with these signs
-    plus: np.ndarray | None = None  # bits like `values`; 0: -1 or 0; None if binary
+    plus: np.ndarray | None = None  # bits like `values`; bit 1 stands for 1; None if binary
     plain = False
 
     @classmethod

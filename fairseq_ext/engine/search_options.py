@@ -10,7 +10,7 @@ from fairseq_ext.utils.errors import wrong_value
 
 INT32 = 2**31 - 1
 Rows = Sequence[Sequence[int]]
-"""Token ids of several sentences, or of what belongs to each of them."""
+"""Lists of token ids, one list for each of several sentences."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Rules:
     match_source_len: bool = False
     no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0: no limit
     sampling: bool = False  # whether to draw tokens instead of searching
-    top_k: int = 0  # draw only among so many most probable tokens; 0: all
-    top_p: float = 0.0  # draw only among the most probable tokens that reach it together; 0: all
-    epsilon: float = 0.0  # draw only tokens at least so probable, or the most probable one
+    top_k: int = 0  # draw only among this many most probable tokens; 0: all
+    top_p: float = 0.0  # draw only among the most probable tokens with this total; 0: all
+    epsilon: float = 0.0  # draw only tokens of at least this probability, or the most probable one
     seed: int = 1  # of the samples, 0 to 2^64 - 1
     attention: bool = False  # whether to return the attention
     unordered: bool = False  # whether constraints may be met in any order

@@ -123,7 +123,7 @@ class _Verifier:
             self.product(layer.weight, layer.result.width, vocabulary)
             self.vector(layer.bias, vocabulary, optional=True)
         are_tokens = all(0 <= symbol < vocabulary for symbol in program.symbols)
-        _require(are_tokens, "a symbol is no token")
+        _require(are_tokens, "a special symbol is outside of the target vocabulary")
         counted = sorted(self.caches) == list(range(len(self.caches)))
         counted = counted and len(self.caches) == program.caches
         _require(counted, "its caches are not one for each operation")
@@ -159,8 +159,8 @@ class _Verifier:
     def _check(self, op: Operation) -> None:
         _require(op.code in iter(Code), "it is unknown")
         counts = tuple(map(len, (op.inputs, op.weights, op.ints, op.reals)))
-        _require(counts == Code(op.code).operands, "it has other operands")
-        _require(op.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not here")
+        _require(counts == Code(op.code).operands, "it has another number of operands")
+        _require(op.code not in (OF_ENCODER if self.decoding else OF_DECODER), "not on this side")
         _require(all(-1 <= number <= MOST for number in op.ints), "a number is out of range")
         _require(_are_finite(op.reals), "a factor is not finite")
         out = self.within(op.out)
@@ -192,15 +192,15 @@ class _Verifier:
         """Check an input register: in bounds, already written, in an allowed phase."""
         shape = self.within(place)
         held = self.written[place.register][place.offset :][: place.width]
-        _require(held.all() and place.register not in self.heads, "it reads what is not written")
-        _require(shape.phase in phases, "its rows are of other things")
+        _require(held.all() and place.register not in self.heads, "it reads unwritten columns")
+        _require(shape.phase in phases, "the rows of an operand do not suit it")
         _require(width is None or place.width == width, "an operand has another width")
         return shape
 
     def beside(self, place: Columns, out: Columns, width: int | None = None) -> None:
         """Check an input, whose rows must correspond to those of the output."""
         shape, rows = self.read(place, *Phase, width=width), self.within(out)
-        _require(shape[1:] == rows[1:], "its rows are of other things")
+        _require(shape[1:] == rows[1:], "the rows of an operand are not those of its result")
 
     def weight(self, number: int) -> Packed:
         """Check that a weight exists, and return it."""
@@ -238,7 +238,7 @@ class _Verifier:
         _require(self.heads.get(keys.register) == heads, "its keys are not transposed for it")
         _require((keys.offset, keys.width) == (0, shape.width), "it does not read whole keys")
         value_shape = self.read(values, Phase.TOKENS, Phase.SLOTS, width=op.out.width)
-        _require(value_shape[1:] == shape[1:], "its keys and values are of other things")
+        _require(value_shape[1:] == shape[1:], "its keys and values have different rows")
         self.divides(heads, query.width, values.width)
         _require(op.ints[2] in programs.WEIGHTS.values(), "its sum is of an unknown kind")
 

@@ -104,7 +104,7 @@ def obstacle(
     """Return the reason why the engine cannot replace a generator of these models, or None."""
     if numbers != TORCH:
         if any(map(on_a_device, models)):
-            return "the model is on a GPU, where `--engine torch` is ours."
+            return "the model is on a GPU, where only `--engine torch` runs our engine."
         if any(next(model.parameters()).dtype is not torch.float32 for model in models):
             return "the model is in half precision."
         active_path()  # refuses an engine that was not compiled

@@ -78,8 +78,8 @@ def check_gnmt_lenpen(alpha: float, generation: Any) -> None:
         return
     for option, name, default, reason in (
         ("--lenpen", "lenpen", 1, "is another length penalty"),
-        ("--unnormalized", "unnormalized", False, "divides by none"),
-        ("--score-reference", "score_reference", False, "searches nothing"),
+        ("--unnormalized", "unnormalized", False, "divides by no penalty"),
+        ("--score-reference", "score_reference", False, "does not search"),
     ):
         if getattr(generation, name, default) != default:
             raise ConfigError(f"`--gnmt-lenpen` does not go with `{option}`, which {reason}.")

@@ -118,7 +118,7 @@ class RandomPairDataset(data.LanguagePairDataset):
 
 @register_task("translation_ext", dataclass=TranslationExtConfig)
 class TranslationExtTask(TranslationTask):
-    """Translation with cut targets, a start symbol on sources and random batches."""
+    """fairseq's ``translation`` with more options for its data, language symbols and search."""
 
     cfg: TranslationExtConfig
 
@@ -252,12 +252,12 @@ class Affixes(NamedTuple):
 
     @property
     def source(self) -> list[int]:
-        """Return the dictionary indices of the symbols to put around each source."""
+        """The dictionary indices of the symbols to put around each source."""
         return [symbol for symbol in self[:2] if symbol is not None]
 
     @property
     def target(self) -> list[int]:
-        """Return the dictionary indices of the symbols to put around each target."""
+        """The dictionary indices of the symbols to put around each target."""
         return [symbol for symbol in self[2:] if symbol is not None]
 
 

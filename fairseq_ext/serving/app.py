@@ -182,7 +182,7 @@ class Service:
 
 
 def _split(text: str, in_html: bool, model: Served) -> tuple[list[list[str]], list[str]]:
-    """Split a text into sentences by line or paragraph, and what is between the lines."""
+    """Split a text into lines or paragraphs of sentences; also return the text between them."""
     split = model.splitter.split
     if in_html:
         paragraphs, between = html_text.paragraphs(text)

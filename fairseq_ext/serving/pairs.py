@@ -54,7 +54,7 @@ class Pairs:
 
     @functools.cached_property  # loading Babel takes a tenth of the server's start
     def languages(self) -> list[dict[str, Any]]:
-        """The languages and the targets of each, in the form of ``/languages``."""
+        """The answer to ``/languages``: each language with its target languages."""
         codes = dict.fromkeys(code for pair in self.models for code in pair)
         return [
             {
@@ -122,6 +122,7 @@ def _name(code: str) -> str:
 
 
 def load(settings: Settings) -> Pairs:
+    """Load the models of a server, each with its text steps; a search returns the whole beam."""
 
     def all_hypotheses(model_defaults: Mapping[str, int | float]) -> Search:
         search = Search(**{**model_defaults, **settings.batches.search()})

@@ -31,13 +31,13 @@ class Limits:
 
     max_chars: int = _limit(10_000, "most characters in all texts of a request")
     max_sentences: int = _limit(
-        250, "most lines and most sentences in all texts of a request, empty lines included"
+        250, "most lines (empty ones, too), and most sentences, in all texts of a request"
     )
     max_body: int = _limit(1_000_000, "most bytes of a request")
     max_queue: int = _limit(
         1_000, "sentences that may wait in one process; further requests get status 429"
     )
-    timeout: float = _limit(60.0, "seconds to receive a request, and again to answer it")
+    timeout: float = _limit(60.0, "seconds to receive a request, and as many to answer it")
 
     def check(self) -> None:
         for limit in fields(self):

@@ -253,7 +253,7 @@ def test_weights_that_are_one_are_stored_once(tmp_path: Path):
 
 def test_nothing_is_left_of_one_that_cannot_be_written(tmp_path: Path):
     folder = saved(tmp_path / "run", "bmt-1")
-    with pytest.raises(ConfigError, match="would round what"):
+    with pytest.raises(ConfigError, match="would round weights that"):
         write.write(folder / "checkpoint_best.pt", folder, tmp_path / "b", numbers="int8")
     (folder / "text.json").write_text("{}")
     with pytest.raises(FairseqExtError):

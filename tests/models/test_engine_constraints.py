@@ -188,8 +188,8 @@ def test_constraints_after_a_forced_token(beam: int):
 @pytest.mark.parametrize(
     ("constraints", "sampling", "error", "message"),
     [
-        ([[SIZE, 0]], False, DataError, "must be of tokens of the target"),
-        ([[-1, 0]], False, DataError, "must be of tokens of the target"),
+        ([[SIZE, 0]], False, DataError, "must consist of target tokens"),
+        ([[-1, 0]], False, DataError, "must consist of target tokens"),
         ([[5, 2, 0]], False, DataError, "must not have `</s>`"),
         ([[5, 6, 0, 7, 8, 0]], False, DataError, "4 tokens do not fit .* at most 3; raise"),
         ([[5, 0]], True, ConfigError, "does not go with `--sampling`"),

@@ -229,7 +229,7 @@ def test_a_model_on_a_gpu_is_fairseqs_unless_asked_for(numbers, monkeypatch, cap
     monkeypatch.setattr(engine, "on_a_device", lambda model: True)
     caplog.set_level("INFO")
     assert type(generator_of(*sharpened("transformer"), numbers=numbers)) is SequenceGenerator
-    assert "the model is on a GPU, where `--engine torch` is ours" in caplog.text
+    assert "the model is on a GPU, where only `--engine torch` runs our engine" in caplog.text
 
 
 @pytest.mark.cuda

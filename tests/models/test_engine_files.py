@@ -125,7 +125,7 @@ def test_files_vote():
     assert scores(unrounded.program, unrounded.weights) == exact
     assert voting([first]).program is first.program
     for spoiled in (replace(second, target=[*second.target[:-1], "x"]), replace(second, cut=5)):
-        with pytest.raises(ConfigError, match="cannot vote"):
+        with pytest.raises(ConfigError, match="cannot form an ensemble"):
             voting([first, spoiled])
 
 

@@ -152,7 +152,7 @@ def test_a_prefix_is_possible_though_it_is_not_listed() -> None:
     assert {tuple(hypothesis.tokens[:2]) for hypothesis in translations[0]} == {(30, 31)}
     assert all(np.isfinite(hypothesis.scores).all() for hypothesis in translations[0])
     for wrong in (-1, engine.SIZE):
-        with pytest.raises(DataError, match="a prefix must be of tokens of the target"):
+        with pytest.raises(DataError, match="a prefix must consist of target tokens"):
             worker.translate([SENTENCES[0]], Rules(beam=3), [[wrong]])
     tokens = {
         token

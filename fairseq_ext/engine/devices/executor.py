@@ -272,7 +272,7 @@ class Stage:
 
 
 class Executor:
-    """A translator of batches, which runs a program on any device of torch's.
+    """A translator of batches, which runs a program on any torch device.
 
     ``capture`` turns a step into a single launch. It is slow, so it is called only when memory of
     the same sizes is needed for the second time. After ``every`` steps the device is asked whether
