@@ -28,6 +28,7 @@ PANELS: dict[int, tuple[str, Callable[[int], float], tuple[str, ...]]] = {
 BESIDE = {"scales": "float32", "sums": "int32"}
 EMBEDDINGS = {PLAIN, FP32, BF16, INT8}  # kinds from which a single row can be read
 
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 LONGEST_SUM = 1 << 16  # most products of two bytes whose sum fits into int32
 MOST = 1 << 24  # limit of rows, of columns and of integers in operations; models are far below
 MOST_COLUMNS = 16  # register columns per row and column of all weights; models have about half
@@ -82,8 +83,7 @@ def is_whole(weight: Packed) -> bool:
 
 
 def _are_finite(numbers: Sequence[float]) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.float32(numbers)).all())
+    return all(abs(number) <= LARGEST_FLOAT for number in numbers)
 
 
 def _require(condition: object, fault: str) -> None:

@@ -80,28 +80,25 @@ COMMAS = (
     (regex.compile(r"(\p{N}),$"), r"\1 ,"),
 )
 APOSTROPHES = {
-    name: [(regex.compile(pattern), replacement) for pattern, replacement in rules]
-    for name, rules in {
-        "English": [
-            (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
-            (rf"([^\p{{Alphabetic}}\p{{M}}\u200c\u200d\p{{N}}])'({LETTER})", r"\1 ' \2"),
-            (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
-            (f"({LETTER})'({LETTER})", r"\1 '\2"),
-            (r"(\p{N})'s", r"\1 's"),
-        ],
-        "eliding": [
-            (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
-            (f"({NO_LETTER})'({LETTER})", r"\1 ' \2"),
-            (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
-            (f"({LETTER})'({LETTER})", r"\1' \2"),
-        ],
-        "glottal": [
-            (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
-            (f"({NO_LETTER})'({LETTER})", r"\1 ' \2"),
-            (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
-        ],
-        "other": [("'", " ' ")],
-    }.items()
+    "English": [
+        (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
+        (rf"([^\p{{Alphabetic}}\p{{M}}\u200c\u200d\p{{N}}])'({LETTER})", r"\1 ' \2"),
+        (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
+        (f"({LETTER})'({LETTER})", r"\1 '\2"),
+        (r"(\p{N})'s", r"\1 's"),
+    ],
+    "eliding": [
+        (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
+        (f"({NO_LETTER})'({LETTER})", r"\1 ' \2"),
+        (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
+        (f"({LETTER})'({LETTER})", r"\1' \2"),
+    ],
+    "glottal": [
+        (f"({NO_LETTER})'({NO_LETTER})", r"\1 ' \2"),
+        (f"({NO_LETTER})'({LETTER})", r"\1 ' \2"),
+        (f"({LETTER})'({NO_LETTER})", r"\1 ' \2"),
+    ],
+    "other": [("'", " ' ")],
 }
 HYPHEN = regex.compile(r"([\p{Alnum}\p{M}])-(?=\p{Alnum})")
 DOTS = regex.compile(r"\.{2,}")
@@ -151,7 +148,10 @@ class Tokenizer:
         self._cluster = regex.compile(rf"((?=[^{kept}])\X)")
         self._sign_alone = regex.compile(rf"{sign}(?=$|\P{{Ll}})") if sign else None
         name = "eliding" if language in ELIDING else "glottal" if language in GLOTTAL else "other"
-        self._apostrophes = APOSTROPHES["English" if language == "en" else name]
+        self._apostrophes = [
+            (regex.compile(pattern), replacement)
+            for pattern, replacement in APOSTROPHES["English" if language == "en" else name]
+        ]
         self._abbreviations: dict[str, bool] = {}  # True if a number must follow
         for line in (*NonbreakingPrefixes().words(language), *MISSING.get(language, ())):
             word, numeric, _ = line.partition("#NUMERIC_ONLY#")
