@@ -29,6 +29,9 @@ REFUSED = {
     "test_checkpoint_utils.py::TestCheckpointUtils::test_torch_persistent_save_async": (
         "expects a write under the checkpoint's own name, which a kill would leave torn"
     ),
+    "test_iterators.py::TestIterators::test_grouped_iterator_skip_remainder_batch": (
+        "has an epoch without an update, which fairseq-train would end in UnboundLocalError"
+    ),
 }
 """Tests that fail with the plugin on purpose, ``file::class::test``, and what refuses them."""
 
