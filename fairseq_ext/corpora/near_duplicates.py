@@ -49,7 +49,6 @@ BASE = 0x9E3779B97F4A7C15  # the variable of the polynomial whose coefficients a
 INVERSE, INVERSE_SQUARED = (np.uint64(pow(BASE, -power, 1 << 64)) for power in (1, 2))
 LARGEST_HELD_OUT = 20  # pairs in the largest group that a held-out set may contain
 
-
 _LETTERS = Spaced("PSZC")  # without M, so combining marks stay
 
 

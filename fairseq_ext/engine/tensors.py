@@ -35,7 +35,6 @@ TRIPLES = 3 ** np.arange(5)  # the place values of a byte's five digits
 DIGITS = (np.arange(3**5)[:, None] // TRIPLES % 3 - 1).astype(np.int8)
 """The five signs that each value of a byte stands for."""
 
-
 LARGEST = 1e18  # largest magnitude of a weight; products of larger weights could overflow
 
 

@@ -225,9 +225,7 @@ def compare(
     """
     names = [system.name for system in systems]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(
-            f"`--system` must have a name of its own, but `{twice[0]}` is there twice."
-        )
+        raise ConfigError(f"Names of `--system` must differ, but `{twice[0]}` is there twice.")
     baseline = baseline or names[0]
     if baseline not in names:
         raise wrong_value("--baseline", f"one of {', '.join(names)}", baseline)
@@ -306,10 +304,7 @@ def compare(
 def _read(
     system: System, undo: Undoing, references: Sequence[str], reference: str | Path
 ) -> tuple[list[list[str]], list[list[str]] | None, list[str] | None]:
-    """Read the lines of text of each run of a system, the same as words, and the first's sources.
-
-    There are no words for plain text, and no sources if the output has none.
-    """
+    """Return each run's lines as text and as words (or None), and the source lines (or None)."""
     names, tokens, sources = list(map(str, system.generated)), None, None
     if system.plain:
         texts = [plain_lines(path) for path in system.generated]

@@ -382,7 +382,7 @@ def _notes_on_p(result: Result) -> list[str]:
         )
     single = any(row.scores["BLEU"].runs == 1 for row in result.systems)
     if significance.TRAININGS in result.tests and single:
-        lines.append("a system with one run is taken to vary over seeds as much as the other one")
+        lines.append("a system with one run is assumed to vary over seeds as much as the other one")
     return lines
 
 

@@ -92,7 +92,7 @@ class Look:
         return {"color": self.colour, "marker": self.marker}
 
     def like(self, other: Look) -> bool:
-        """Return whether lines or points of two looks cannot be told apart."""
+        """Return whether two looks have the same line or the same point."""
         return self.line == other.line or self.point == other.point
 
 
@@ -369,7 +369,7 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 @contextlib.contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure of a size in inches; what the block draws has the style of all."""
+    """Yield an empty figure of a size in inches; inside the block, our style of figures holds."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -443,8 +443,8 @@ def _add_fonts(figure: Figure) -> None:
         text.set_fontfamily(families)
     if absent:
         print(
-            f"warning: no font that is installed has {' '.join(sorted(absent)[:8])}"
-            f"{' …' if len(absent) > 8 else ''}, drawn as boxes; install one that has, such "
+            f"warning: no installed font has {' '.join(sorted(absent)[:8])}"
+            f"{' …' if len(absent) > 8 else ''}, so they are drawn as boxes; install a font such "
             f"as {' and '.join(sorted({_noto(character) for character in absent})[:4])}.",
             file=sys.stderr,
         )

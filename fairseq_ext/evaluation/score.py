@@ -282,7 +282,7 @@ def test_set_source(test_set: Path, pair: str | None) -> Path | None:
 
 
 def test_set_reference(test_set: Path, pair: str | None) -> Path:
-    """Return the file with the reference: the user's own, or that of a test set of sacrebleu.
+    """Return the file with the reference, either the user's file or sacrebleu's file of a test set.
 
     ``test_set`` is a file or, if there is no such file, the name of a set, such as ``wmt14/full``.
     A set also needs ``pair``, such as ``en-de``. sacrebleu downloads it once, verifies its
@@ -334,7 +334,7 @@ def read_sources(path: str | Path | None, expected: int) -> list[str]:
     if len(lines) != expected:
         raise DataError(
             f"`{path}` has {len(lines)} lines, but there are {expected} sentences; `--source` must "
-            "be what was translated."
+            "be the text that was translated."
         )
     require_text(lines, path)
     return lines
@@ -398,7 +398,7 @@ def read_scores(path: str | Path, system: str | None = None) -> list[Score]:
         if isinstance(error, ConfigError):
             raise
         raise DataError(
-            f"{path} is neither of `fairseq-ext score --json` nor of `fairseq-ext compare --json`."
+            f"{path} was written neither by `fairseq-ext score --json` nor by `compare --json`."
         ) from None
     if system is not None:
         raise ConfigError(f"`--system` does not go with {path}, which has one system only.")

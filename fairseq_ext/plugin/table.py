@@ -18,7 +18,6 @@ COMMANDS = "fairseq_cli."
 """Prefix of fairseq's command modules. A process patches such a module only if it imports the
 module, whether before or after the patches are applied."""
 
-
 KINDS = {"repairs": "repair", "security": "security", "features": "feature", "checks": "check"}
 """Kinds of patches by their folders in this package."""
 

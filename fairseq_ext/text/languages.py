@@ -22,7 +22,7 @@ _SCRIPT = re.compile(r"-([a-z]{4})\b")
 def short_code(language: str) -> str:
     """Return a language's code without script and region: ``pt`` for ``pt-BR`` and ``por_Latn``.
 
-    Of two codes for a language, such as ISO 639-1 and 639-3, it is Moses' or else the shorter.
+    If a language has two codes (ISO 639-1 and 639-3), return Moses' code or else the shorter code.
     """
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     return _SHORT.get(code, code)

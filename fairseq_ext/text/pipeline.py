@@ -198,7 +198,7 @@ def load(folder: str | Path) -> Pipeline | None:
         raise _wrong(path, "it is too large")
     content = read_json(path)
     if not isinstance(content, dict):
-        raise _wrong(path, "it is no JSON object")
+        raise _wrong(path, "it is not a JSON object")
     if (file_format := content.pop("format", None)) != FORMAT:
         raise DataError(
             f"{path} has the format {file_format!r:.20}, but this version reads {FORMAT}; "
@@ -251,7 +251,7 @@ def find(folders: Iterable[str | Path]) -> Pipeline | None:
 
 
 def find_towards(folders: Iterable[str | Path], src: str, tgt: str) -> Pipeline | None:
-    """Load the first pipeline that :func:`find` finds, for a direction; None without one for it."""
+    """Load a pipeline with :func:`find`, for a direction; None if it is of other languages."""
     saved = find(folders)
     return saved and saved.towards(src, tgt)
 

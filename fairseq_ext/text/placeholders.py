@@ -158,5 +158,5 @@ def keeper(patterns: Sequence[str], markup: bool) -> Keeper | None:
         except re.error as error:
             raise ConfigError(f"`--keep {pattern}` is not a regular expression: {error}.") from None
         if compiled[-1].fullmatch(""):
-            raise ConfigError(f"`--keep {pattern}` matches an empty text; demand a character.")
+            raise ConfigError(f"`--keep {pattern}` must not match an empty text, but does.")
     return Keeper(compiled, markup) if compiled or markup else None

@@ -70,7 +70,7 @@ def through(path: Path | str, command: str) -> str:
 def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file that is plain, or in gzip, bzip2, xz or zip.
 
-    The file's first bytes tell which it is, or else its name.
+    The file's first bytes tell the format, or else the ending of its name does.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -211,8 +211,8 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
     Cells are separated by commas, semicolons, tabs or bars, whichever most lines have as often as
     the first line; of equal ones, the most frequent in the first line is chosen. A first line such
-    as ``sep=;``, which is Excel's, says it instead. A carriage return, which the format does not
-    allow outside quotation marks, becomes a space.
+    as ``sep=;``, written by Excel, names the separator instead. A carriage return, which the format
+    does not allow outside quotation marks, becomes a space.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]
@@ -236,7 +236,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
             start = before + reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"`{path}`, from line {start}: no CSV ({error}); probably a quotation mark is missing "
+            f"`{path}`, from line {start}: not CSV ({error}); probably a quotation mark is missing "
             "or not doubled. Save it as CSV again, or give it as tab-separated lines."
         ) from error
 

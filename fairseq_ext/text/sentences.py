@@ -25,8 +25,7 @@ _AROUND = r"(?:<[^<>]*>|[^\w<])*"
 NUMBER = re.compile(rf"{_AROUND}\d+(?:\.\d+)*[.)]{_AROUND}")
 """The number of a list's item, which is a part of a line by itself, but is not translated."""
 
-
-# An end of a sentence, but of an abbreviation like “Mr.”, and the first letter of the next word.
+# The end of a sentence (not of abbreviations like “Mr.”) and the first letter of the next word.
 _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
 
 

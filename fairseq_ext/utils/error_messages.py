@@ -84,7 +84,7 @@ def _plain_words(error: BaseException) -> str | None:
 def _refuses_options(error: BaseException) -> bool:
     """Return whether an error is a refusal of options by fairseq or by a library that it uses.
 
-    Errors during training or inference, and errors raised in this package, are no refusals.
+    Errors during training or inference, and errors raised in this package, are not refusals.
     """
     worded = isinstance(error, _REFUSALS) or type(error) in (Exception, OSError)
     if not str(error).strip() or not (

@@ -25,7 +25,7 @@ class LiteralError(ConfigError):
 
 
 def literal(text: str) -> Any:
-    """Return what ``eval`` returns for an expression of literals such as ``[(512, 3)] * 4``.
+    """Evaluate an expression of literals, such as ``[(512, 3)] * 4``, as ``eval`` does.
 
     Raises:
         LiteralError: the text has anything else (a name, a call, an index …), or it or its value

@@ -14,7 +14,7 @@ FORMER = {
     "--output-format": "--dataset-impl",
     "--min-lr": "--stop-min-lr",
 }
-"""fairseq's options of 2019 and 2020, and what some of its parsers call them today."""
+"""Names of fairseq's options in 2019 and 2020, with the names that some parsers use today."""
 REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names that plugins add
 
 

@@ -599,7 +599,7 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
         latin, boxes = drawn("latin", "a"), drawn("boxes", "日本", "हि")
         message = capsys.readouterr().err
         assert message.count("\n") == 1
-        assert "warning: no font that is installed has ह ि 日 本, drawn as boxes;" in message
+        assert "warning: no installed font has ह ि 日 本, so they are drawn as boxes;" in message
         assert "such as Noto Sans CJK and Noto Sans Devanagari.\n" in message
         monkeypatch.setattr(fonts, "ttflist", [*bundled])
         fonts.addfont(font(tmp_path / "cjk.ttf", "Test CJK", "日本"))

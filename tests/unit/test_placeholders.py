@@ -154,7 +154,7 @@ def test_a_shipped_model_copies_the_numbers():
     ("options", "message"),
     [
         (["--keep", "("], "`--keep (` is not a regular expression"),
-        (["--keep", "x*"], "`--keep x*` matches an empty text"),
+        (["--keep", "x*"], "`--keep x*` must not match an empty text"),
         (["--markup", "--split-sentences"], "`--markup` does not go with `--split-sentences`"),
     ],
 )

@@ -120,7 +120,7 @@ def test_malformed_files_are_named_with_row_and_line(tmp_path, text, message):
 def test_a_quotation_mark_that_never_closes_does_not_swallow_the_file(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text('de,en\na,b\n"c,d\n' + "e,f\n" * 50_000)
-    with pytest.raises(ValueError, match=r"from line 3: no CSV \(field larger than"):
+    with pytest.raises(ValueError, match=r"from line 3: not CSV \(field larger than"):
         list(rows(path, COLUMNS))
 
 
