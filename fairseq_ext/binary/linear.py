@@ -233,7 +233,7 @@ class FeedForwardOutput(nn.Module):
         self.output_norm = nn.LayerNorm(linear.out_features) if norms else nn.Identity()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Map ``[..., F]`` to ``[..., C]``."""
+        """Compute the outputs ``[..., C]`` from the hidden layer ``[..., F]``."""
         x, dropout = self.input_norm(hidden), self.dropout
         if self.dropout_first:
             x, dropout = dropout(x), None

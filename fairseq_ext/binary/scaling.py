@@ -109,13 +109,13 @@ def fit_law(
     resamples: int = 500,
     seed: int = 1,
 ) -> Fit:
-    """Fit the law to all models at once by least squares, from several starts.
+    """Fit the scaling law to the losses of all models by least squares, from several starts.
 
     Args:
         encoder, decoder: ``[n]`` parameters without embeddings.
         losses: ``[n]`` loss per token; a baseline listed twice (it belongs to both the encoder-
             and the decoder-scaling models) counts twice.
-        base: (N̄e, N̄d).
+        base: (N̄e, N̄d), the sizes of the baseline's encoder and decoder.
         what: the name of these models in messages.
         resamples: bootstrap refits, with a progress bar.
     """

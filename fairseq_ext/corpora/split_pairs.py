@@ -191,7 +191,7 @@ class SplitJob:
         return int(target < source)
 
     def hold(self, name: str) -> None:
-        """Choose the sentences for test and valid, and one pair for each of them."""
+        """Choose the sentences for test and valid, and one pair for each sentence."""
         options, key = self.options, self.key
         held_count = options.valid + options.test
         smallest = np.empty(0, np.uint64)

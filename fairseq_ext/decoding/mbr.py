@@ -73,7 +73,7 @@ class NeuralUtility:
         return f"COMET|{self.metric.signature}"
 
     def matrix(self, candidates: Sequence[str], source: str) -> Array:
-        """Compute u in the metric's own unit, ``[H, H]``."""
+        """Score each of H candidates against each, ``[H, H]``, in the metric's own unit."""
         if not self.metric.sees_references:
             raise ConfigError(
                 f"`--utility {self.metric.given}` uses no reference; MBR compares candidates."
@@ -115,7 +115,7 @@ class MbrsUtility:
         return self._load()
 
     def matrix(self, candidates: Sequence[str], source: str | None) -> Array:
-        """Compute u in the metric's own unit, ``[H, H]``."""
+        """Score each of H candidates against each, ``[H, H]``, in the metric's own unit."""
         texts = list(candidates)
         scores = self.metric.pairwise_scores(texts, texts, source)
         return self.sign * scores.double().cpu().numpy()

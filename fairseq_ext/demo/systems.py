@@ -31,7 +31,7 @@ _PART = re.compile(r",(?=(?:data|bpe-codes)=)")
 
 @dataclass(frozen=True)
 class Named:
-    """A system as the command line names it."""
+    """The name and the files of a system, as given on the command line."""
 
     name: str  # its name on the page
     checkpoint: Path  # a checkpoint of any architecture, or a bundle

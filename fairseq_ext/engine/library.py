@@ -270,7 +270,7 @@ class Team:
 
 
 def check_sentences(words: np.ndarray, begins: np.ndarray, program: Program, size: int) -> None:
-    """Refuse joined sentences that a program cannot read, because the machine checks nothing."""
+    """Refuse source sentences that a program cannot read, because the C code checks nothing."""
     lengths, longest = np.diff(begins), program.longest_source
     if len(lengths) and (lengths.min() < 1 or lengths.max() > longest):
         raise DataError(

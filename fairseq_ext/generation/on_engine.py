@@ -197,7 +197,7 @@ class NativeGenerator:
 
     @property
     def search(self) -> Search:
-        """The search of fairseq's generator, which a task may set after building it."""
+        """The search strategy of fairseq's generator; a task may replace it after building both."""
         return self._fallback.search
 
     @search.setter

@@ -39,7 +39,7 @@ def score(p: Parameters, s: Tensor, h: Tensor) -> Tensor:
 
 
 def attend(p: Parameters, s: Tensor, annotations: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute context ``[C]`` and weights ``[S]`` for ``s`` ``[H]`` and ``[S, C]``; section 3.2."""
+    """Compute context ``[C]`` and weights ``[S]`` of state ``s`` ``[H]`` (paper, section 3.2)."""
     e = torch.exp(torch.stack([score(p, s, h) for h in annotations]))
     alpha = e / e.sum()  # α^t = softmax(e^t)
     return sum(a * h for a, h in zip(alpha, annotations, strict=True)), alpha  # Σ_i α_i^t h_i

@@ -145,7 +145,7 @@ class SourceAttention(attention.LinformerAttention):
         """Attend from ``query`` ``[T, R, C]`` to the source ``key`` ``[S, B, C]``.
 
         Raises:
-            ConfigError: there is a mask over pairs of positions, which mixtures cannot obey.
+            ConfigError: ``attn_mask`` is given; slots mix positions, so no pair can be masked.
             DataError: a source is longer than ``--linformer-max-len``.
         """
         if attn_mask is not None:

@@ -59,7 +59,9 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
+    """Compute the loss in chunks of tokens.
+
+    Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
     × vocabulary, which cost memory and time.
     """
     from fairseq_ext.training import chunked_output

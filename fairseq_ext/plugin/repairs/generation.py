@@ -28,7 +28,7 @@ def count_from_the_first(
     prev_output_tokens: Tensor | None = None,
     original_batch_idxs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pass diverse search the sentences' rows in the first batch, before finished ones leave it.
+    """Number sentences for diverse search by their rows in the batch at the beginning.
 
     Problem: fairseq-generate --diverse-beam-groups ends in an IndexError: it stores the overlap of
     groups by row of the batch, but looks it up by sentence number.

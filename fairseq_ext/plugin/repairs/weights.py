@@ -59,8 +59,8 @@ def load_once(
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
     """Check the gradients of a layer's outputs with hooks on the tensors.
 
-    Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame;
-    torch's old backward hooks end this in `StopIteration`, because an encoder's output is not a
+    Problem: When gradients are not finite, fairseq repeats the update to find the layer to blame,
+    but ends in `StopIteration`: the hooks that it uses fail on an encoder, whose output is not a
     tensor.
     """
     if self.forward:
