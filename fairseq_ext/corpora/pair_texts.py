@@ -125,7 +125,7 @@ def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
     if text.table:
         return reading.table_rows(text.files[0], text.member)
     lines = reading.lines(text.files[0], text.member)
-    return ((number, line.split("\t")) for number, line in lines)
+    return ((number, line.split("\t")) for number, line in lines if line)
 
 
 def unpack(text: Text, file: int, path: Path) -> None:

@@ -399,7 +399,8 @@ def _number(name: str) -> int:
 ELSEWHERE = {"out", "overwrite", "workers", "parts", "part_lines"}
 LOCK = ".preparing.lock"
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
-IDENTIFIER = re.compile(r"#?\d+")
+IDENTIFIER = re.compile(r"[!-~]*\d[!-~]*")  # such as 17, 0.5 or s17.1
+COLUMN_NAME = re.compile(r"[\w-]+")
 
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
@@ -471,10 +472,13 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
 
 
 def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str]) -> None:
-    """Warn if the first line looks like a header, or a column has only numbers or quoted text."""
+    """Warn if the first line looks like a header, or a column has quoted text or no sentences."""
     columns = [[row[number - 1] for row in top if len(row) >= number] for number in text.columns]
     firsts = [plain(column[0]).lower() for column in columns if column]
-    if not text.header and {*firsts} & {*HEADER_WORDS, *map(str.lower, languages)}:
+    is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})
+    if len(top) > 2 and all(map(COLUMN_NAME.fullmatch, firsts)):  # words above sentences
+        is_header |= any(all(" " in cell.strip() for cell in column[1:]) for column in columns)
+    if not text.header and is_header:
         print(
             f"warning: line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
             "becomes a pair; give --header if it is one.",
@@ -486,7 +490,10 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
             continue
         fault = ""
         if all(IDENTIFIER.fullmatch(cell.strip('"')) for cell in cells):
-            fault = f"holds numbers (`{cells[0]}` …), no sentences; choose others with --columns"
+            fault = (
+                f"holds numbers or names (`{cells[0]}` …), no sentences; choose others with "
+                "--columns"
+            )
         elif not text.table and all(QUOTED.fullmatch(cell) for cell in cells):
             fault = "is in quotation marks, which become part of the text; remove them with --csv"
         if fault:

@@ -22,6 +22,9 @@ MOST = 1 << 30  # most bytes of a text that is read as a whole
 NO_NUL = "tr -d '\\000'"
 CR_TO_LF = "tr '\\r' '\\n'"
 QUOTED = re.compile('"(?:[^"]|"")*"')
+QUOTED_CELL = re.compile(
+    rf"(?m)(?:(?<=[,;\t|])|(?<=[,;\t|] )|^){QUOTED.pattern}(?= *(?:[,;\t|]|$))"
+)
 LOOKED_AT = 20  # lines of a table searched for its delimiter, a header, numbers and quotes
 KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")  # in nearly every Japanese sentence
 SPREADSHEETS = (".xlsx", ".xls", ".ods")
@@ -117,6 +120,8 @@ def _member(archive: zipfile.ZipFile, path: Path, member: str | None) -> str:
         if member in names:
             return member
         raise DataError(f"`{path}` has no member `{member}`; it has {shown}.")
+    if {"[Content_Types].xml", "mimetype", "Index/Document.iwa"}.intersection(names):
+        raise DataError(f"`{path}` is a document or spreadsheet; save it as text or CSV.")
     texts = [name for name in names if not Path(name).name.startswith(("_", ".", "README"))]
     if len(texts) != 1:
         raise DataError(f"choose one member of `{path}` with --member: {shown}.")
@@ -194,7 +199,7 @@ def _encoding(line: bytes) -> str:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     if b"\0" in line:
-        if 3 * line.count(0) < len(line):
+        if not len(line) <= 3 * line.count(0) <= 2 * len(line):
             return ""
         return "utf-16le" if line[1::2].count(0) >= line[::2].count(0) else "utf-16be"
     if b"\x1b$" in line:
@@ -220,7 +225,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     before = int(separator is not None)  # lines before the first row
     if not (top := top[before:]):
         return
-    bare = [QUOTED.sub("", line) for line in top]
+    bare = QUOTED_CELL.sub("", "\n".join(top)).split("\n")
 
     def regularity(delimiter: str) -> tuple[bool, int, int]:
         cells = bare[0].count(delimiter)
@@ -228,11 +233,12 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
     delimiter = separator[1] if separator else max(",;\t|", key=regularity)
     text = itertools.chain((f"{line}\n" for line in top), (f"{line}\n" for _, line in numbered))
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
     start = before + 1
     try:
         for row in reader:
-            yield start, row
+            if row:  # not an empty line
+                yield start, row
             start = before + reader.line_num + 1
     except csv.Error as error:
         raise DataError(
@@ -256,7 +262,7 @@ def cells(
 ) -> Iterator[tuple[str, str]]:
     """Yield (source, target) from two columns of a tab-separated file, given as numbered lines."""
     for number, line in numbered:
-        fields = line.split("\t")
+        fields = line.split("\t") if line else [""] * max(columns)
         require_columns(fields, path, number, columns)
         yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])
 

@@ -316,6 +316,10 @@ def test_unreadable_input_is_named(tmp_path):
         archive.writestr("second.txt", "a")
     with pytest.raises(ValueError, match=r"--member: .*second\.txt"):
         list(lines(tmp_path / "f.zip"))
+    with zipfile.ZipFile(tmp_path / "f.zip", "a") as archive:
+        archive.writestr("[Content_Types].xml", "a")
+    with pytest.raises(ValueError, match="is a document or spreadsheet; save it as text or CSV"):
+        list(lines(tmp_path / "f.zip"))
     (tmp_path / "f.zip").write_bytes(b"PK no zip")
     with pytest.raises(ValueError, match="is damaged"):
         list(lines(tmp_path / "f.zip"))
@@ -371,6 +375,8 @@ def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
     for top in (["sep=|", "a, b|c;d"], ["a, b|c", "e|f"]):
         rows = [row for _, row in table_rows(write_lines(path, top))]
         assert rows[-1] == top[-1].split("|")
+    write_lines(path, ['"a\n, b"\t "c"', "", '5" of, d\te', ""])
+    assert list(table_rows(path)) == [(1, ["a\n, b", "c"]), (4, ['5" of, d', "e"])]
 
 
 @pytest.mark.parametrize(
@@ -403,10 +409,14 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     assert "warning" not in pairs_command(table, "--header", *options, "--overwrite").stderr
     output = pairs_command(table, "--header", "--out", tmp_path / "ids").stderr
     assert "column 1 of" in output
-    assert "holds numbers (`0` …), no sentences; choose others with --columns" in output
+    assert "holds numbers or names (`0` …), no sentences; choose others with --columns" in output
     output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite").stderr
     assert "(`id / ja`) looks like a header" in output
-    assert "holds numbers (`0` …)" in output
+    assert "holds numbers or names (`0` …)" in output
+    lines = ["Quelle\ttext_en", *(f"s{n}.1\tline {n}" for n in range(20)), ""]
+    output = pairs_command(write_lines(tmp_path / "b.tsv", lines), "--out", tmp_path / "b").stderr
+    assert "(`quelle / text_en`) looks like a header" in output
+    assert "holds numbers or names (`s0.1` …)" in output
     quoted = write_lines(tmp_path / "quoted.tsv", [f'"b ""{n}"""\t"a {n}"' for n in range(20)])
     output = pairs_command(quoted, "--out", tmp_path / "quoted").stderr
     assert "column 1 of" in output
@@ -461,11 +471,17 @@ def test_a_corpus_that_another_run_has_just_written_is_not_overwritten(tmp_path,
         ("cp1252", "if it is Latin-1, convert it: iconv -f cp1252 "),
         ("gb18030", "if NAME is its encoding (such as gb18030, "),
         ("utf-8", "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"),
+        ("ascii", "NUL bytes; export it as text, or delete its NULs: tr -d '\\000' <"),
     ],
 )
 def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
     text = {
-        **{"cp1252": "été, “señor”\n", "utf-16-le": "abc def\n", "utf-8": "abc\0def\n"},
+        **{
+            "cp1252": "été, “señor”\n",
+            "utf-16-le": "abc def\n",
+            "utf-8": "abc\0def\n",
+            "ascii": "\0" * 9,
+        },
         "gb18030": "这是一只狗\n",
     }.get(encoding, "これは文です。\n")
     path = tmp_path / "text"
