@@ -352,7 +352,7 @@ def test_a_page_shows_text_as_it_is(outputs_of_three: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--system", "a=good", "--system", "a=bad"], "name of its own, but `a`"),
+        (["--system", "a=good", "--system", "a=bad"], "Names of `--system` must differ, but `a`"),
         (["--system", "a=good", "--baseline", "b"], "`--baseline` must be one of a, but is `b`"),
         (["--system", "a=good", "--samples", "9"], "`--samples` must be at least 100, but is 9"),
         (["--system", "a=good", "-o", "new.pdf"], "a name that ends in .png, such as new.png"),

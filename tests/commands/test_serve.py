@@ -250,7 +250,7 @@ def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: 
     [
         (("--workers", 0), "`--workers` must be at least 1, but is 0"),
         (("--max-queue", 5), "`--max-queue` must be at least `--max-sentences`"),
-        (("--api-key-file", "none"), "`none` does not exist or is no file"),
+        (("--api-key-file", "none"), "`none` does not exist or is not a file"),
         (("--beam", 0), "`--beam` must be at least 1"),
         (("--host", "192.0.2.1"), "`--host` and `--port` must be"),
         (("twin",), "each model must have a pair of languages of its own"),
