@@ -169,6 +169,7 @@ def _tokenizers(description: Path) -> Subwords:
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(description))
+        tokenizer.encode_special_tokens = True  # or `<unk>` within a word would split it
     except Exception as error:  # the library raises Exception itself
         raise _unreadable(
             description, "a tokenizer.json of the library tokenizers", error
