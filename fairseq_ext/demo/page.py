@@ -127,8 +127,10 @@ def _shown(
 def _image(name: str, png: bytes) -> str:
     """Return an HTML image that contains the picture itself, so that no file is written."""
     data, name = base64.b64encode(png).decode(), html.escape(name)
-    style, density = "max-width: 100%", "1.5x"  # the density of plots.save_picture
-    return f'<img alt="{name}" style="{style}" srcset="data:image/png;base64,{data} {density}">'
+    # On a phone the picture scrolls, because its labels could not be read at the phone's width.
+    style, density = "max-width: max(100%, 34rem)", "1.5x"  # the density of plots.save_picture
+    image = f'<img alt="{name}" style="{style}" srcset="data:image/png;base64,{data} {density}">'
+    return f'<div style="overflow-x: auto">{image}</div>'
 
 
 # ---- the server ----------------------------------------------------------------------------------
