@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,6 +93,12 @@ def _fetch(repo: str, revision: str | None) -> Path:
     if importlib.util.find_spec(LIBRARY) is None:
         raise EnvironmentProblem(
             f"{repo} is not here; to look for it on the Hugging Face Hub, {extras.missing(LIBRARY)}"
+        )
+    if sys.stderr.isatty():
+        print(
+            f"looking for {repo} on the Hugging Face Hub; without a network, half a minute passes "
+            "until the library gives up",
+            file=sys.stderr,
         )
     with _one_line(repo, revision):
         folder = _download(repo, revision)

@@ -219,9 +219,12 @@ def test_a_commit_that_was_downloaded_needs_no_network(bundled: Path, server: Hu
     assert server.asked == []
 
 
-def test_tags(bundled: Path, server: Hub):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tags(bundled: Path, server: Hub, terminal: bool, monkeypatch, capsys):
     commit = server.commit(REPO, contents(bundled), "v1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     assert find_model.fetched(Path(f"{REPO}@v1")).name == commit
+    assert (f"looking for {REPO} on" in capsys.readouterr().err) == terminal
 
 
 def test_a_copy_that_was_damaged_is_downloaded_again(bundled: Path, server: Hub):
