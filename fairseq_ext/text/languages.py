@@ -17,6 +17,11 @@ _SHORT = {
 }
 
 _SCRIPT = re.compile(r"-([a-z]{4})\b")
+_OF_REGION = {"zh-cn": "zh-hans", "zh-sg": "zh-hans"} | dict.fromkeys(
+    ("zh-tw", "zh-hk", "zh-mo", "zt"),
+    "zh-hant",  # LibreTranslate writes zt
+)
+"""Codes that say the script of Chinese by a region."""
 
 
 def short_code(language: str) -> str:
@@ -31,14 +36,16 @@ def short_code(language: str) -> str:
 def matching_code(language: str, codes: Collection[str]) -> str | None:
     """Return the only one of ``codes`` for a language as people write it: ``es`` for ``ES_mx``.
 
-    Spelling and region may differ, but not the script. None if no code fits, or several do.
+    Spelling and region may differ, but not the script, which a region may imply: ``zh_TW`` is
+    written in ``Hant``. None if no code fits, or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
+    spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}
     matches = [code for code in codes if spelled[code] == spelled[language]]
     matches = matches or [
         code
         for code in codes
-        if short_code(code) == short_code(language)
+        if short_code(spelled[code]) == short_code(spelled[language])
         and len({*_SCRIPT.findall(f"{spelled[code]} {spelled[language]}")}) < 2
     ]
     return matches[0] if len(matches) == 1 else None

@@ -617,12 +617,20 @@ def test_two_models_of_a_pair():
         *((written, "es") for written in ("es", "ES", "es-MX", "es_419", "spa", "spa_Latn")),
         *(("pt_br", "pt-BR"), ("PT-PT", "pt-PT"), ("pt", None), ("pt-AO", None)),
         *(("zh", "zh_Hans"), ("zh-CN", "zh_Hans"), ("zh-Hant-TW", None), ("zh-hans-CN", "zh_Hans")),
+        *(("zh-TW", None), ("zh_HK", None), ("zt", None), ("ZH-SG", "zh_Hans"), ("zho", "zh_Hans")),
         *(("e", None), ("est", None), ("", None), ("-", None)),
     ],
 )
 def test_languages_as_people_write_them(language: str, code: str | None):
     codes = ("es", "pt-BR", "pt-PT", "zh_Hans")
     assert matching_code(language, codes) == code
+
+
+@pytest.mark.parametrize("language", ["zh-TW", "zt", "zh_HK", "zh-Hant", "ZHO_hant"])
+def test_a_region_of_chinese_says_the_script(language: str):
+    assert matching_code(language, ("zh-Hans", "zh-Hant")) == "zh-Hant"
+    assert matching_code(language, ("zh-TW", "zh-CN")) == "zh-TW"
+    assert matching_code(language, ("zh",)) == "zh"
     codec = TextCodec(str.strip, str.strip)
     pairs = Pairs({other: Served(Model(other, "en"), codec, 1) for other in codes})
     if code:
