@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from fairseq_ext.commands import options, search_options, text_options
 from fairseq_ext.commands.search_options import SearchOptions
 from fairseq_ext.commands.text_options import TextOptions
-from fairseq_ext.decoding.search import BUFFER, DATA_HELP, require_compatible
+from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, require_compatible
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     TranslateLines = Callable[..., Iterator[Translation]]
 
 PART_LINES = 10_000
-OF_JOB = ("src", "tgt", "split_sentences", "keep", "markup")
+OF_JOB = ("src", "tgt", "split_sentences", "keep", "keep_addresses", "markup")
 NOT_OF_JOB = ("cpu", "fp16", "max_tokens", "shortlist", "skip_long", "bpe_codes")
 
 
@@ -106,11 +106,9 @@ class Request:
     split_sentences: bool = option(
         False, "translate each sentence of a line alone, and join the translations"
     )
-    keep: Sequence[str] = option(
-        [],
-        "regular expression of text to keep as it is, such as \\{\\w+\\}; may be repeated",
-        action="append",
-        metavar="PATTERN",
+    keep: Sequence[str] = option([], KEEP_HELP, action="append", metavar="PATTERN")
+    keep_addresses: bool = option(
+        False, "keep URLs, e-mail addresses and emoji as they are, as `serve` does by default"
     )
     markup: bool = option(
         False, "treat lines as XML or HTML: keep tags; well-formed text stays well-formed"
@@ -132,7 +130,13 @@ class Request:
     def check(self) -> None:
         """Refuse options that do not go together."""
         self.parts.check(self.input, {"--output": self.output, "--json": self.json})
-        require_compatible(self.keep, self.markup, self.search.constraints, self.split_sentences)
+        require_compatible(
+            self.search.constraints,
+            keep=self.keep,
+            keep_addresses=self.keep_addresses,
+            markup=self.markup,
+            split_sentences=self.split_sentences,
+        )
 
     def resolved(self) -> Request:
         """Find the models, and decide which argument is a data folder and which are text."""
@@ -298,7 +302,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     from fairseq_ext.text.sentences import UNSPLIT, sentence_splitter
 
     search, languages = request.search, (request.src, request.tgt)
-    keeper = placeholders.keeper(request.keep, request.markup)
+    keeper = placeholders.keeper(request.keep, request.markup, request.keep_addresses)
     model = open_model(request.path, request.data, languages, search.search)
     src, tgt = model.translator.src, model.translator.tgt
     constrained = search.constraints is not None

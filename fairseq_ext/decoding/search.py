@@ -1,7 +1,7 @@
 """Search options and results, shared by all translators (no torch)."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fairseq_ext.engine import DEFAULT, SPECIAL
 from fairseq_ext.generation.option_checks import STEEPEST, check_gnmt_lenpen, check_sampling
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
+from fairseq_ext.utils.option_fields import flag
 
 if TYPE_CHECKING:
     from fairseq_ext.decoding.engine_translator import EngineTranslator
@@ -32,6 +33,7 @@ DATA_HELP = (
     "folder with the dictionaries, written by fairseq-preprocess (default: the model's own "
     "dictionaries, or those of its training)"
 )
+KEEP_HELP = "regular expression of text to keep as it is, such as \\{\\w+\\}; may be repeated"
 
 
 @dataclass(frozen=True)
@@ -123,19 +125,11 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 """A translator of lines of tokens, which several threads may call."""
 
 
-def require_compatible(
-    keep: Sequence[str], markup: bool, constraints: str | None, split_sentences: bool
-) -> None:
-    """Refuse two of these options together, except ``--keep`` with ``--markup``."""
-    exclusive = {
-        "--keep": keep,
-        "--markup": markup,
-        "--constraints": constraints,
-        "--split-sentences": split_sentences,
-    }
-    names = [name for name, value in exclusive.items() if value]
-    if len(names) > 1 and names != ["--keep", "--markup"]:
-        raise ConfigError(f"`{names[0]}` does not go with `{names[-1]}`; give one of them.")
+def require_compatible(constraints: str | None, **options: object) -> None:
+    """Refuse constraints, which follow a line, with options that change the line."""
+    names = [flag(name) for name, value in options.items() if value]
+    if constraints is not None and names:
+        raise ConfigError(f"`{names[0]}` does not go with `--constraints`; give one of them.")
 
 
 def require_short(lengths: Iterable[int], longest: int) -> None:

@@ -8,7 +8,12 @@ from typing import NamedTuple, TypeVar
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.text.placeholders import Keeper
-from fairseq_ext.text.sentences import NUMBER, UNSPLIT, SentenceSplitter
+from fairseq_ext.text.sentences import (
+    UNSPLIT,
+    SentenceSplitter,
+    is_copied,
+    texts_to_translate,
+)
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError, wrong_value
 
@@ -105,8 +110,9 @@ def translations(
 
     lines = iter(lines)
     while block := list(islice(lines, buffer)):
-        split = [splitter.split(line) for line in block]
-        sentences = [sentence for parts in split for sentence in parts]
+        split_line = keeper.split_by(splitter.split) if keeper else splitter.split
+        split = [split_line(line) for line in block]
+        sentences = [sentence for parts in split for sentence in texts_to_translate(parts)]
         line_numbers = [first + place for place, parts in enumerate(split) for _ in parts]
         if keeper is None:
             ranked = translate(sentences, line_numbers)
@@ -175,15 +181,17 @@ def join_parts(
 ) -> Ranked:
     """Take the translations of a line's parts; join all best ones, all second best, and so on.
 
-    The numbers of a list's items stay as they are. A line without a translation gets an empty one.
+    Indentation, and numbers and marks of a list's items, stay as they are. A line without a
+    translation gets an empty one.
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:
         return Ranked(rows[0].texts or [""], rows[0].candidates)
     for place, part in enumerate(parts):
-        if NUMBER.fullmatch(part):
+        if is_copied(part):
             rows[place] = Ranked([part], [])
-    texts = [splitter.join(options) for options in by_rank([row.texts for row in rows])]
+    ranks = by_rank([row.texts or [""] for row in rows])
+    texts = [splitter.join(parts, options) for options in ranks]
     candidates = map(_concatenated, by_rank([row.candidates for row in rows]))
     return Ranked(texts or [""], [*candidates])
 

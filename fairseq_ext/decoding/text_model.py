@@ -173,7 +173,9 @@ class Model:
         )
         search.check()
         keep = _listed(keep, "keep")
-        require_compatible(keep, markup, self._search.constraints, split_sentences)
+        require_compatible(
+            self._search.constraints, keep=keep, markup=markup, split_sentences=split_sentences
+        )
         return stream.translations(
             _strings(lines),
             self._translator,

@@ -23,13 +23,12 @@ from fairseq_ext.serving import requests
 from fairseq_ext.serving.batching import BUSY, WAIT, Batcher
 from fairseq_ext.serving.metrics import PATHS, Measured, Metrics
 from fairseq_ext.serving.pairs import Pairs, Served
-from fairseq_ext.serving.settings import Limits, Refusal, Settings
+from fairseq_ext.serving.settings import Refusal, Settings
 from fairseq_ext.text import html_text
-from fairseq_ext.text.placeholders import Keeper
+from fairseq_ext.text.sentences import texts_to_translate
 from fairseq_ext.version import __version__
 
 _T = TypeVar("_T")
-MARKUP = Keeper((), markup=True)
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
@@ -61,8 +60,9 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 class Service:
     """The handler of ``/translate`` and ``/detect``."""
 
-    def __init__(self, pairs: Pairs, limits: Limits, keys: Sequence[str], batcher: Batcher) -> None:
-        self._pairs, self._limits, self._keys, self._batcher = pairs, limits, keys, batcher
+    def __init__(self, pairs: Pairs, settings: Settings, batcher: Batcher) -> None:
+        self._pairs, self._settings, self._batcher = pairs, settings, batcher
+        self._limits, self._keys = settings.limits, settings.keys
         # One thread converts text to tokens and back, because libraries may not be thread-safe.
         self._text_thread = ThreadPoolExecutor(1, "text")
         self._reading = 0  # requests with bodies in memory, now or soon
@@ -129,19 +129,22 @@ class Service:
     async def _translated(self, query: requests.Query, model: Served) -> dict[str, Any]:
         """Split a query's texts into sentences, translate them, and join their translations."""
         in_html, ranks = query.format == requests.HTML, 1 + query.alternatives
+        keeper = self._settings.keeper(in_html)
+        split = keeper.split_by(model.splitter.split) if keeper else model.splitter.split
         texts = await self._in_text_thread(
             sum(text.count("\n") + 1 for text in query.texts),
-            lambda: [_split(text, in_html, model) for text in query.texts],
+            lambda: [_split(text, in_html, split) for text in query.texts],
         )
         sentences, places = [], []
         for number, (lines, _) in enumerate(texts, start=1):
             for line_number, line in enumerate(lines, start=1):
                 place = f"{'paragraph' if in_html else 'line'} {line_number}"
-                sentences += line
+                sentences += texts_to_translate(line)
                 places += [f"text {number}, {place}" if len(texts) > 1 else place] * len(line)
-        if in_html:
-            spanned = SpannedSentences(sentences, MARKUP)
-            parts, numbers = spanned.restore(await self._ranked(spanned.texts, places, model))
+        if keeper:
+            spanned = SpannedSentences(sentences, keeper)
+            masked = await self._ranked(spanned.texts, places, model)
+            parts, numbers = spanned.restore(masked, ranks)
             places = [places[number] for number in numbers]
             ranked = spanned.complete(await self._ranked(parts, places, model) if parts else [])
         else:
@@ -181,12 +184,13 @@ class Service:
         )
 
 
-def _split(text: str, in_html: bool, model: Served) -> tuple[list[list[str]], list[str]]:
+def _split(
+    text: str, in_html: bool, split: Callable[[str], list[str]]
+) -> tuple[list[list[str]], list[str]]:
     """Split a text into lines or paragraphs of sentences; also return the text between them."""
-    split = model.splitter.split
     if in_html:
         paragraphs, between = html_text.paragraphs(text)
-        return [html_text.sentences(paragraph, split) for paragraph in paragraphs], between
+        return [split(paragraph) for paragraph in paragraphs], between
     lines = [line.removesuffix("\r") for line in text.split("\n")]  # they end at LF or CRLF only
     return [split(line) for line in lines], ["\n"] * (len(lines) - 1)
 
@@ -232,7 +236,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     metrics, limits, batches = Metrics(), settings.limits, settings.batches
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)
-    service = Service(pairs, limits, settings.keys, batcher)
+    service = Service(pairs, settings, batcher)
     schema = requests.Query.model_json_schema()
     policy = {"Content-Security-Policy": POLICY}
 

@@ -5,7 +5,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.decoding.search import DATA_HELP, Search
+from fairseq_ext.decoding.search import DATA_HELP, KEEP_HELP, Search
+from fairseq_ext.text.placeholders import Keeper, keeper
 from fairseq_ext.utils.errors import wrong_value
 from fairseq_ext.utils.file_versions import FileVersions
 from fairseq_ext.utils.option_fields import flag, option, require_at_least
@@ -111,6 +112,10 @@ class Settings:
         "translate each sentence of a line alone, and join the translations (default: if the "
         "library sentence-splitter is installed)",
     )
+    keep: Sequence[str] = option([], KEEP_HELP, action="append", metavar="PATTERN")
+    keep_addresses: bool = option(
+        True, "keep URLs, e-mail addresses and emoji as they are (default: yes)"
+    )
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
     port: int = option(5000, "port to serve on; 0: any free one (%(default)s)", metavar="N")
     workers: int = option(
@@ -148,3 +153,8 @@ class Settings:
         require_at_least(self, workers=1, grace=0)
         require_at_least(self.batches, batch_size=1, max_tokens=1)
         self.limits.check()
+        self.keeper(in_html=False)
+
+    def keeper(self, in_html: bool) -> Keeper | None:
+        """Return what finds the spans of a request's texts that stay as they are."""
+        return keeper(self.keep, in_html, self.keep_addresses)

@@ -1,11 +1,8 @@
 """Split HTML into the paragraphs to translate and the markup between them."""
 
 import re
-from collections.abc import Callable
 from html.entities import html5
 from html.parser import HTMLParser
-
-from fairseq_ext.text.placeholders import TAG
 
 INLINE = re.compile(
     "a|abbr|b|bdi|bdo|cite|code|del|dfn|em|font|i|img|ins|kbd|label|mark|q|s|samp|small|span|"
@@ -30,19 +27,6 @@ def paragraphs(text: str) -> tuple[list[str], list[str]]:
     parser.close()
     parser.handle_data(rest)
     return [part.replace("\r", "").replace("\n", " ") for part in parser.texts], parser.between
-
-
-def sentences(paragraph: str, split: Callable[[str], list[str]]) -> list[str]:
-    """Split a paragraph into sentences by ``split``; keep the tags and the white space around."""
-    if not paragraph.strip() or re.search("[⸂⸃]", paragraph):
-        return [paragraph]
-    # Rare brackets stand for tags, because ``split`` expects brackets around sentences.
-    masked = TAG.sub(lambda tag: "⸃" if tag[0].startswith("</") else "⸂", paragraph)
-    parts = split(masked.strip())
-    parts[0] = masked.removesuffix(masked.lstrip()) + parts[0]
-    parts[-1] += masked.removeprefix(masked.rstrip())
-    tags = iter(TAG.findall(paragraph))
-    return [re.sub("[⸂⸃]", lambda _: next(tags), part) for part in parts]
 
 
 class _Paragraphs(HTMLParser):

@@ -7,7 +7,7 @@ part by part, so that every translation has each span exactly once.
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairseq_ext.utils.errors import ConfigError
@@ -17,6 +17,20 @@ TAG = re.compile(
     r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|</?[A-Za-z](?:[^<>"']|"[^"]*"|'[^']*')*>|<[?!][A-Za-z][^<>]*>"""
 )
 """A tag or other markup of XML and HTML within one line."""
+# Letters of scripts without spaces, and Korean ones, may touch an address, but do not belong to it.
+_TOUCHING = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef"
+_LETTER = rf"[^\W{_TOUCHING}]"
+_EMOJI = r"\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001faff"
+# The time is linear in the length of a line, because a match begins only where a word does.
+ADDRESS = re.compile(
+    rf"""(?<!{_LETTER})(?<![.@/-])
+         (?:(?:https?|ftp)://|www\.|(?:[A-Za-z0-9-]{{1,63}}\.){{1,5}}(?:com|org|net)\b)
+         (?:[^\s<>"(){_TOUCHING}]|\([^\s<>"()]*\))*(?<![.,;:!?'’”»\]}}])
+      |(?<!{_LETTER})(?<![.+-])(?:{_LETTER}|[.+-]){{1,64}}@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{{2,63}}
+      |(?:(?:[{_EMOJI}]|[0-9\#*]\ufe0f?\u20e3)[\ufe0f\u200d\U000e0020-\U000e007f]*)+""",
+    re.VERBOSE,
+)
+"""A URL, an e-mail address or emoji."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 
@@ -118,11 +132,13 @@ class Keeper:
             end = stop
         parts.append(line[end:])
         ends = ["", ""]
-        if self.markup:  # tags around the whole text do not belong to the sentence
-            if spans and not parts[0].strip():
-                ends[0] = parts.pop(0) + spans.pop(0)
-            if spans and not parts[-1].strip():
-                ends[1] = spans.pop() + parts.pop()
+        # Tags around the whole text, and spans without a word such as emoji, do not belong to the
+        # sentence.
+        if spans and not parts[0].strip() and self._is_apart(spans[0]):
+            ends[0] = parts.pop(0) + spans.pop(0)
+        if spans and not parts[-1].strip() and self._is_apart(spans[-1]):
+            ends[1] = spans.pop() + parts.pop()
+        if self.markup or any(ends):
             inner = parts[0].lstrip()
             ends[0] += parts[0].removesuffix(inner)
             parts[0] = inner
@@ -132,8 +148,41 @@ class Keeper:
         years = [year for year in YEARS if year not in line][: len(spans)]
         return MaskedLine(parts, spans, self.markup, years, (ends[0], ends[1]))
 
-    def _places(self, line: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each span; spans separated only by white space are joined."""
+    def _is_apart(self, span: str) -> bool:
+        return self.markup or not _has_word(span)
+
+    def split_by(self, split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+        """Return ``split``, which splits a line into sentences, changed to leave spans uncut."""
+
+        def split_line(line: str) -> list[str]:
+            if re.search("[⸂⸃]", line):
+                return [line]
+            # Rare brackets stand for spans, because ``split`` expects brackets around sentences.
+            masked, spans, end = "", [], 0
+            for start, stop in self._places(line, join=False):
+                span = line[start:stop]
+                opens = span.startswith("<") and not span.startswith("</")
+                masked += line[end:start] + ("⸂" if opens else "⸃")
+                spans.append(span)
+                end = stop
+            rest = iter(spans)
+            parts = split_text(masked + line[end:])
+            return [re.sub("[⸂⸃]", lambda _: next(rest), part) for part in parts]
+
+        def split_text(text: str) -> list[str]:
+            if not text.strip():
+                return [text]
+            if not self.markup:
+                return split(text)
+            parts = split(text.strip())  # the white space around it belongs to the markup
+            parts[0] = text.removesuffix(text.lstrip()) + parts[0]
+            parts[-1] += text.removeprefix(text.rstrip())
+            return parts
+
+        return split_line
+
+    def _places(self, line: str, *, join: bool = True) -> Iterator[tuple[int, int]]:
+        """Yield start and end of each span; ``join`` joins those with only white space between."""
         patterns = [*self.patterns, *([TAG] if self.markup else [])]
         places = sorted(
             match.span() for pattern in patterns for match in pattern.finditer(line) if match[0]
@@ -142,16 +191,16 @@ class Keeper:
             return
         start, end = places[0]
         for next_start, next_end in places[1:]:
-            if line[end:next_start].strip():
+            if line[end:next_start].strip() or (not join and next_start >= end):
                 yield start, end
                 start = next_start
             end = max(end, next_end)
         yield start, end
 
 
-def keeper(patterns: Sequence[str], markup: bool) -> Keeper | None:
-    """Make a keeper from the options ``--keep`` and ``--markup``; None without them."""
-    compiled = []
+def keeper(patterns: Sequence[str], markup: bool, addresses: bool = False) -> Keeper | None:
+    """Make a keeper from ``--keep``, ``--markup`` and ``--keep-addresses``; None without them."""
+    compiled = [ADDRESS] if addresses else []
     for pattern in patterns:
         try:
             compiled.append(re.compile(pattern))

@@ -7,6 +7,7 @@ sentence-splitter applies Moses' rules, with the abbreviations of each language.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from fairseq_ext.text.languages import short_code
 from fairseq_ext.utils import extras
@@ -22,8 +23,10 @@ _END = re.compile(
     f"(?<=[{_MARKS}])(?<!។ល។)(?!ល។|[{_QUOTES}]|\\s*[{_MARKS}])|(?<=[{_MARKS}][{_QUOTES}])"
 )
 _AROUND = r"(?:<[^<>]*>|[^\w<])*"
-NUMBER = re.compile(rf"{_AROUND}\d+(?:\.\d+)*[.)]{_AROUND}")
-"""The number of a list's item, which is a part of a line by itself, but is not translated."""
+_COPIED = re.compile(rf"\s*|{_AROUND}(?:\d+(?:\.\d+)*[.)]|\w\)|[-–—*•·]){_AROUND}")
+"""Indentation, or the number or mark of a list's item; parts of a line that are not translated."""
+_ITEM = re.compile(r"\s*(?:\(?(?:\d{1,3}|[^\W\d_])\)|[-–—*•·])\s+(?=\S)|\s+(?=\S)")
+"""The start of a line up to its text: indentation, and a mark that the library leaves there."""
 
 # The end of a sentence (not of abbreviations like “Mr.”) and the first letter of the next word.
 _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
@@ -38,13 +41,29 @@ def seem_several(line: str) -> bool:
 class SentenceSplitter:
     """A splitter of source lines into sentences, which also joins translated sentences."""
 
-    # Function that splits a line into sentences, an empty line into an empty one.
+    # Function that splits a line into sentences, an empty line into an empty one. Indentation and
+    # marks of list items are parts, too; several spaces between parts stay at the end of the first.
     split: Callable[[str], list[str]]
     joint: str  # separator of translated sentences
 
-    def join(self, sentences: Sequence[str]) -> str:
-        """Join the translated sentences of a line."""
-        return self.joint.join(sentence for sentence in sentences if sentence)
+    def join(self, parts: Sequence[str], translations: Sequence[str]) -> str:
+        """Join the translations of a line's parts, as far apart as the parts are in their line."""
+        pairs = [pair for pair in zip(parts, translations, strict=True) if pair[1]]
+        line = ""
+        for part, translation in pairs[:-1]:
+            text, space = part.rstrip(), part[len(part.rstrip()) :]
+            line += translation.rstrip() + (self.joint if text and len(space) < 2 else space)
+        return line + pairs[-1][1] if pairs else ""
+
+
+def texts_to_translate(parts: list[str]) -> list[str]:
+    """Empty those parts of a line that are copied: indentation, and numbers and marks of items."""
+    return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
+
+
+def is_copied(part: str) -> bool:
+    """Tell whether a part of a line stays as it is, like the number of a list's item."""
+    return _COPIED.fullmatch(part) is not None
 
 
 UNSPLIT = SentenceSplitter(lambda line: [line], "")
@@ -56,7 +75,7 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:
-        return SentenceSplitter(_split_at_marks, joint)
+        return SentenceSplitter(_with_layout(_split_at_marks), joint)
     extras.need("sentence_splitter")
     from sentence_splitter import SentenceSplitter as Library
     from sentence_splitter import SentenceSplitterException
@@ -72,7 +91,28 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
         sentences = library.split(line) or [line]
         return [part for sentence in sentences for part in _split_at_marks(sentence)]
 
-    return SentenceSplitter(split, joint)
+    return SentenceSplitter(_with_layout(split), joint)
+
+
+def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    """Add to ``split`` what :class:`SentenceSplitter` says about indentation, items and spaces."""
+
+    def split_line(line: str) -> list[str]:
+        line = line.rstrip()
+        item = _ITEM.match(line)
+        start = line[: item.end()] if item else ""
+        parts = [start] * bool(start) + split(line.removeprefix(start))
+        letters = [place for place, letter in enumerate(line) if not letter.isspace()]
+        ends = [*accumulate(len("".join(part.split())) for part in parts)]
+        if ends[-1] != len(letters):  # the library has changed the text
+            return parts
+        starts = [0, *(letters[end] for end in ends[:-1]), len(line)]
+        spaced = [line[start:end] for start, end in pairwise(starts)]
+        return [
+            part if not part.strip() or part[-2:].isspace() else part.rstrip() for part in spaced
+        ]
+
+    return split_line
 
 
 def _split_at_marks(line: str) -> list[str]:

@@ -69,8 +69,8 @@ def test_the_client_of_libretranslate(tmp_path: Path):
         assert client.translate("\n".join(lines), "es", "en").split("\n") == texts
         assert client.translate(lines[0], "auto", "en") == texts[0]
         if importlib.util.find_spec("sentence_splitter") is not None:
-            several = client.translate(f"{lines[0]} {lines[2]}\n\n1. {lines[0]}", "es", "en")
-            assert several == f"{texts[0]} {texts[2]}\n\n1. {texts[0]}"
+            several = client.translate(f"{lines[0]} {lines[2]}\n\n- {lines[0]} 😀", "es", "en")
+            assert several == f"{texts[0]} {texts[2]}\n\n- {texts[0]} 😀"
         if importlib.util.find_spec("py3langid") is not None:
             assert client.detect(lines[2])[0]["language"] == "es"
         with pytest.raises(urllib.error.HTTPError, match="401"):

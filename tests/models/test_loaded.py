@@ -225,8 +225,6 @@ def test_text_to_keep(loaded: dict[str, Model], kind: str):
     text = model.translate("w1 {name} <b>w3</b> w2", **options).text
     assert re.fullmatch(r".*\{name\}.*<b>.*</b>.*", text)
     assert model.translate("{name}", **options).text == "{name}"
-    with pytest.raises(ConfigError, match="`--keep` does not go with `--split-sentences`"):
-        model.translate("w1", keep=["w1"], split_sentences=True)
     with pytest.raises(ConfigError, match="`keep` must be a list of strings"):
         model.translate("w1", keep="w1")
 

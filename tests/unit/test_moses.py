@@ -340,6 +340,11 @@ def test_folders_appear_whole_or_not_at_all(tmp_path: Path) -> None:
         ("hy", "Սա է։ Նա է։", ["Սա է։", "Նա է։"]),
         ("km", "គាត់ទិញបន្លែ ។ល។ គាត់មក។ ចប់៕", ["គាត់ទិញបន្លែ ។ល។ គាត់មក។", "ចប់៕"]),
         ("bo", "ང་བོད་པ་ཡིན། །ཁོ་འགྲོ།", ["ང་བོད་པ་ཡིན། །", "ཁོ་འགྲོ།"]),
+        ("en", "  One.   Two. Three. ", ["  ", "One.   ", "Two.", "Three."]),
+        ("en", " 2) One. Two.", [" 2)", "One.", "Two."]),
+        ("en", "- One.", ["-", "One."]),
+        ("zh", "• 你好。　　再见。", ["•", "你好。　　", "再见。"]),
+        ("en", "-5 degrees - or b) less. -", ["-5 degrees - or b) less. -"]),
     ],
 )
 def test_sentences_by_the_library(src: str, line: str, sentences: list[str]):
@@ -351,8 +356,8 @@ def test_sentences_without_spaces():
     splitter = sentence_splitter("zh", "en")
     assert splitter.split("你好。他说：“再见！”走了？") == ["你好。", "他说：“再见！”", "走了？"]
     assert splitter.split("") == [""]
-    assert splitter.join(["Hello.", "", "Bye."]) == "Hello. Bye."
-    assert sentence_splitter("ja", "zh-cn").join(["你好。", "再见。"]) == "你好。再见。"
+    assert splitter.join(["你好。", "", "再见。"], ["Hello.", "", "Bye."]) == "Hello. Bye."
+    assert sentence_splitter("ja", "zh-cn").join("ab", ["你好。", "再见。"]) == "你好。再见。"
 
 
 class Upper:
@@ -387,6 +392,15 @@ def test_sentences_of_a_line_are_translated_alone():
     assert best.tokens == "A B B"
     assert best.score == pytest.approx((-1 * 2 - 3 * 3) / 5)
     assert not results[1].candidates
+
+
+def test_the_layout_of_lines_stays():
+    pytest.importorskip("sentence_splitter")
+    lines = ["  a) One two.   Three.  No more.", "\t- One.", "1. One. Two.", "*  (3)", " - "]
+    results = list(translations(lines, Upper(), CODEC, splitter=sentence_splitter("en", "de")))
+    assert [result.text for result in results] == [
+        "  a) ONE TWO.   THREE.  NO MORE.", "\t- ONE.", "1. ONE. TWO.", "*  (3)", " -",
+    ]  # fmt: skip
 
 
 def test_numbers_of_list_items_are_copied():

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
@@ -12,11 +13,13 @@ from fairseq_ext.decoding.search import Candidate, Search
 from fairseq_ext.decoding.stream import TextCodec
 from fairseq_ext.model import find_model
 from fairseq_ext.text.placeholders import YEARS, keeper
+from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError
 from tests.support.harness import error_line
 
 NAMES = keeper([r"\{\w*\}", r"%[sd]"], markup=False)
 MARKUP = keeper([], markup=True)
+ADDRESSES = keeper([], markup=False, addresses=True)
 
 
 class Careless:
@@ -77,6 +80,13 @@ def translated(lines: list[str], finder: object, carelessness: float = 0.0) -> l
         (NAMES, "{a} in 2012", "{a} IN 2012"),
         (NAMES, "", ""),
         (NAMES, "  ", ""),
+        (ADDRESSES, "see https://x.org/a_(b)?c=1, or ask.", "SEE https://x.org/a_(b)?c=1, OR ASK."),
+        (ADDRESSES, "(www.x.co.uk/é) is at x.org.", "( www.x.co.uk/é ) IS AT x.org."),
+        (ADDRESSES, "write to ana.b+c@x-y.co.uk.", "WRITE TO ana.b+c@x-y.co.uk."),
+        (ADDRESSES, "😀 I like it 👍🏽 1️⃣", "😀 I LIKE IT 👍🏽 1️⃣"),
+        (ADDRESSES, "❤️ you 🇪🇸 too.", "❤️ YOU 🇪🇸 TOO."),
+        (ADDRESSES, "etc.Then a@b, 3.1", "ETC. THEN A @ B, 3. 1"),
+        (ADDRESSES, "連絡はana@x.orgまで", "連絡はana@x.orgまで"),
         (MARKUP, "<p>a <b>big</b> house.</p>", "<p>A <b>BIG</b> HOUSE.</p>"),
         (MARKUP, "a &lt; b<br/>", "A &lt; B<br/>"),
         (MARKUP, '<a href="x>y" t=\'"\'>it</a>, <!-- no --> he', None),
@@ -89,6 +99,24 @@ def test_spans_stay(finder: object, line: str, expected: str | None):
     if expected is None:
         expected = re.sub(r"\b(it|he)\b", lambda word: word[0].upper(), line)
     assert translated([line], finder) == [expected]
+
+
+def test_a_span_is_not_split_into_sentences():
+    def split(line: str) -> list[str]:
+        return re.split(r"(?<=\.) ", line)
+
+    finder = keeper([r"\[.*?\]"], markup=False)
+    lines = stream.translations(["see [a. B]. c <b. d"], Careless(0), CODEC, keeper=finder,
+                                splitter=SentenceSplitter(split, "|"))  # fmt: skip
+    assert [line.text for line in lines] == ["SEE [a. B].|C < B.|D"]
+
+
+def test_addresses_are_found_in_linear_time():
+    texts = ("a", "a.", "a-", "a@", "www.", "http://(", "(", "a.com", "x@a.", "1", "https://(a")
+    start = time.process_time()
+    for text in texts:
+        ADDRESSES.mask(text * (500_000 // len(text)))
+    assert time.process_time() - start < 30  # 4 on a fast machine; hours if it were quadratic
 
 
 class LosesNumbersAtFirst(Careless):
@@ -155,7 +183,7 @@ def test_a_shipped_model_copies_the_numbers():
     [
         (["--keep", "("], "`--keep (` is not a regular expression"),
         (["--keep", "x*"], "`--keep x*` must not match an empty text"),
-        (["--markup", "--split-sentences"], "`--markup` does not go with `--split-sentences`"),
+        (["--keep-addresses", "--constraints"], "`--keep-addresses` does not go with `--constr"),
     ],
 )
 def test_options_that_are_refused(options: list[str], message: str):

@@ -33,9 +33,9 @@ from fairseq_ext.serving.origins import OriginFilter
 from fairseq_ext.serving.pairs import Pairs, Served
 from fairseq_ext.serving.requests import GONE, check_key, parse_fields, parse_query, read_body
 from fairseq_ext.serving.settings import Limits, Refusal, Settings
-from fairseq_ext.text import html_text
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.languages import matching_code
+from fairseq_ext.text.placeholders import Keeper
 from fairseq_ext.text.sentences import SentenceSplitter, sentence_splitter
 from fairseq_ext.utils import option_fields
 from fairseq_ext.utils.errors import ConfigError, DataError
@@ -266,7 +266,7 @@ async def service_of(*models: Served, limits: Limits | None = None) -> AsyncIter
     queue = batcher(room=limits.max_queue)
     pairs = Pairs({str(number): model for number, model in enumerate(models)})
     async with queue.running():
-        yield Service(pairs, limits, (), queue)
+        yield Service(pairs, Settings(models=[], limits=limits), queue)
 
 
 def held_model() -> tuple[Model, Served]:
@@ -375,8 +375,9 @@ def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bo
 def test_sentences_of_html_keep_their_tags(paragraph: str, sentences: list[str]):
     pytest.importorskip("sentence_splitter")
     splitter = sentence_splitter("en", "de")
-    assert html_text.sentences(paragraph, splitter.split) == sentences
-    assert html_text.sentences(paragraph, lambda line: [line]) == [paragraph]
+    keeper = Keeper((), markup=True)
+    assert keeper.split_by(splitter.split)(paragraph) == sentences
+    assert keeper.split_by(lambda line: [line])(paragraph) == [paragraph]
 
 
 def test_the_only_model_of_a_target_needs_no_source():
@@ -624,13 +625,6 @@ def test_two_models_of_a_pair():
 def test_languages_as_people_write_them(language: str, code: str | None):
     codes = ("es", "pt-BR", "pt-PT", "zh_Hans")
     assert matching_code(language, codes) == code
-
-
-@pytest.mark.parametrize("language", ["zh-TW", "zt", "zh_HK", "zh-Hant", "ZHO_hant"])
-def test_a_region_of_chinese_says_the_script(language: str):
-    assert matching_code(language, ("zh-Hans", "zh-Hant")) == "zh-Hant"
-    assert matching_code(language, ("zh-TW", "zh-CN")) == "zh-TW"
-    assert matching_code(language, ("zh",)) == "zh"
     codec = TextCodec(str.strip, str.strip)
     pairs = Pairs({other: Served(Model(other, "en"), codec, 1) for other in codes})
     if code:
@@ -638,6 +632,13 @@ def test_a_region_of_chinese_says_the_script(language: str):
     else:
         with pytest.raises(Refusal, match="to en is not supported, but es to en, pt-BR to en"):
             pairs.find(language, "EN-us")
+
+
+@pytest.mark.parametrize("language", ["zh-TW", "zt", "zh_HK", "zh-Hant", "ZHO_hant"])
+def test_a_region_of_chinese_says_the_script(language: str):
+    assert matching_code(language, ("zh-Hans", "zh-Hant")) == "zh-Hant"
+    assert matching_code(language, ("zh-TW", "zh-CN")) == "zh-TW"
+    assert matching_code(language, ("zh",)) == "zh"
 
 
 def test_languages_have_names_and_targets():
