@@ -118,7 +118,8 @@ def test_a_text_without_repeated_pairs_of_letters_has_no_merges(tmp_path: Path):
 
 
 CONTROLS = ["a </s> b", "<s> <pad> <unk>", r"\</s> \\<pad>", "<a> </s>, </s>"]
-CONTROLS += ["<<unk>> <unk>, a<unk>b", "x@@ @@ @@@ y", r"x@@\ a@@b @@\\", "▁ a▁ ▁▁"]  # marks of pieces
+# Marks of pieces:
+CONTROLS += ["<<unk>> <unk>, a<unk>b", "x@@ @@ @@@ y", r"x@@\ a@@b @@\\", "▁ a▁ ▁▁"]
 
 
 @pytest.mark.parametrize("kind", [*SIZES, "none"])
