@@ -86,7 +86,7 @@ def test_each_layout(kind: str, steps: str, old: bool, tmp_path: Path, caplog):
     folder = publish(tmp_path / "model", kind=kind, legacy=old, cfg=not old)
     before = sorted(path.name for path in folder.iterdir())
     model = fairseq_ext.load(folder)
-    assert f"by its files: {steps}; options" in caplog.text
+    assert f"taken from its files, are {steps}; options" in caplog.text
     assert (model.src, model.tgt) == ("en", "de")
     assert model.translate(TEXT).text
     expected = fairseq_ext.load(folder, engine="fairseq").translate(TEXT)
@@ -146,7 +146,7 @@ def test_an_archive_and_its_published_name(tmp_path: Path, monkeypatch, caplog):
     expected = fairseq_ext.load(tmp_path / "model").translate(TEXT).text
     for path in (archive, name):
         assert fairseq_ext.load(path).translate(TEXT).text == expected
-        assert f"by the name {name}: tokenize, escape, aggressive, fastbpe" in caplog.text
+        assert f"from the name {name}, are tokenize, escape, aggressive, fastbpe" in caplog.text
         caplog.clear()
 
 
