@@ -121,9 +121,10 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(first line, row)`` of a table, including its header."""
+    """Yield ``(first line, row)`` of a table, including its header, without empty lines."""
     if text.table:
-        return reading.table_rows(text.files[0], text.member)
+        table = reading.table_rows(text.files[0], text.member)
+        return ((number, row) for number, row in table if row)
     lines = reading.lines(text.files[0], text.member)
     return ((number, line.split("\t")) for number, line in lines if line)
 

@@ -237,8 +237,7 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
     start = before + 1
     try:
         for row in reader:
-            if row:  # not an empty line
-                yield start, row
+            yield start, row
             start = before + reader.line_num + 1
     except csv.Error as error:
         raise DataError(

@@ -376,7 +376,9 @@ def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
         rows = [row for _, row in table_rows(write_lines(path, top))]
         assert rows[-1] == top[-1].split("|")
     write_lines(path, ['"a\n, b"\t "c"', "", '5" of, d\te', ""])
-    assert list(table_rows(path)) == [(1, ["a\n, b", "c"]), (4, ['5" of, d', "e"])]
+    filled = [(1, ["a\n, b", "c"]), (4, ['5" of, d', "e"])]
+    assert list(table_rows(path)) == [filled[0], (3, []), filled[1], (5, [])]
+    assert list(pair_texts.rows(Text("", (path,), table=True))) == filled
 
 
 @pytest.mark.parametrize(
