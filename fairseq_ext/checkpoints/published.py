@@ -19,7 +19,6 @@ Three tasks of fairseq tell a model its languages in three ways. Each becomes op
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import json
@@ -440,6 +439,8 @@ def _require_language(folder: Path, option: str, code: str | None, codes: Sequen
     """Refuse a language that the model lacks, or a missing language that the model needs."""
     if code in codes or (code is not None and not codes):
         return
+    import difflib  # here, because it takes milliseconds that a right name does not need
+
     near = difflib.get_close_matches(str(code), codes, 3, 0.5) if code else []
     near = near or [other for other in codes if code and other.startswith(code[:2])][:3]
     listed = ", ".join(codes[:6]) + (f" and {len(codes) - 6} more" if len(codes) > 6 else "")

@@ -5,7 +5,6 @@ missing from a translation or repeated, the caller translates the text between t
 part by part, so that every translation has each span exactly once.
 """
 
-import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,15 +21,12 @@ _TOUCHING = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u9fff\uac00-\ud7af\
 _LETTER = rf"[^\W{_TOUCHING}]"
 _EMOJI = r"\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001faff"
 # The time is linear in the length of a line, because a match begins only where a word does.
-ADDRESS = re.compile(
-    rf"""(?<!{_LETTER})(?<![.@/-])
-         (?:(?:https?|ftp)://|www\.|(?:[A-Za-z0-9-]{{1,63}}\.){{1,5}}(?:com|org|net)\b)
-         (?:[^\s<>"(){_TOUCHING}]|\([^\s<>"()]*\))*(?<![.,;:!?'’”»\]}}])
-      |(?<!{_LETTER})(?<![.+-])(?:{_LETTER}|[.+-]){{1,64}}@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{{2,63}}
-      |(?:(?:[{_EMOJI}]|[0-9\#*]\ufe0f?\u20e3)[\ufe0f\u200d\U000e0020-\U000e007f]*)+""",
-    re.VERBOSE,
-)
-"""A URL, an e-mail address or emoji."""
+ADDRESS = rf"""(?x)(?<!{_LETTER})(?<![.@/-])
+     (?:(?:https?|ftp)://|www\.|(?:[A-Za-z0-9-]{{1,63}}\.){{1,5}}(?:com|org|net)\b)
+     (?:[^\s<>"(){_TOUCHING}]|\([^\s<>"()]*\))*(?<![.,;:!?'’”»\]}}])
+  |(?<!{_LETTER})(?<![.+-])(?:{_LETTER}|[.+-]){{1,64}}@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{{2,63}}
+  |(?:(?:[{_EMOJI}]|[0-9\#*]\ufe0f?\u20e3)[\ufe0f\u200d\U000e0020-\U000e007f]*)+"""
+"""A URL, an e-mail address or emoji; compiled when used, because that takes milliseconds."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 
@@ -105,9 +101,15 @@ class MaskedLine:
         return before.isalnum(), behind.isalnum()
 
     def _plain(self, part: str) -> str:
-        return html.unescape(part) if self.markup else part
+        if not self.markup:
+            return part
+        import html  # here, because it takes milliseconds that plain text does not need
+
+        return html.unescape(part)
 
     def _marked_up(self, text: str) -> str:
+        import html
+
         return html.escape(text, quote=False) if self.markup else text
 
 
@@ -200,7 +202,7 @@ class Keeper:
 
 def keeper(patterns: Sequence[str], markup: bool, addresses: bool = False) -> Keeper | None:
     """Make a keeper from ``--keep``, ``--markup`` and ``--keep-addresses``; None without them."""
-    compiled = [ADDRESS] if addresses else []
+    compiled = [re.compile(ADDRESS)] if addresses else []
     for pattern in patterns:
         try:
             compiled.append(re.compile(pattern))

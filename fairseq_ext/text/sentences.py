@@ -19,13 +19,11 @@ LONGEST_WORD = 1_000
 # Armenian, Khmer and Tibetan. Unlike the full stop they have no other use, except in Khmer's ។ល។,
 # “etc.”. Tibetan repeats its mark after a space.
 _MARKS, _QUOTES = "。！？।॥።፧။۔؟։។៕།༎", '」』”）’»"'
-_END = re.compile(
-    f"(?<=[{_MARKS}])(?<!។ល។)(?!ល។|[{_QUOTES}]|\\s*[{_MARKS}])|(?<=[{_MARKS}][{_QUOTES}])"
-)
+_END = f"(?<=[{_MARKS}])(?<!។ល។)(?!ល។|[{_QUOTES}]|\\s*[{_MARKS}])|(?<=[{_MARKS}][{_QUOTES}])"
 _AROUND = r"(?:<[^<>]*>|[^\w<])*"
-_COPIED = re.compile(rf"\s*|{_AROUND}(?:\d+(?:\.\d+)*[.)]|\w\)|[-–—*•·]){_AROUND}")
+_COPIED = rf"\s*|{_AROUND}(?:\d+(?:\.\d+)*[.)]|\w\)|[-–—*•·]){_AROUND}"
 """Indentation, or the number or mark of a list's item; parts of a line that are not translated."""
-_ITEM = re.compile(r"\s*(?:\(?(?:\d{1,3}|[^\W\d_])\)|[-–—*•·])\s+(?=\S)|\s+(?=\S)")
+_ITEM = r"\s*(?:\(?(?:\d{1,3}|[^\W\d_])\)|[-–—*•·])\s+(?=\S)|\s+(?=\S)"
 """The start of a line up to its text: indentation, and a mark that the library leaves there."""
 
 # The end of a sentence (not of abbreviations like “Mr.”) and the first letter of the next word.
@@ -34,7 +32,9 @@ _NEXT = re.compile(rf"(?:\w{{4}}\.|[!?…])[{_QUOTES}]*\s+\W*(\w)")
 
 def seem_several(line: str) -> bool:
     """Guess whether a line has several sentences, without a library and any language's rules."""
-    return any(match[1].isupper() for match in _NEXT.finditer(line)) or bool(_END.search(line[:-2]))
+    if any(match[1].isupper() for match in _NEXT.finditer(line)):
+        return True
+    return any(mark in line for mark in _MARKS) and bool(re.search(_END, line[:-2]))
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def texts_to_translate(parts: list[str]) -> list[str]:
 
 def is_copied(part: str) -> bool:
     """Tell whether a part of a line stays as it is, like the number of a list's item."""
-    return _COPIED.fullmatch(part) is not None
+    return re.fullmatch(_COPIED, part) is not None
 
 
 UNSPLIT = SentenceSplitter(lambda line: [line], "")
@@ -99,7 +99,7 @@ def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]
 
     def split_line(line: str) -> list[str]:
         line = line.rstrip()
-        item = _ITEM.match(line)
+        item = re.match(_ITEM, line)
         start = line[: item.end()] if item else ""
         parts = [start] * bool(start) + split(line.removeprefix(start))
         letters = [place for place, letter in enumerate(line) if not letter.isspace()]
@@ -116,5 +116,5 @@ def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]
 
 
 def _split_at_marks(line: str) -> list[str]:
-    sentences = [part.strip() for part in _END.split(line)]
+    sentences = [part.strip() for part in re.split(_END, line)]
     return [sentence for sentence in sentences if sentence] or [line]
