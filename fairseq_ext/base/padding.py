@@ -64,7 +64,7 @@ def reorder_rows(
 ) -> dict[str, list[Tensor]]:
     """Select an encoder's output for the rows ``order`` ``[R']`` of beam search.
 
-    Entries have an item for each sentence, except ``by_row``, which has an item for each row.
+    The entry ``by_row`` has an item for each row, all other entries have one for each sentence.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

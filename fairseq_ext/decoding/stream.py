@@ -27,7 +27,10 @@ class TextCodec(NamedTuple):
     decode: Step
 
     def with_constraints(self, encode_target: Step) -> "TextCodec":
-        """Also encode target text that follows a line, separated by tabs."""
+        """Return a codec that also encodes constraints, the target text behind tabs in a line.
+
+        ``encode_target`` encodes a constraint, as ``encode`` does a source text.
+        """
 
         def encode(line: str) -> str:
             text, *constraints = line.split("\t")

@@ -85,7 +85,11 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 def load(
     named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
 ) -> System:
-    """Load a system; ``make_search`` and ``make_codec`` make its search and its text codec."""
+    """Load the model of a system, with its search options and its text processing.
+
+    ``make_search`` gets the model's own defaults, ``make_codec`` the system and its translator.
+    With ``split_sentences`` the system translates each sentence of a text by itself.
+    """
     model = open_model([named.checkpoint], named.data, (None, None), make_search)
     translator, codec = model.translator, make_codec(named, model.translator)
     model.versions.require_unchanged()

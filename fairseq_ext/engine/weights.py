@@ -71,8 +71,8 @@ def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None
     """Pack a weight ``[N, K]`` in a number format, into memory of the pool.
 
     Plain weights stay in fp32. In int8, the unit of an output is its largest weight / 127. Signs
-    stay signs. But ``int8`` changes signs that multiply floats: binary signs then multiply inputs
-    rounded to int8, and ternary signs become int8 weights.
+    that multiply signs stay as they are. Of signs that multiply floats, ``int8`` makes these:
+    binary signs multiply inputs that are rounded to int8, and ternary signs become int8 weights.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):

@@ -269,9 +269,11 @@ class Writer(Program):
         *,
         cells: bool = False,
     ) -> Columns:
-        """Compute the states of a GRU over each sentence, from its input gates.
+        """Write a GRU's states at every word of each sentence to the columns ``out``.
 
-        With ``cells``, compute an LSTM instead, whose rows are ``[state; cell]``.
+        ``gates`` are the terms of the gates that come from the inputs, ``W x + b`` (3H columns),
+        and ``weight`` ``[3H, H]`` multiplies the previous state. With ``cells``, compute an LSTM
+        instead, with 4H columns of gates; its rows are ``[state; cell]``.
         """
         weights = (self.matrix(weight), self.matrix(bias, plain=True))
         how = programs.BACKWARDS * backwards | programs.CELLS * cells

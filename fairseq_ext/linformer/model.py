@@ -91,7 +91,10 @@ def replace_attentions(
     encoder: transformer.TransformerEncoderBase,
     decoder: transformer.TransformerDecoderBase | None = None,
 ) -> None:
-    """Replace the attentions over the source; with ``layerwise`` they share E and F."""
+    """Replace each attention over the source by Linformer's, which projects keys and values.
+
+    With ``--linformer-sharing layerwise`` all of them share the projections E and F.
+    """
     layers = [("encoder", "self_attn", layer) for layer in encoder.layers]
     if decoder is not None:
         if cfg.encoder_embed_dim != cfg.decoder_embed_dim:

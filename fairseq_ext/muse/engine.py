@@ -41,7 +41,10 @@ def block(
 
 
 def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
-    """Compile the products of ``x`` and the branches' first matrices (``W_Enc``, section 3.5)."""
+    """Compile the inputs of the branches: ``x`` times their first matrices ``W_Enc`` (section 3.5).
+
+    Return the columns with each branch's input.
+    """
     if not one_product(layer):
         projections = layer.projections
         return [linear(getattr(projections, name), x, program) for name in projections.inward]

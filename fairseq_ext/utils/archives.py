@@ -118,7 +118,10 @@ def _unpacked(path: Path, former: Version, kind: str, find: Callable[[Path], Pat
 
 @contextmanager
 def whole_archive(path: str | Path) -> Iterator[None]:
-    """Raise DataError for damaged bytes; let other errors pass, such as one of a full disk."""
+    """Turn errors of damaged or unsafe content into a DataError that names the archive ``path``.
+
+    All other errors leave the block unchanged, such as that of a full disk.
+    """
     try:
         yield
     except FairseqExtError:

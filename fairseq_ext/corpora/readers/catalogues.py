@@ -45,7 +45,10 @@ def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def mo(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read a ``.mo`` file, whose messages are in the source language."""
+    """Yield the messages of the ``.mo`` file ``paths[0]`` with their translations.
+
+    The messages are in the language ``src``, the translations in ``tgt``.
+    """
     path = paths[0]
     yield from _segments(_mo_messages(_read(path), path), path)
 

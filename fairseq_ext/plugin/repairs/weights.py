@@ -49,7 +49,7 @@ def without_copies(original: Callable, self: Any, *args: Any, **options: Any) ->
 def load_once(
     original: Callable, self: Any, state: dict[str, Any], prefix: str, *rest: Any
 ) -> None:
-    """Load the weights without their second copy, and never switch to torch's fused layer."""
+    """Load a layer's weights once; drop the copies that fairseq keeps for torch's fused layer."""
     for name in COPIES:
         state.pop(prefix + name, None)
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
