@@ -8,13 +8,14 @@ from typing import Any, NoReturn
 from fairseq_ext.utils.errors import printable
 
 FEW = 20  # most choices that a message lists in full
-FORMER = {
+OTHER_NAMES = {
     "--lazy-load": "--dataset-impl lazy",
     "--raw-text": "--dataset-impl raw",
     "--output-format": "--dataset-impl",
     "--min-lr": "--stop-min-lr",
+    **dict.fromkeys(("--src", "--tgt", "--language"), "--language-pair SRC-TGT"),
 }
-"""Names of fairseq's options in 2019 and 2020, with the names that some parsers use today."""
+"""Names of fairseq's options in 2019 and 2020 and of other commands, with what some parsers use."""
 REGISTRIES = ("--arch", "--task", "--criterion")  # fairseq's options for names that plugins add
 
 
@@ -121,12 +122,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the new name of a renamed option, or else at most two similar names."""
+    """Return a parser's own name of an option, or else at most two similar names."""
     import difflib
 
-    if name in FORMER:
-        return [FORMER[name]]
-    return difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.75)
+    ordered, other = sorted(names), OTHER_NAMES.get(name, "")
+    if other.partition(" ")[0] in ordered:
+        return [other]
+    return difflib.get_close_matches(name, ordered, n=2, cutoff=0.75)
 
 
 def alternatives(names: Iterable[str]) -> str:

@@ -141,6 +141,8 @@ def test_the_shell_completes_commands_options_and_values(line: str, completions:
         (("plot", "curves", "--log", "a=b", "-o", "c", "--sytem", "d"), "`fairseq-ext plot curves"),
         (("plot", "lengths", "--system", "a=b", "-o", "c", "--reff", "d"), "mean `--ref`?"),
         (("score", "--ref", "a", "--hypp", "b"), "did you mean `--hyp`?"),
+        (("score", "--ref", "a", "--tgt", "ja"), "did you mean `--language-pair SRC-TGT`?"),
+        (("average", "--tgt", "ja"), "`fairseq-ext average --help` lists the options."),
         (("translate", "--model", "m", "--beem", "4"), "did you mean `--beam`?"),
         (("translat", "--model", "m"), "did you mean `translate`"),
     ],
