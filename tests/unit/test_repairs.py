@@ -23,6 +23,7 @@ from fairseq.data.iterators import CountingIterator, EpochBatchIterator, Grouped
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
+from fairseq.modules.dynamic_convolution import DynamicConv_scripatable
 from fairseq.search import DiverseBeamSearch
 
 from fairseq_ext import register
@@ -303,6 +304,16 @@ class LayerWithCopies(torch.nn.Module):
 class RepairedLayer(LayerWithCopies):
     __init__ = weights.without_copies.wrapper(LayerWithCopies.__init__)
     _load_from_state_dict = weights.load_once.wrapper(LayerWithCopies._load_from_state_dict)
+
+
+def test_an_unused_bias_is_not_what_memory_held(without: Callable[[str], None]) -> None:
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        assert not DynamicConv_scripatable(4, 3, num_heads=2).conv_bias.any()
+        without("unused weights that nothing initializes")
+        assert DynamicConv_scripatable(4, 3, num_heads=2).conv_bias.isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("bias", [True, False])

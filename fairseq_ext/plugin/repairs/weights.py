@@ -55,6 +55,18 @@ def load_once(
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
 
 
+@around(
+    "fairseq.modules.dynamic_convolution:DynamicConv_scripatable.reset_parameters",
+    patch="unused weights that nothing initializes",
+)
+def _initialize_unused_bias(original: Callable, self: Any) -> None:
+    """Problem: A dynamic convolution without a bias stores a bias that holds whatever its memory
+    held before: checkpoints of equal trainings differ, and a NaN there looks like divergence.
+    """
+    original(self)
+    torch.nn.init.zeros_(self.conv_bias)
+
+
 @around("fairseq.nan_detector:NanDetector.add_hooks", patch="report of a NaN")
 def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> None:
     """Check the gradients of a layer's outputs with hooks on the tensors.
