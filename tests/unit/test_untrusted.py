@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairseq import options as commands
+from fairseq_cli import validate
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch import nn
 
+from fairseq_ext import register
 from fairseq_ext.checkpoints import registry_checks, safe_load, storage
 from fairseq_ext.plugin.security import loading
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
@@ -279,6 +282,15 @@ def test_one_message_about_a_file():
     for error in (DataError("as it is"), FileNotFoundError("as it is")):
         with pytest.raises(type(error), match="as it is"), safe_load.about("f.pt"):
             raise error
+
+
+def test_validation_of_flat_options_names_its_file(tmp_path: Path):
+    """fairseq's own tests call `fairseq_cli.validate.main` with the parser's Namespace."""
+    register()
+    words = [str(tmp_path), "--task", "translation", "--path", "gone.pt", "--max-tokens", "9"]
+    args = commands.parse_args_and_arch(commands.get_validation_parser(), words)
+    with pytest.raises(CheckpointError, match=r"gone\.pt"):
+        validate.main(args)
 
 
 def test_meters():

@@ -190,7 +190,7 @@ def _refuse_other_sources(name: str, cfg: Any, task: Any) -> None:
 @around("fairseq_cli.validate:main", patch="checkpoints are checked before models are built")
 def _validated(original: Callable, cfg: Any, *rest: Any, **options: Any) -> Any:
     """Name the file in errors about its criterion, which `fairseq-validate` builds."""
-    with about(cfg.common_eval.path):
+    with about(getattr(cfg, "common_eval", cfg).path):  # callers may pass fairseq's flat options
         return original(cfg, *rest, **options)
 
 
