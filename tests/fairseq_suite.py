@@ -26,6 +26,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 REFUSED = {
+    **dict.fromkeys(
+        (
+            "test_binaries.py::TestActivationCheckpointing::"
+            f"test_activation_{kind}_does_not_change_metrics"
+            for kind in ("checkpointing", "offloading")
+        ),
+        "give a `--restore-file` that does not exist, which would start from the beginning",
+    ),
     "test_checkpoint_utils.py::TestCheckpointUtils::test_torch_persistent_save_async": (
         "expects a write under the checkpoint's own name, which a kill would leave torn"
     ),
@@ -76,7 +84,9 @@ def outcomes(folder: Path, name: str) -> dict[str, str]:
         command += ["-p", "registering"]
     paths = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    how = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": paths}, "timeout": SECONDS, **silent}
+    # Without this, today's torch refuses the checkpoints of plain fairseq, and few tests pass.
+    variables = {**os.environ, "PYTHONPATH": paths, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    how = {"cwd": folder, "env": variables, "timeout": SECONDS, **silent}
     try:
         subprocess.run([*command, f"--junitxml={junit}"], **how)
         cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
