@@ -50,7 +50,7 @@ from fairseq_ext.text import pipeline
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_format
+from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_format, through
 from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
@@ -401,6 +401,10 @@ LOCK = ".preparing.lock"
 HEADER_WORDS = ("source", "target", "src", "tgt", "text", "sentence", "translation", "id")
 IDENTIFIER = re.compile(r"[!-~]*\d[!-~]*")  # such as 17, 0.5 or s17.1
 COLUMN_NAME = re.compile(r"[\w-]+")
+WORDS_OF_NAME = re.compile(r"([\w-]+[ _(])*(" + "|".join(HEADER_WORDS[:-1]) + r")s?([ _][\w()-]+)*")
+OTHER_QUOTES = re.compile("'.*'|‘.*’|“.*”|„.*“|«.*»", re.DOTALL)  # which mean nothing in CSV
+MISREAD = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€")  # of é, ¿ or ’ in UTF-8, read as Windows-1252
+UTF_7 = re.compile(r"\+[A-Za-z0-9+/]{3,}-")
 
 
 def summary(report: dict[str, Any], langs: tuple[str, str]) -> str:
@@ -478,6 +482,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
     is_header = bool({*firsts} & {*HEADER_WORDS, *map(str.lower, languages)})
     if len(top) > 2 and all(map(COLUMN_NAME.fullmatch, firsts)):  # words above sentences
         is_header |= any(all(" " in cell.strip() for cell in column[1:]) for column in columns)
+    is_header |= len(top) > 2 and all(map(WORDS_OF_NAME.fullmatch, firsts))  # such as source text
     if not text.header and is_header:
         print(
             f"warning: line 1 of {text.files[0]} (`{' / '.join(firsts)}`) looks like a header, and "
@@ -496,6 +501,19 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
             )
         elif not text.table and all(QUOTED.fullmatch(cell) for cell in cells):
             fault = "is in quotation marks, which become part of the text; remove them with --csv"
+        elif all(OTHER_QUOTES.fullmatch(cell) for cell in cells):
+            fault = (
+                f"is in quotation marks (`{cells[0][:1]}`), which become part of the text; only "
+                'those of CSV (`"`) can be removed'
+            )
+        for pattern, reason, start, end in (
+            (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
+            (UTF_7, "UTF-7", "utf-7", "utf-8"),
+        ):
+            strange = [match[0] for cell in cells if (match := pattern.search(cell))]
+            if not fault and len(strange) > 1:
+                command = through(text.files[0], f"iconv -f {start} -t {end}")
+                fault = f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
         if fault:
             print(f"warning: column {number} of {text.files[0]} {fault}.", file=sys.stderr)
 
