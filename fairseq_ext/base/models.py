@@ -1,7 +1,7 @@
 """Register architectures, build embedding tables, and give our Transformers a base class."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +27,10 @@ Model = TypeVar("Model", bound=type)
 # Functions to call with every new model and its configuration. `binary` adds a function that
 # binarizes the layers named by the options, so that no paper's folder has to import another.
 after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
+
+# Functions that yield the options of a configuration that have no effect beside its other options,
+# each with what is missing, such as `--attention-type mlp`.
+without_effect: list[Callable[[Namespace], Iterator[tuple[str, str]]]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
@@ -81,6 +85,18 @@ def models_with(option: str) -> list[str]:
         if models.MODEL_REGISTRY[name].__module__.startswith("fairseq_ext.")
         and option in config.__dataclass_fields__
     )
+
+
+def options_without_effect(args: Namespace) -> dict[str, str]:
+    """Map the options of our model in ``args`` that have no effect to what they need."""
+    config = models.MODEL_DATACLASS_REGISTRY.get(
+        models.ARCH_MODEL_NAME_REGISTRY.get(getattr(args, "arch", None))
+    )
+    if config is None or not config.__module__.startswith("fairseq_ext."):
+        return {}
+    defaults = {name: option.default for name, option in config.__dataclass_fields__.items()}
+    cfg = Namespace(**{**defaults, **vars(args)})
+    return dict(missing for find in without_effect for missing in find(cfg))
 
 
 def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:

@@ -1,10 +1,11 @@
 """Replace the float layers of an architecture by binary ones.
 
-The model is built with float layers first. Then the layers that compute the chosen products (see
+The model is built with float layers first. Then the layers that compute the selection products (see
 :mod:`fairseq_ext.binary.switches`) are found by their names and replaced by binary layers with the
 same parameters.
 """
 
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,7 +93,7 @@ def binarize_model(model: nn.Module, cfg: configuration.BinaryOptions) -> None:
     """
     if hasattr(model, "binary_stage"):
         return
-    selection = switches.override(switches.Switches(), cfg.binary_weights, cfg.binary_activations)
+    selection = switches.selected(cfg)
     if not selection.anything:
         return
     if getattr(cfg, "muse_fused", False):
@@ -136,4 +137,34 @@ def _require_own_products(model: nn.Module) -> None:
         )
 
 
+def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
+    """Yield the options of binarization that have no effect beside the others, and their needs."""
+    if not hasattr(cfg, "binary_weights"):
+        return
+    selection = switches.selected(cfg)
+    weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
+    bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound
+    after = {"ffn": selection.ffn, "out": selection.output}
+    scaled = [name for name in weights & inputs if after.get(name) == "scale"]
+    staged = getattr(cfg, "lr_scheduler", None) == "staged_cosine"  # which reads it, too
+    binarized, of_bmt = "binary weights or activations", "`--binarizer bmt`"
+    for option, has_effect, needs in (
+        ("binarizer", selection.anything, binarized),
+        ("stage_updates", selection.anything or staged, binarized),
+        ("binary_gradient", selection.anything, binarized),
+        ("binary_gradient", bounded, of_bmt),
+        ("binary_score_v", "score-v" in selection.activations, "binary `score-v`"),
+        ("binary_weight_bound", weights, "binary weights"),
+        ("binary_weight_bound", bounded or cfg.binary_weight_bound in GRANULARITIES, of_bmt),
+        ("binary_activation_bound", inputs, "binary inputs of qkv, out or ffn"),
+        ("binary_activation_bound", bounded, of_bmt),
+        ("bmt_scale", scaled, "a scaled product of binary weights and inputs"),
+        ("dropout_before_binarization", "ffn" in inputs, "binary inputs of ffn"),
+        ("dropout_before_binarization", cfg.activation_dropout, "`--activation-dropout`"),
+    ):
+        if not has_effect:
+            yield option, needs
+
+
 models.after_build.append(binarize_model)
+models.without_effect.append(without_effect)

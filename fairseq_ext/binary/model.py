@@ -62,13 +62,7 @@ class Layers:
 
     def __init__(self, cfg: BmtConfig) -> None:
         self.cfg = cfg
-        names = (str(cfg.bmt_ffn), str(cfg.bmt_attention_output), str(cfg.binarizer))
-        self.switches = switches.override(
-            switches.PRESETS[str(cfg.bmt_preset)],
-            cfg.binary_weights,
-            cfg.binary_activations,
-            *names,
-        )
+        self.switches = switches.selected(cfg)
 
     def exchange(self, layer: nn.Module) -> None:
         """Replace the attentions and the feed-forward network of a fairseq layer."""

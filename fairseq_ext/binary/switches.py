@@ -93,3 +93,15 @@ def override(
             "have no effect."
         )
     return switches
+
+
+def selected(cfg: Any) -> Switches:
+    """Read the switches from the options of ``bmt``, or of another model with binary products."""
+    if not hasattr(cfg, "bmt_preset"):
+        return override(Switches(), cfg.binary_weights, cfg.binary_activations)
+    return override(
+        PRESETS[str(cfg.bmt_preset)],
+        cfg.binary_weights,
+        cfg.binary_activations,
+        *(str(cfg.bmt_ffn), str(cfg.bmt_attention_output), str(cfg.binarizer)),
+    )

@@ -3,7 +3,8 @@
 This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, T, V]``.
 """
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,15 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     no_input_feeding: bool = option(
         False, "let the decoder's GRU read only the previous word; trains much faster"
     )
+
+
+def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
+    """Yield the options of a GRU that have no effect beside its others, and what they need."""
+    if getattr(cfg, "attention_type", "mlp") != "mlp":
+        yield "attention_dim", "`--attention-type mlp`"
+
+
+models.without_effect.append(without_effect)
 
 
 @models.register_model("gru_attention", dataclass=GRUAttentionConfig)

@@ -4,6 +4,8 @@ A Linformer is fairseq's Transformer in which the attentions over the source are
 (Pampaloni, section 3.2). Everything else is fairseq's own, including the flags.
 """
 
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +61,15 @@ class LinformerOptions(FairseqDataclass):
 @dataclass
 class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
     """Options of ``linformer``; the defaults are the paper's sizes."""
+
+
+def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
+    """Yield the options of a Linformer that have no effect beside its others, and their needs."""
+    if getattr(cfg, "linformer_projection", "learned") != "learned":
+        yield "linformer_init", "`--linformer-projection learned`"
+
+
+models.without_effect.append(without_effect)
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:

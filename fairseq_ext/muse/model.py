@@ -5,6 +5,7 @@ The model is fairseq's Transformer, with the same flags but MUSE blocks as layer
 
 # fairseq reads the types of a configuration's fields, so their evaluation is not postponed here.
 
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,20 @@ class MuseConfig(configuration.TransformerModelConfig):
         "translates faster, with the same results. Checkpoints can be loaded either way: "
         "--model-overrides \"{'muse_fused': True}\"",
     )
+
+
+def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
+    """Yield the options of MUSE that have no effect beside its others, and what they need."""
+    if not hasattr(cfg, "muse_kernels"):
+        return
+    if cfg.muse_kernels == "none":
+        yield "muse_convolution", "convolutions (`--muse-kernels`)"
+    if cfg.muse_kernels == "none" or cfg.muse_convolution != "dynamic":
+        yield "muse_separate_projection", "dynamic convolutions"
+        yield "weight_dropout", "dynamic convolutions"
+
+
+models.without_effect.append(without_effect)
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:

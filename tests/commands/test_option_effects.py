@@ -21,7 +21,7 @@ import torch
 from fairseq import options
 
 import fairseq_ext
-from fairseq_ext.plugin.checks.arguments import ONLY_TASKS, ONLY_WITH, REFUSED, ignored
+from fairseq_ext.plugin.checks.arguments import NOT_WITH, ONLY_TASKS, ONLY_WITH, REFUSED, ignored
 from tests.support.harness import USER_DIR, binarize, digits_corpus, forked
 from tests.support.trainings import ARCHITECTURES, TRAINING, training_state
 
@@ -98,12 +98,14 @@ OTHER_VALUES: dict[str, tuple[object, ...]] = {
     "optimizer_overrides": ("{'weight_decay': 0.9}",),
     "retain_dropout_modules": ("TransformerEncoderLayer",),
     "max_valid_steps": (1,),
+    "upsample_primary": (2,),
 }
 """Values by which an option's effect shows, where that of :func:`another_value` would not."""
+SAMPLING = ("--sampling", "--beam", 3, "--nbest", 3)
 BESIDE: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(
         ("generate seed", "interactive seed", "sampling_topk", "sampling_topp"),
-        ("--sampling", "--beam", 3, "--nbest", 3),
+        SAMPLING,
     ),
     **dict.fromkeys(
         (
@@ -276,6 +278,23 @@ def test_an_option_changes_something(command, name, folder, tmp_path, plain_runs
     assert run != plain_runs[command, beside]
     if run["status"]:  # refused, in one line
         assert "Traceback" not in "\n".join(run["printed"])
+
+
+@pytest.mark.parametrize(
+    ("command", "beside", "names"),
+    [
+        ("train", ("--disable-validation",), NOT_WITH["disable_validation"]),
+        ("train", ("--no-save",), NOT_WITH["no_save"]),
+        ("generate", ("--score-reference",), NOT_WITH["score_reference"]),
+        ("generate", ("--unnormalized",), NOT_WITH["unnormalized"]),
+        ("generate", (*SAMPLING, "--sampling-topp", 0.5), NOT_WITH["sampling_topp"]),
+    ],
+)
+def test_options_that_another_one_turns_off(command, beside, names, folder, tmp_path):
+    words = [word for name in names for word in another_value(actions(command)[name])]
+    plain = observe(folder, tmp_path / "plain", command, *beside)
+    assert plain["status"] == 0
+    assert observe(folder, tmp_path / "run", command, *beside, *words) == plain
 
 
 @pytest.mark.parametrize("command", PARSERS)

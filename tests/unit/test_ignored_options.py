@@ -21,6 +21,7 @@ def test_what_is_named_is_an_option() -> None:
     for name, others in arguments.ONLY_WITH.items():
         assert {name, *others} <= names
     assert names >= arguments.ONLY_TASKS.keys()
+    assert names >= {*arguments.NOT_WITH, *sum(arguments.NOT_WITH.values(), ())}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,19 @@ def test_what_is_named_is_an_option() -> None:
             [
                 "`--tie-adaptive-weights` has no effect without `--adaptive-softmax-cutoff`.",
                 "`--eval-bleu-detok` has no effect without `--eval-bleu`.",
+            ],
+        ),
+        (
+            "train",
+            ["bin", "--disable-validation", "--patience", "3"],
+            ["`--patience` has no effect with `--disable-validation`."],
+        ),
+        (
+            "generate",
+            ["bin", "--lenpen", "2", "--score-reference", "--unnormalized"],
+            [
+                "`--lenpen` has no effect with `--score-reference`.",
+                "`--unnormalized` has no effect with `--score-reference`.",
             ],
         ),
         ("train", ["bin", "--tie-adaptive-w", "--adaptive-softmax-cutoff", "10,20"], []),

@@ -2,11 +2,13 @@
 
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from fairseq.tasks.translation import TranslationConfig
 from omegaconf import OmegaConf
 
 from fairseq_ext.generation.translation_ext import TranslationExtConfig, TranslationExtTask
@@ -135,6 +137,41 @@ def test_buckets_keep_working(data: Path) -> None:
         dataset.src.buckets
     )
     assert dataset.src.buckets.max() == LIMIT
+
+
+ADDED: dict[str, tuple[object, ...]] = {
+    "truncate_target": LIMITS[2:],
+    "source_bos": (),
+    "random_batches": (),
+    **dict.fromkeys(("source_prefix", "source_suffix", "target_prefix", "target_suffix"), ("7",)),
+    "epsilon_sampling": (0.05,),
+    "gnmt_lenpen": (0.9,),
+}
+"""The value of each option that ``translation`` lacks, and what it needs."""
+
+
+def test_every_option_changes_batches_or_translations(data: Path) -> None:
+    added = {*TranslationExtConfig.__dataclass_fields__} - {*TranslationConfig.__dataclass_fields__}
+    assert added == ADDED.keys()
+    plain = {sampling: batch_and_translations(data, sampling) for sampling in (False, True)}
+    for name, words in ADDED.items():
+        sampling = name == "epsilon_sampling"
+        run = batch_and_translations(data, sampling, f"--{name.replace('_', '-')}", *words)
+        assert not same_state(run, plain[sampling]), name
+
+
+def batch_and_translations(data: Path, sampling: bool, *flags: object) -> list[object]:
+    """The first training batch, and what an untrained model makes of the test set."""
+    task, dataset = loaded(data, "test", *flags)
+    task.load_dataset("train")
+    torch.manual_seed(0)
+    model = task.build_model(configuration(["--arch", "gru_tiny"]).model).eval()
+    search = Namespace(beam=2, sampling=sampling, temperature=0.1, max_len_b=9)
+    generator = task.build_generator([model], search)
+    sample = dataset.collater([dataset[index] for index in range(4)])
+    beams = task.inference_step(generator, [model], sample)
+    found = [[(hypothesis["tokens"], hypothesis["score"]) for hypothesis in beam] for beam in beams]
+    return [epochs(task, 1, max_tokens=60)[0][0], found]
 
 
 def epochs(task: TranslationExtTask, count: int, *, seed: int = 1, **options) -> list[list]:

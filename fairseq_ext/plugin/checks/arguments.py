@@ -2,9 +2,10 @@
 
 fairseq's parsers share groups of options, so a command also accepts options that it never reads:
 fairseq-generate takes `--save-interval`, and fairseq-preprocess `--fp16`. :func:`ignored` lists
-them. Some options need another option (:data:`ONLY_WITH`), or work only in some tasks
-(:data:`ONLY_TASKS`). ``tests/commands/test_option_effects.py`` compares, for every option of the
-parsers, runs with and without it.
+them. Some options need another option (:data:`ONLY_WITH`), are turned off by one
+(:data:`NOT_WITH`), or work only in some tasks (:data:`ONLY_TASKS`).
+``tests/commands/test_option_effects.py`` compares, for every option of the parsers, runs with and
+without it.
 """
 
 import functools
@@ -93,6 +94,26 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
     for name in names.split()
 }
 """Options that have no effect unless one of their prerequisites is also given."""
+NOT_WITH: dict[str, tuple[str, ...]] = {
+    "disable_validation": (
+        *("validate_interval", "validate_interval_updates", "fixed_validation_seed"),
+        *("max_tokens_valid", "batch_size_valid", "max_valid_steps", "patience"),
+        *("keep_best_checkpoints", "eval_bleu"),
+    ),
+    "no_save": (
+        *("save_interval", "save_interval_updates", "keep_interval_updates", "keep_last_epochs"),
+        *("keep_best_checkpoints", "no_epoch_checkpoints", "no_last_checkpoints"),
+        *("no_save_optimizer_state", "write_checkpoints_asynchronously"),
+    ),
+    "score_reference": (
+        *("beam", "nbest", "max_len_a", "max_len_b", "min_len", "unnormalized", "lenpen", "unkpen"),
+        *("no_repeat_ngram_size", "sampling", "sampling_topk", "sampling_topp", "temperature"),
+        *("match_source_len", "diversity_rate", "diverse_beam_groups", "diverse_beam_strength"),
+    ),
+    "unnormalized": ("lenpen",),
+    "sampling_topp": ("sampling_topk",),
+}
+"""Options that turn others off."""
 ONLY_TASKS: dict[str, str] = {
     name: task
     for task, names in {
@@ -220,22 +241,35 @@ def ignored(command: str) -> frozenset[str]:
 
 def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     """Print one line for each option of this process' command line that has no effect."""
+    from fairseq_ext.base import models
+
     command = Path(sys.argv[0]).name.removeprefix("fairseq-")
     if command not in COMMANDS or os.environ.get("RANK", "0") != "0":
         return
     task = getattr(args, "task", None) or ""
     options = _options_given(parser, sys.argv[1:])
+    missing = models.options_without_effect(args)
     for name, option in options.items():
         prerequisites = ONLY_WITH.get(name, ())
+        conflicts = [
+            other
+            for other, names in NOT_WITH.items()
+            if name in names and getattr(args, other, None) not in OFF
+        ]
         if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
             raise ConfigError(f"`{option}` cannot be used here; leave it out.")
         if name in ignored(command):
             print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
         elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
             print(f"fairseq-{command}: `{option}` has no effect in this task.", file=sys.stderr)
+        elif conflicts:
+            other = f"--{conflicts[0].replace('_', '-')}"
+            line = f"fairseq-{command}: `{option}` has no effect with `{other}`."
+            print(line, file=sys.stderr)
         elif prerequisites and all(getattr(args, other, None) in OFF for other in prerequisites):
-            needed = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
-            line = f"fairseq-{command}: `{option}` has no effect without {needed}."
+            missing[name] = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
+        if name in missing:
+            line = f"fairseq-{command}: `{option}` has no effect without {missing[name]}."
             print(line, file=sys.stderr)
 
 
