@@ -9,7 +9,6 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-import torch
 
 from fairseq_ext import register
 from tests.support import quick
@@ -18,8 +17,6 @@ from tests.support.harness import STARTUP, binarize, command, digits_corpus, fai
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
 )  # commands of the tests start sooner
-register()  # for the tests that use fairseq and our models in this process
-torch.set_num_threads(1)  # some tests fork, and a child without OpenMP's threads waits for them
 
 # A background job of a shell ignores Ctrl-C, and the commands that tests interrupt would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,8 +31,22 @@ hypothesis.settings.load_profile("repeatable")
 hypothesis.settings.register_profile("long", max_examples=2500)  # of tests/unit/test_fuzz.py
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Import fairseq and register our models, but not in the process that only starts workers."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        import torch
+
+        from tests.support import hydra_parser
+
+        hydra_parser.remember()
+        register()
+        torch.set_num_threads(1)  # some tests fork; a child without OpenMP's threads waits for them
+
+
 def seed_from(name: str) -> None:
     """Draw the same random numbers in every run, whatever ran before; others for other names."""
+    import torch
+
     seed = zlib.crc32(name.encode())
     random.seed(seed)
     np.random.seed(seed)

@@ -125,10 +125,10 @@ def preload() -> None:
     import fairseq
     import fairseq.sequence_generator  # noqa: F401
     import torch._dynamo  # noqa: F401  (torch's optimizers do it, in a second and a half)
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    # Hydra's parser learns its grammar from what it reads, and fairseq asks it for every option.
-    OverridesParser.create().parse_overrides(["a.b='c d'", "a.b=1e-3", "a.b=[1,2]", "a=null"])
+    from tests.support import hydra_parser
+
+    hydra_parser.remember(of_defaults=True)
     # This imports most of our modules; none of them changes anything before `register()`.
     import fairseq_ext.plugin.patches  # noqa: F401
 
@@ -145,6 +145,7 @@ def main() -> None:
     mode, *arguments = sys.argv[1:]
     if mode == "ask":
         ask(*arguments)
+    sys.path[0] = str(Path(__file__).parents[2])
     preload()
     descriptor, folder = arguments
     if not serve(socket.socket(fileno=int(descriptor))):
