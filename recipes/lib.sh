@@ -168,7 +168,9 @@ install() {
     local python began=$SECONDS extra=recipes
     [[ " $* " != *" pytest "* ]] || extra=dev
     python="$(find_python)"
-    log "installing with $("$python" --version) into .venv; some minutes, once"
+    log "installing with $("$python" --version) into .venv, once: PyTorch, some 70 other packages and" \
+        "fairseq, which is compiled where it has no wheel. pip shows nothing until each of its three" \
+        "commands ends. On two free CPU cores all three take 3 to 6 minutes."
     # An existing folder is repaired, not emptied.
     "$python" -m venv "$REPO/.venv" ||
         die "\`$python -m venv\` failed. On Debian and Ubuntu: apt install python3-venv"
@@ -336,6 +338,13 @@ declare -A SUBWORDS=([bpe]=subword_nmt [sentencepiece-unigram]=sentencepiece
 check_subwords() {
     [[ -n "${SUBWORDS[$1]-}" ]] || die "\`--subwords\` must be bpe, sentencepiece-unigram," \
         "sentencepiece-bpe, tokenizers or none, but is \`$1\`."
+}
+
+# check_architecture NAME FLAG...: dies unless fairseq-train takes --arch NAME, and the flags; asked
+# before the text is made. fairseq needs seconds to answer, so the names of our models are looked up.
+check_architecture() {
+    if dry || { (($# == 1)) && grep -qF "\"$1\"" "$REPO"/fairseq_ext/*/model.py; }; then return; fi
+    fairseq-train bin --user-dir "$USER_DIR" --arch "$@" --help >/dev/null || exit
 }
 
 # split_into_subwords SIZE SRC TGT [KIND]: joint subwords of text/ into bpe/, byte-pair encoding by

@@ -186,6 +186,7 @@ SETTINGS
 main() {
     read_options "$@"
     use_environment sacremoses "${SUBWORDS[$subwords]}"
+    check_architecture "$arch" ${extra[@]+"${extra[@]}"}
     open_run "$out" "$(settings)"
     stage corpus make_text
     stage bpe learn_subwords

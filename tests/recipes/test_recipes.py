@@ -253,6 +253,17 @@ def test_text_in_other_languages_is_refused_before_anything_is_done(
     assert len(output.splitlines()) == 1
 
 
+@pytest.mark.system
+def test_a_misspelt_architecture_is_refused_before_the_text_is_made(tmp_path: Path) -> None:
+    for words in (["gru_atention"], ["gru_attention", "--", "--max-tokens", "many"]):
+        done = bash(QUICKSTART, "--out", tmp_path / "run", "--arch", *words, ok=False)
+        message = done.stderr.splitlines()[-1]
+        expected = "did you mean `gru_attention`?" if len(words) == 1 else "`--max-tokens` must be"
+        assert message.startswith("fairseq-train: error: ")
+        assert expected in message
+        assert not (tmp_path / "run").exists()
+
+
 def test_the_sentences_of_the_picture_are_chosen_by_commands_that_can_be_pasted(tmp_path):
     output = bash(QUICKSTART, "--out", tmp_path, DRY_RUN="1").stderr
     pasted = "\n".join(line[2:] for line in output.splitlines() if line.startswith("+ awk "))
