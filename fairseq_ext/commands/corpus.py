@@ -94,7 +94,8 @@ def add_subwords(commands: options.Subparsers) -> None:
 
 
 def _subwords(args: argparse.Namespace) -> None:
-    from fairseq_ext.corpora import own_text
+    from fairseq_ext.corpora import SPLITS, own_text
+    from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 
     if args.like is None:
         size = SIZE if args.size is None else args.size
@@ -109,6 +110,10 @@ def _subwords(args: argparse.Namespace) -> None:
         counts = own_text.split_like(args.text, args.output, steps)
     for name, count in counts.items():
         print(f"{name}  {count:,} lines")
+    if args.like is None and args.kind in (None, "bpe"):  # bpe merges letters of a word
+        for side in (args.src, args.tgt):
+            if hint := suggest_pieces(side, args.text / f"{SPLITS[0]}.{side}"):
+                print(hint)
 
 
 def _steps_of(model: Path, src: str, tgt: str) -> Pipeline:

@@ -68,7 +68,7 @@ def run(options: OwnTextOptions) -> str:
     sizes = check_corpus(options.data, options.src, options.tgt)
     copy_corpus(options.data, options.out, options.src, options.tgt, options.tokenize)
     counts = ", ".join(f"{split} {size:,} pairs" for split, size in sizes.items())
-    train = [options.out / f"{SPLITS[0]}.{side}" for side in (options.src, options.tgt)]
+    train = [options.data / f"{SPLITS[0]}.{side}" for side in (options.src, options.tgt)]
     hints = map(suggest_pieces, (options.src, options.tgt), train)
     return "\n".join([counts, *filter(None, hints)])
 

@@ -44,7 +44,8 @@ def is_spaceless(lines: Sequence[str]) -> bool:
         return True
     letters = [char for char in text if unicodedata.category(char)[0] in "LM"]
     without = sum(unicodedata.name(char, "").startswith(SPACELESS) for char in letters)
-    return 2 * without > len(letters) and len(letters) > LONGEST * len(text.split())
+    words = sum(any(map(str.isalnum, word)) for word in text.split())  # not punctuation of Moses
+    return 2 * without > len(letters) and len(letters) > LONGEST * words
 
 
 def has_wordspaces(text: str) -> bool:

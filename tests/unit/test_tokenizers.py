@@ -42,6 +42,7 @@ def test_texts_without_spaces_are_recognized() -> None:
     assert bleu_tokenizers.is_spaceless(CHINESE)
     assert bleu_tokenizers.is_spaceless(JAPANESE)
     assert not bleu_tokenizers.is_spaceless(ENGLISH)
+    assert bleu_tokenizers.is_spaceless(["先週 、 私はりんごを好きでした 。"])  # by Moses' rules
     assert not bleu_tokenizers.is_spaceless(["他 昨天 在 图书馆 看书 。"])
     assert not bleu_tokenizers.is_spaceless([])
     assert not bleu_tokenizers.is_spaceless(["그는 어제 도서관에서 책을 읽었다."])
@@ -57,6 +58,20 @@ def test_a_default_that_cannot_be_right_is_refused() -> None:
     assert score.choose_tokenizer("13a", [], CHINESE) == "13a"
     assert score.choose_tokenizer(None, [None, "zh"], CHINESE) == "zh"
     assert score.choose_tokenizer(None, [], ENGLISH) == "13a"
+
+
+def test_text_without_spaces_gets_the_advice_to_learn_pieces(tmp_path: Path) -> None:
+    """Moses' rules put spaces around its punctuation, which makes no words of it."""
+    for split in ("train", "valid", "test"):
+        write_lines(tmp_path / "text" / f"{split}.ja", ["先週、私はりんごを好きでした。"] * 2)
+        write_lines(tmp_path / "text" / f"{split}.en", ENGLISH)
+    options = ("--src", "ja", "--tgt", "en", "-o")
+    tokens = tmp_path / "tokens"
+    advice = "ja has no spaces between words"
+    assert advice in command("prepare", "--data", tmp_path / "text", *options, tokens, "--tokenize")
+    assert advice in command("subwords", tokens, *options, tmp_path / "bpe")
+    pieces = ("--kind", "tokenizers", "--size", 60)
+    assert advice not in command("subwords", tokens, *options, tmp_path / "pieces", *pieces)
 
 
 AMHARIC = ["የሰው፡ልጅ፡ሁሉ፡ሲወለድ፡ነጻና፡በክብርና፡በመብትም፡እኩልነት፡ያለው፡ነው።"]
