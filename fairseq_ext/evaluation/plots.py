@@ -452,7 +452,10 @@ def _add_fonts(figure: Figure) -> None:
 
 def _noto(character: str) -> str:
     """Name the font of Google's Noto family for a character's script."""
-    if unicodedata.category(character)[0] not in "LM":
+    kind = unicodedata.category(character)[0]
+    if kind == "P" and unicodedata.east_asian_width(character) in "FW":
+        return "Noto Sans CJK"
+    if kind not in "LM":
         return "Noto Sans Symbols"
     script = unicodedata.name(character, "").partition(" ")[0]
     return f"Noto Sans {'CJK' if script in EAST_ASIAN else script.title()}"

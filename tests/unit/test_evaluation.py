@@ -596,15 +596,15 @@ def test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it(tmp_path, monk
     installed: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        latin, boxes = drawn("latin", "a"), drawn("boxes", "日本", "हि")
+        latin, boxes = drawn("latin", "a"), drawn("boxes", "日本。", "हि")
         message = capsys.readouterr().err
         assert message.count("\n") == 1
-        assert "warning: no installed font has ह ि 日 本, so they are drawn as boxes;" in message
+        assert "warning: no installed font has ह ि 。 日 本, so they are drawn as boxes;" in message
         assert "such as Noto Sans CJK and Noto Sans Devanagari.\n" in message
         monkeypatch.setattr(fonts, "ttflist", [*bundled])
-        fonts.addfont(font(tmp_path / "cjk.ttf", "Test CJK", "日本"))
+        fonts.addfont(font(tmp_path / "cjk.ttf", "Test CJK", "日本。"))
         assert drawn("latin", "a") == latin  # nothing changes where nothing was missing
-        with_cjk = drawn("found", "日本", "हि")
+        with_cjk = drawn("found", "日本。", "हि")
         assert "has ह ि, so they are drawn" in capsys.readouterr().err
         assert with_cjk[0] != boxes[0]
         installed.append(str(font(tmp_path / "deva.ttf", "Test Devanagari", "हि")))
