@@ -25,6 +25,8 @@ OUTSIDE = {
 }
 """File of the repository to page of the site."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+CODE = re.compile(r"<code>[^<]*</code>")
+OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
@@ -55,3 +57,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         return f"{mark}[{text}]({relative}{anchor})"
 
     return LINK.sub(fit, markdown)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Mark options in inline code, which site.css does not break at their hyphens."""
+    return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), content)
