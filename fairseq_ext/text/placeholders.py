@@ -72,6 +72,8 @@ class MaskedLine:
             text += (between.rstrip() if before else between) + self.spans[number]
             end, glued = match.end(), behind
         rest = self._marked_up(translation[end:])
+        if matches and number == len(self.spans) - 1 and not _has_word(self.parts[-1] + rest):
+            rest = rest if self.parts[-1].strip() else ""  # the model's mark would touch a URL
         return self._ended(text + (rest.lstrip() if glued else rest))
 
     def texts(self) -> list[str]:

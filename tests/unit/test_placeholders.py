@@ -85,6 +85,7 @@ def translated(lines: list[str], finder: object, carelessness: float = 0.0) -> l
         (ADDRESSES, "write to ana.b+c@x-y.co.uk.", "WRITE TO ana.b+c@x-y.co.uk."),
         (ADDRESSES, "😀 I like it 👍🏽 1️⃣", "😀 I LIKE IT 👍🏽 1️⃣"),
         (ADDRESSES, "❤️ you 🇪🇸 too.", "❤️ YOU 🇪🇸 TOO."),
+        (ADDRESSES, "I ask: x.org", "I ASK : x.org"),
         (ADDRESSES, "etc.Then a@b, 3.1", "ETC. THEN A @ B, 3. 1"),
         (ADDRESSES, "連絡はana@x.orgまで", "連絡はana@x.orgまで"),
         (MARKUP, "<p>a <b>big</b> house.</p>", "<p>A <b>BIG</b> HOUSE.</p>"),
