@@ -219,11 +219,17 @@ def translate(request: Request) -> None:
         print(_summary(translator, count, time.monotonic() - start), file=sys.stderr)
         if several:
             print(
-                f"note: {len(several):,} of these lines, such as line {several[0]}, seem to have "
+                f"note: {_seeming(several)} to have "
                 "several sentences. A model that was trained on single sentences may leave some "
                 "out: see --split-sentences.",
                 file=sys.stderr,
             )
+
+
+def _seeming(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]} seems"
+    return f"{len(numbers):,} of these lines, such as line {numbers[0]}, seem"
 
 
 def _find_models(request: Request) -> list[Path]:

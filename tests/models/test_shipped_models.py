@@ -75,7 +75,7 @@ def test_the_readmes_example(tmp_path: Path):
     done = run("fairseq-ext", *words, cwd=tmp_path)
     assert (done.stdout, "note: " in done.stderr) == ("Where is the library?\n", False)
     done = run("fairseq-ext", *words[:3], "Hola.", "Buenos días, Luisa. ¿Cómo estás?", cwd=tmp_path)
-    assert "note: 1 of these lines, such as line 2, seem to have several" in done.stderr
+    assert "note: line 2 seems to have several sentences. " in done.stderr
     done = run("fairseq-ext", "translate", "--model", "tatoeba-es", "Hola", cwd=tmp_path, ok=False)
     refused(done, "`--model tatoeba-es`: there is no such file", f"are {', '.join(sorted(BLEU))}.")
     (tmp_path / "in.es").write_text("Hola.\n", encoding="utf-8")
