@@ -49,6 +49,9 @@ class Request:
     split_sentences: bool = option(
         False, "translate each sentence of a text alone, and join the translations"
     )
+    keep_addresses: bool = option(
+        True, "keep URLs, e-mail addresses and emoji as they are (default: yes)"
+    )
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     text: TextOptions = field(default_factory=TextOptions)
 
@@ -128,6 +131,12 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
 
     with tqdm(named, desc="load", unit=" systems", disable=None) as shown:
         return {
-            system.name: load(system, search, codec, split_sentences=request.split_sentences)
+            system.name: load(
+                system,
+                search,
+                codec,
+                split_sentences=request.split_sentences,
+                keep_addresses=request.keep_addresses,
+            )
             for system in shown
         }

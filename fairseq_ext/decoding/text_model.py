@@ -63,6 +63,7 @@ class Model:
         alignments: bool = False,
         split_sentences: bool = False,
         keep: Sequence[str] = (),
+        keep_addresses: bool = False,
         markup: bool = False,
     ) -> Translation: ...
 
@@ -79,6 +80,7 @@ class Model:
         alignments: bool = False,
         split_sentences: bool = False,
         keep: Sequence[str] = (),
+        keep_addresses: bool = False,
         markup: bool = False,
     ) -> list[Translation]: ...
 
@@ -94,6 +96,7 @@ class Model:
         alignments: bool = False,
         split_sentences: bool = False,
         keep: Sequence[str] = (),
+        keep_addresses: bool = False,
         markup: bool = False,
     ) -> Translation | list[Translation]:
         """Translate one line or several lines.
@@ -107,6 +110,7 @@ class Model:
             alignments: whether to return attention weights, if the model has them.
             split_sentences: whether to translate each sentence of a line alone.
             keep: regular expressions of text to keep as it is, such as ``"%[sd]"``.
+            keep_addresses: whether URLs, e-mail addresses and emoji are kept as they are.
             markup: whether lines are XML or HTML, whose tags are kept.
 
         Returns:
@@ -131,6 +135,7 @@ class Model:
                 alignments=alignments,
                 split_sentences=split_sentences,
                 keep=keep,
+                keep_addresses=keep_addresses,
                 markup=markup,
             )
         )
@@ -150,6 +155,7 @@ class Model:
         alignments: bool = False,
         split_sentences: bool = False,
         keep: Sequence[str] = (),
+        keep_addresses: bool = False,
         markup: bool = False,
     ) -> Iterator[Translation]:
         """Translate lines as they come, even an endless stream.
@@ -159,7 +165,7 @@ class Model:
             buffer: lines to read before translating them; no more are kept in memory.
             skip_long: whether lines that are too long get empty translations and a warning.
             beam, nbest, lenpen, max_len_a, max_len_b, alignments: see :meth:`translate`.
-            split_sentences, keep, markup: see :meth:`translate`.
+            split_sentences, keep, keep_addresses, markup: see :meth:`translate`.
 
         Raises:
             ConfigError, DataError: see :meth:`translate`.
@@ -174,7 +180,11 @@ class Model:
         search.check()
         keep = _listed(keep, "keep")
         require_compatible(
-            self._search.constraints, keep=keep, markup=markup, split_sentences=split_sentences
+            self._search.constraints,
+            keep=keep,
+            keep_addresses=keep_addresses,
+            markup=markup,
+            split_sentences=split_sentences,
         )
         return stream.translations(
             _strings(lines),
@@ -185,7 +195,7 @@ class Model:
             buffer=buffer,
             skip_long=skip_long,
             splitter=self._splitter if split_sentences else UNSPLIT,
-            keeper=placeholders.keeper(keep, markup),
+            keeper=placeholders.keeper(keep, markup, keep_addresses),
         )
 
     @functools.cached_property

@@ -12,13 +12,19 @@ from pathlib import Path
 from fairseq_ext.checkpoints import bundle
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.decoding.loading import MakeSearch, data_of, model_of, open_model
-from fairseq_ext.decoding.search import Candidate, Translates
-from fairseq_ext.decoding.stream import Ranked, TextCodec, join_parts
+from fairseq_ext.decoding.search import Candidate, Search, Translates
+from fairseq_ext.decoding.stream import TextCodec, translations
 from fairseq_ext.evaluation import plots
 from fairseq_ext.evaluation.outputs import Hypothesis, Sentence
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.generated import Undoing
-from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, sentence_splitter
+from fairseq_ext.text.placeholders import Keeper, keeper
+from fairseq_ext.text.sentences import (
+    UNSPLIT,
+    SentenceSplitter,
+    sentence_splitter,
+    texts_to_translate,
+)
 from fairseq_ext.utils.errors import ConfigError, DataError
 
 FORM = "[NAME=]MODEL[,data=DIR][,bpe-codes=FILE]"
@@ -46,8 +52,10 @@ class System:
     name: str  # its name on the page
     translator: Translates
     codec: TextCodec
+    search: Search
     about: str  # languages and size
-    splitter: SentenceSplitter = UNSPLIT
+    splitter: SentenceSplitter
+    keeper: Keeper | None  # finds URLs and the like, which stay as they are
 
 
 MakeCodec = Callable[[Named, Translates], TextCodec]
@@ -83,7 +91,12 @@ def parse_systems(arguments: Sequence[str], data: Path | None) -> list[Named]:
 
 
 def load(
-    named: Named, make_search: MakeSearch, make_codec: MakeCodec, *, split_sentences: bool = False
+    named: Named,
+    make_search: MakeSearch,
+    make_codec: MakeCodec,
+    *,
+    split_sentences: bool = False,
+    keep_addresses: bool = True,
 ) -> System:
     """Load the model of a system, with its search options and its text processing.
 
@@ -96,7 +109,8 @@ def load(
     size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{translator.src} → {translator.tgt}, {size}"
     splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else UNSPLIT
-    return System(named.name, translator, codec, about, splitter)
+    kept = keeper((), markup=False, addresses=keep_addresses)
+    return System(named.name, translator, codec, model.search, about, splitter, kept)
 
 
 @dataclass(frozen=True)
@@ -127,8 +141,9 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 
 def _answer_of(system: System, text: str) -> Answer:
     translator, splitter = system.translator, system.splitter
-    parts = [part for part in splitter.split(text) if system.codec.encode(part).strip()]
-    sources = [system.codec.encode(part) for part in parts]
+    kept = system.keeper if system.keeper and system.keeper.mask(text).text != text else None
+    split = kept.split_by(splitter.split) if kept else splitter.split
+    sources = [*filter(str.strip, map(system.codec.encode, texts_to_translate(split(text))))]
     if not sources:
         return Answer(system.name, "", "The sentence has nothing but invisible characters.")
     lengths = translator.lengths(sources)
@@ -137,19 +152,24 @@ def _answer_of(system: System, text: str) -> Answer:
         return Answer(system.name, "", f"Too long: {max(lengths):,} source tokens, but {limit}.")
     unknown, produced = translator.counts.unknown, translator.counts.target
     began = time.perf_counter()
-    best = [candidates[0] for candidates in translator.translate(sources)]
+    (line,) = translations(
+        [text], translator, system.codec, search=system.search, splitter=splitter, keeper=kept
+    )
     seconds = time.perf_counter() - began
+    if not line.candidates:
+        return Answer(system.name, line.text, "The text has no words to translate.")
     unknown = translator.counts.unknown - unknown
     produced = translator.counts.target - produced
-    score = sum(candidate.score for candidate in best) / len(best)
-    remark = f"score {score:.2f}, {seconds:.2f} s, {produced / seconds:,.0f} tokens per second"
-    if len(best) > 1:
-        remark = f"{len(best)} sentences, mean {remark}"
+    best = line.candidates[0]
+    remark = f"score {best.score:.2f}, {seconds:.2f} s, {produced / seconds:,.0f} tokens per second"
+    if len(sources) > 1:
+        remark = f"{len(sources)} sentences, mean {remark}"
     if unknown:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
-    rows = (Ranked([system.codec.decode(candidate.tokens)], [candidate]) for candidate in best)
-    attention = _attention(system.name, sources[0], best[0]) if len(best) == 1 else None
-    return Answer(system.name, join_parts(parts, rows, splitter).texts[0], remark, attention)
+    attention = None
+    if len(sources) == 1 and kept is None:
+        attention = _attention(system.name, sources[0], best)
+    return Answer(system.name, line.text, remark, attention)
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:

@@ -397,6 +397,16 @@ def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
     assert single.attention is not None
 
 
+def test_addresses_stay_as_they_are(trained: Path) -> None:
+    (gru,) = loaded(trained, "gru")
+    (kept,) = answer("1 https://x.org/2 3 😀", [gru], MOST)
+    assert kept.text.count("https://x.org/2") == kept.text.count(" 😀") == 1
+    assert kept.attention is None
+    assert answer("😀", [gru], MOST)[0].text == "😀"
+    (changed,) = answer("1 https://x.org/2", [dataclasses.replace(gru, keeper=None)], MOST)
+    assert "https" not in changed.text
+
+
 def test_a_sentence_that_is_too_long_is_refused_or_remarked(trained: Path) -> None:
     linformers = loaded(trained, "linformer")
     (long,) = answer("1 " * 12, linformers, 20)

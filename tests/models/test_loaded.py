@@ -225,6 +225,8 @@ def test_text_to_keep(loaded: dict[str, Model], kind: str):
     text = model.translate("w1 {name} <b>w3</b> w2", **options).text
     assert re.fullmatch(r".*\{name\}.*<b>.*</b>.*", text)
     assert model.translate("{name}", **options).text == "{name}"
+    text = model.translate("w1 https://w2.org/w3 😀", keep_addresses=True, max_len_b=6).text
+    assert text.count("https://w2.org/w3") == text.count(" 😀") == 1
     with pytest.raises(ConfigError, match="`keep` must be a list of strings"):
         model.translate("w1", keep="w1")
 
@@ -239,6 +241,8 @@ def test_constraints(run: Path, kind: str):
     assert not re.search(r"\bw9 w9\b.*\bw5\b", free)
     with pytest.raises(ConfigError, match="`--markup` does not go with `--constraints`"):
         model.translate("w1", markup=True)
+    with pytest.raises(ConfigError, match="`--keep-addresses` does not go with `--constraints`"):
+        model.translate("w1", keep_addresses=True)
     with pytest.raises(ConfigError, match="`--constraints` must be ordered or unordered"):
         fairseq_ext.load(path, constraints="sorted", **engine)
 
