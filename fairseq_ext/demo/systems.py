@@ -109,8 +109,8 @@ def load(
     size = f"{read_weights(named.checkpoint).parameters / 1e6:,.1f} M parameters"
     about = f"{translator.src} → {translator.tgt}, {size}"
     splitter = sentence_splitter(translator.src, translator.tgt) if split_sentences else UNSPLIT
-    kept = keeper((), markup=False, addresses=keep_addresses)
-    return System(named.name, translator, codec, model.search, about, splitter, kept)
+    finder = keeper((), markup=False, addresses=keep_addresses)
+    return System(named.name, translator, codec, model.search, about, splitter, finder)
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Ans
 
 def _answer_of(system: System, text: str) -> Answer:
     translator, splitter = system.translator, system.splitter
-    kept = system.keeper if system.keeper and system.keeper.mask(text).text != text else None
-    split = kept.split_by(splitter.split) if kept else splitter.split
+    finder = system.keeper if system.keeper and system.keeper.mask(text).text != text else None
+    split = finder.split_by(splitter.split) if finder else splitter.split
     sources = [*filter(str.strip, map(system.codec.encode, texts_to_translate(split(text))))]
     if not sources:
         return Answer(system.name, "", "The sentence has nothing but invisible characters.")
@@ -153,7 +153,7 @@ def _answer_of(system: System, text: str) -> Answer:
     unknown, produced = translator.counts.unknown, translator.counts.target
     began = time.perf_counter()
     (line,) = translations(
-        [text], translator, system.codec, search=system.search, splitter=splitter, keeper=kept
+        [text], translator, system.codec, search=system.search, splitter=splitter, keeper=finder
     )
     seconds = time.perf_counter() - began
     if not line.candidates:
@@ -167,7 +167,7 @@ def _answer_of(system: System, text: str) -> Answer:
     if unknown:
         remark += f", {unknown} of {sum(lengths)} source tokens unknown"
     attention = None
-    if len(sources) == 1 and kept is None:
+    if len(sources) == 1 and finder is None:
         attention = _attention(system.name, sources[0], best)
     return Answer(system.name, line.text, remark, attention)
 

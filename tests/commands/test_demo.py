@@ -399,9 +399,9 @@ def test_each_sentence_of_a_text_is_translated_alone(trained: Path) -> None:
 
 def test_addresses_stay_as_they_are(trained: Path) -> None:
     (gru,) = loaded(trained, "gru")
-    (kept,) = answer("1 https://x.org/2 3 😀", [gru], MOST)
-    assert kept.text.count("https://x.org/2") == kept.text.count(" 😀") == 1
-    assert kept.attention is None
+    (with_url,) = answer("1 https://x.org/2 3 😀", [gru], MOST)
+    assert with_url.text.count("https://x.org/2") == with_url.text.count(" 😀") == 1
+    assert with_url.attention is None
     assert answer("😀", [gru], MOST)[0].text == "😀"
     (changed,) = answer("1 https://x.org/2", [dataclasses.replace(gru, keeper=None)], MOST)
     assert "https" not in changed.text
