@@ -25,8 +25,7 @@ OUTSIDE = {
 }
 """File of the repository to page of the site."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
-CODE = re.compile(r"<code>[^<]*</code>")
-OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*(?![^<>]*>)")  # in the text, not in a tag
 
 
 def on_files(files: Files, *, config: Any) -> Files:
@@ -60,5 +59,5 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Mark options in inline code, which site.css does not break at their hyphens."""
-    return CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), content)
+    """Mark options, which site.css does not break at their hyphens."""
+    return OPTION.sub(r'<span class="option">\g<0></span>', content)
