@@ -40,7 +40,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
     damaged or replaced is refused. ``mirror`` replaces the official address. It is a folder, whose
-    files are read in place, or an address, to which the file's name is appended.
+    files, or those of the subfolder that the address ends with, are read in place, or an address,
+    to which the file's name is appended.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.
@@ -56,7 +57,9 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
             elif "://" in mirror:
                 _download(f"{mirror.rstrip('/')}/{name}", path)
             else:
-                path = Path(mirror) / name
+                nested = "/".join(url.split("/")[-2:])  # in a clone of the corpus's repository
+                places = [Path(mirror) / name, Path(mirror) / nested]
+                path = next(filter(Path.is_file, places), places[0])
                 if not path.is_file():
                     raise Unavailable(f"The mirror {mirror} has no file `{name}` (from {url}).")
         _verify(path, folder / RECORD)

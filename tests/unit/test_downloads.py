@@ -118,6 +118,10 @@ def test_mirrors(tmp_path: Path, server: Server) -> None:
         fetch(official, tmp_path / "one", str(mirror))
     with pytest.raises(ValueError, match=r"has no file `b.bin` \(from http://x/b.bin\)"):
         fetch("http://x/b.bin", tmp_path / "one", str(mirror))
+    (mirror / "tok").mkdir()  # as in a clone of github.com/multi30k/dataset
+    (mirror / "tok" / "b.bin").write_bytes(DATA)
+    nested = fetch("http://x/task1/tok/b.bin", tmp_path / "three", str(mirror))
+    assert nested == mirror / "tok" / "b.bin"
     fetch(official, tmp_path / "two", f"{server.address}/")
     check_whole(tmp_path / "two")
 
