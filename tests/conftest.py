@@ -79,6 +79,8 @@ def is_quick(item: pytest.Item) -> bool:
     """Whether ``--quick`` runs a test: no processes, and only some architectures in the laws."""
     if any(item.get_closest_marker(mark) for mark in ("system", "slow", "long")):
         return False
+    if item.originalname in quick.SLOW_TESTS:
+        return False
     if not quick.SLOW_FIXTURES.isdisjoint(item.fixturenames):
         return False
     if item.path.name == "test_laws.py":

@@ -226,6 +226,7 @@ def test_a_library_that_finds_no_file_handle_is_one_line(monkeypatch):
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_closed_streams_stop_nobody(closed: str, tmp_path: Path):
     write_lines(tmp_path / "in.txt", ["El perro duerme."])
@@ -235,6 +236,7 @@ def test_closed_streams_stop_nobody(closed: str, tmp_path: Path):
     assert done.stdout == ""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("rest", "message"),
     [

@@ -33,11 +33,14 @@ FILES = (
     "tests/commands/test_doctor.py",
     "tests/recipes/test_launch.py",
 )
-SLOW_FIXTURES = {"copy_data", "copy_model", "quiet_page", "server", "trained"}
+SLOW_FIXTURES = {"copy_data", "quiet_page", "server", "trained"}
 """Fixtures that start processes, most of them to train a model."""
+SLOW_TESTS = {"test_overfits_one_batch", "test_the_names_of_runs_cover_nothing"}
+"""A sixth of the time of all quick tests: small trainings, and many legends of pictures."""
 LEFT_OUT = """\
 --quick leaves out: fairseq's commands and ours as processes (tests/commands), trainings, recipes,
-variants of architectures, the bundle, the demo with its page, fuzzing, kills and full disks.
+variants of architectures, legends of pictures, the bundle, the demo with its page, fuzzing, kills
+and full disks.
 Before you open a pull request: bash tests/run.sh, or .ci/run with the checks of style."""
 
 

@@ -164,6 +164,7 @@ def test_a_replaced_dictionary_is_noticed(data: Path) -> None:
     indexed.check_dictionary(data / "dict.tgt.txt")
 
 
+@pytest.mark.system
 def test_other_layouts_are_compared_with_the_manifest(tmp_path: Path) -> None:
     out = tmp_path / "out"
     fairseq(

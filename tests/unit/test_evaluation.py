@@ -18,7 +18,7 @@ from fairseq_ext.evaluation.breakdown import break_down, kinds_of, most_differen
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from tests.support.harness import command, run, write_lines
+from tests.support.harness import command, error_line, run, write_lines
 
 GENERATED = """\
 2026-01-01 00:00:00 | INFO | fairseq_cli.generate | H-9 is not a hypothesis here
@@ -113,7 +113,7 @@ def test_hypotheses_command(generated, tmp_path):
     text = GENERATED.replace("o@@ ne <unk>", "do@@ n &apos;t , he said .")
     generated.write_text(text, encoding="utf-8")
     options = ("--remove-bpe", "--detokenize", "en", "--expected", "2")
-    run("fairseq-ext", "hypotheses", generated, "-o", path, *options)
+    command("hypotheses", generated, "-o", path, *options)
     assert path.read_text(encoding="utf-8") == "\ndon't, he said.\n"
 
 
@@ -140,21 +140,22 @@ REFERENCES = ["The cat sat on the mat today.", "A dog, he said, barks at night."
 TRANSLATIONS = ["The cat sat on a mat today.", "A dog, he said, barks."]
 
 
+@pytest.mark.system
 def test_scores_are_those_of_the_sacrebleu_command(tmp_path):
     reference = write_lines(tmp_path / "ref", REFERENCES)
     translation = write_lines(tmp_path / "hyp", TRANSLATIONS)
-    command = ("sacrebleu", reference, "-i", translation, "-w", "10", "-m")
-    truth = json.loads(run(*command, "bleu", "chrf").stdout)
-    truth += json.loads(run(*command, "chrf", "ter", "--chrf-word-order", "2").stdout)
+    sacrebleu = ("sacrebleu", reference, "-i", translation, "-w", "10", "-m")
+    truth = json.loads(run(*sacrebleu, "bleu", "chrf").stdout)
+    truth += json.loads(run(*sacrebleu, "chrf", "ter", "--chrf-word-order", "2").stdout)
     scores_path = tmp_path / "scores.json"
     words = ("--ref", reference, "--hyp", translation, "--metric", "chrf++", "--metric", "ter")
-    done = run("fairseq-ext", "score", *words, "--json", scores_path)
+    shown = command("score", *words, "--json", scores_path)
     scores = json.loads(scores_path.read_text())["scores"]
     assert [entry["name"] for entry in scores] == ["BLEU", "chrF", "chrF++", "TER"]
     for ours, theirs in zip(scores, truth, strict=True):
         assert ours["value"] == pytest.approx(theirs["score"], abs=1e-9)
         assert ours["signature"] == theirs["signature"]
-        assert theirs["signature"] in done.stdout
+        assert theirs["signature"] in shown
 
 
 def test_translations_in_pieces_are_refused_where_the_reference_is_text(tmp_path):
@@ -682,17 +683,17 @@ def test_most_different_sentences_come_first():
     assert most_different(first, first, VARIED_REFERENCES) == []
 
 
-def test_the_command_shows_them(tmp_path: Path):
+def test_the_command_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_lines(tmp_path / "ref.en", VARIED_REFERENCES)
     write_lines(tmp_path / "train.en", TRAINING)
     for name, runs in SYSTEMS.items():
         write_lines(tmp_path / name, runs[0])
     systems = [word for name in SYSTEMS for word in ("--system", f"{name}=text:{name}")]
-    command = ("fairseq-ext", "compare", *systems, "--ref", "ref.en", "--differing", "bad")
-    refused = run(*command, cwd=tmp_path, ok=False)
-    assert "`--differing` goes with `--output` or `--json`" in refused.stderr
+    monkeypatch.chdir(tmp_path)
+    words = ("compare", *systems, "--ref", "ref.en", "--differing", "bad")
+    assert "`--differing` goes with `--output` or `--json`" in error_line(*words)
     options = ("--kinds", "--training", "train.en", "-o", "table")
-    shown = run(*command, *options, cwd=tmp_path).stdout
+    shown = command(*words, *options)
     assert "rarest word 10 to 99 times" in shown
     page = (tmp_path / "table.md").read_text()
     assert "| with a number | 1 | " in page

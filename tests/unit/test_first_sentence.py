@@ -31,6 +31,7 @@ print(*sorted(sys.modules), file=sys.stderr)
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("code", [COMMAND, LOAD], ids=["command", "load"])
 def test_it_imports_no_large_library(code: str, tmp_path: Path):
     done = run(sys.executable, "-c", code, cwd=tmp_path)

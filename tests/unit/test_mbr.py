@@ -17,7 +17,7 @@ from fairseq_ext.decoding import mbr
 from fairseq_ext.decoding.mbr import Candidates, build_utility
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import ended, error_line, run, write_lines
+from tests.support.harness import command, ended, error_line, write_lines
 
 JOINED = Undoing.by_language(None)
 NAIVE = {
@@ -247,8 +247,7 @@ def test_command_writes_text_and_expected_utilities(tmp_path: Path) -> None:
     path = generated(tmp_path / "samples", samples)
     out, details = tmp_path / "best", tmp_path / "best.json"
     words = ("mbr", path, "--num-candidates", 8, "--utility", "bleu", "-o", out)
-    done = run("fairseq-ext", *words, "--json", details)
-    assert "utility of the chosen one" in done.stdout
+    assert "utility of the chosen one" in command(*words, "--json", details)
     report = json.loads(details.read_text())
     assert report["num_candidates"] == report["candidates_of"] == 8
     translations = out.read_text().split("\n")[:-1]

@@ -137,6 +137,7 @@ def test_control_symbols_stay_words_of_a_text(kind: str, line: str, tmp_path: Pa
     assert text_pipeline.decoder()(tokens) == line
 
 
+@pytest.mark.system
 def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_path: Path):
     for side in ("en", "de"):
         write_lines(tmp_path / f"train.{side}", ["a b", "</s> a", "</s>a"])

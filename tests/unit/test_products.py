@@ -154,6 +154,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
 def test_programs_of_many_shapes_are_not_kept() -> None:
     """By default those of 300 numbers of rows would take 80 MiB."""
