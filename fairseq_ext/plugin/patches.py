@@ -25,6 +25,7 @@ MODULES = (
     "repairs.cpu_training",
     "repairs.resume",
     "repairs.weights",
+    "repairs.convolution",
     "features.speed",
     "features.time_left",
     "features.engine",

@@ -23,7 +23,7 @@ from fairseq.data.iterators import CountingIterator, EpochBatchIterator, Grouped
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.file_io import PathManager
 from fairseq.models.ema.ema import EMA
-from fairseq.modules.dynamic_convolution import DynamicConv_scripatable
+from fairseq.modules.dynamic_convolution import DynamicConv1dTBC, DynamicConv_scripatable
 from fairseq.search import DiverseBeamSearch
 
 from fairseq_ext import register
@@ -403,3 +403,24 @@ def test_mkl_does_not_change_the_number_of_threads() -> None:
     resume.fix_threads.wrapper(lambda *args, **options: made.append((args, options)))("a", b=1)
     assert (library.mkl_serv_get_dynamic(), torch.get_num_threads()) == (0, threads)
     assert made == [(("a",), {"b": 1})]
+
+
+@pytest.mark.parametrize("length", [1, 3, 5, 7])
+def test_dynamic_convolution_trains_as_it_translates(
+    length: int, without: Callable[[str], None]
+) -> None:
+    torch.manual_seed(1)
+    sizes = {"kernel_size": 5, "padding_l": 4, "num_heads": 2, "weight_softmax": True}
+    convolution = DynamicConv_scripatable(6, **sizes).double()
+    other = DynamicConv1dTBC(6, **sizes).double()  # fairseq's first implementation
+    other.load_state_dict({"weight_linear.weight": convolution.weight_linear.weight})
+    x, state = torch.randn(length, 3, 6).double(), {}
+    steps = torch.cat([convolution(word, incremental_state=state) for word in x.split(1)])
+    torch.testing.assert_close(convolution(x), steps)
+    torch.testing.assert_close(convolution(x), other(x))
+    encoder = DynamicConv_scripatable(6, **{**sizes, "padding_l": 2}).double()
+    first = DynamicConv1dTBC(6, **{**sizes, "padding_l": 2}).double()
+    first.load_state_dict({"weight_linear.weight": encoder.weight_linear.weight})
+    torch.testing.assert_close(encoder(x), first(x))
+    without("dynamic convolution of short sentences")
+    assert torch.allclose(convolution(x), steps) is (length >= 5)
