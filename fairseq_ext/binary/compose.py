@@ -1,6 +1,6 @@
 """Replace the float layers of an architecture by binary ones.
 
-The model is built with float layers first. Then the layers that compute the selection products (see
+The model is built with float layers first. Then the layers that compute the selected products (see
 :mod:`fairseq_ext.binary.switches`) are found by their names and replaced by binary layers with the
 same parameters.
 """
