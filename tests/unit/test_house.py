@@ -264,7 +264,7 @@ def test_the_table_of_patches_has_those_of_every_module():
     modules = [
         f"{path.parent.name}.{path.stem}"
         for path in (PACKAGE / "plugin").glob("*/*.py")
-        if re.search(", patch=|^@acting", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search('\\bpatch="|^@acting', path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert modules
     assert sorted(patches.MODULES) == sorted(modules)
