@@ -13,6 +13,7 @@ import pytest
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
+from fairseq_ext import register
 from fairseq_ext.corpora import own_text
 from fairseq_ext.corpora.tatoeba import sample
 from fairseq_ext.evaluation import outputs, score
@@ -144,6 +145,14 @@ def test_control_symbols_as_words_are_refused_where_nothing_escapes_them(tmp_pat
     words = ["--source-lang", "en", "--target-lang", "de", "--trainpref", tmp_path / "train"]
     done = fairseq("preprocess", *words, "--destdir", tmp_path / "bin", ok=False)
     assert "train.en, line 2: `<s>`, `</s>` or `<pad>` as a word" in done.stderr
+    from fairseq_cli import interactive
+
+    register()
+    write_lines(tmp_path / "input", ["a b", "</s>a", "c", "a </s> b"])
+    buffers = interactive.buffered_read(str(tmp_path / "input"), 3)
+    assert next(buffers) == ["a b", "</s>a", "c"]
+    with pytest.raises(DataError, match=r"input, line 4: `<s>`, `</s>` or `<pad>` as"):
+        next(buffers)
 
 
 def test_bytes_of_a_model_make_no_further_lines(tmp_path: Path):

@@ -6,7 +6,7 @@ import logging
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,6 +95,23 @@ def _check_input(path: str) -> None:
         checks.check_text(
             path, empty_lines=True, max_tokens=None, controls=False
         )  # not a pipe, which can be read only once
+
+
+@around("fairseq_cli.interactive:buffered_read", patch="control symbols as words")
+def _buffered_read(original: Callable, path: str, size: int) -> Iterator[list[str]]:
+    """Refuse `</s>` as a word of standard input or a pipe, as in a file.
+
+    Problem: fairseq-interactive takes `<s>`, `</s>` and `<pad>` in a text for the beginning, the
+    end and the padding of a sentence.
+    """
+    first = 1  # number of the first line in the buffer
+    for lines in original(path, size):
+        for number, line in enumerate(lines, first):
+            if checks.CONTROL.search(line):
+                name = "standard input" if path == "-" else path
+                raise DataError(f"{name}, line {number}: {checks.SYMBOL}")
+        first += len(lines)
+        yield lines
 
 
 def _require_path(cfg: Any) -> None:
