@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from fairseq import tasks
+from fairseq import options, tasks
 
 from fairseq_ext.plugin.checks import arguments
 from fairseq_ext.utils.errors import ConfigError
@@ -80,6 +80,15 @@ def test_an_option_without_effect_is_named(command, words, lines, monkeypatch, c
     assert [f"fairseq-{command}: {line}" for line in lines] == [
         line for line in printed if "--seed" not in line
     ]
+
+
+@pytest.mark.parametrize(("schedule", "is_named"), [("fixed", True), ("cosine", False)])
+def test_the_factor_of_a_rate_that_never_falls_is_named(schedule, is_named, monkeypatch, capsys):
+    words = ["bin", "--arch", "lstm", "--lr-scheduler", schedule, "--lr-shrink", "0.5"]
+    monkeypatch.setattr(sys, "argv", ["fairseq-train", *words])
+    options.parse_args_and_arch(options.get_training_parser())
+    line = "`--lr-shrink` has no effect without `--force-anneal`."
+    assert (line in capsys.readouterr().err) == is_named
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ ONLY_WITH: dict[str, tuple[str, ...]] = {
         "store_ema": "ema_decay ema_start_update ema_update_freq ema_fp32",
         "save_interval_updates": "keep_interval_updates keep_interval_updates_pattern",
         "aim_repo": "aim_run_hash",
+        "force_anneal": "lr_shrink",
         "use_plasma_view": "plasma_path",
         "pipeline_model_parallel": "pipeline_balance pipeline_devices pipeline_chunks "
         "pipeline_checkpoint pipeline_encoder_balance pipeline_encoder_devices "
@@ -266,7 +267,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
             other = f"--{conflicts[0].replace('_', '-')}"
             line = f"fairseq-{command}: `{option}` has no effect with `{other}`."
             print(line, file=sys.stderr)
-        elif prerequisites and all(getattr(args, other, None) in OFF for other in prerequisites):
+        elif prerequisites and all(getattr(args, other, True) in OFF for other in prerequisites):
             missing[name] = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
         if name in missing:
             line = f"fairseq-{command}: `{option}` has no effect without {missing[name]}."
