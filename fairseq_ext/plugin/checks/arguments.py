@@ -102,14 +102,13 @@ NOT_WITH: dict[str, tuple[str, ...]] = {
         *("keep_best_checkpoints", "eval_bleu"),
     ),
     "no_save": (
-        *("save_interval", "save_interval_updates", "keep_interval_updates", "keep_last_epochs"),
-        *("keep_best_checkpoints", "no_epoch_checkpoints", "no_last_checkpoints"),
-        *("no_save_optimizer_state", "write_checkpoints_asynchronously"),
+        *("keep_interval_updates", "keep_last_epochs", "keep_best_checkpoints"),
+        *("no_epoch_checkpoints", "no_last_checkpoints", "no_save_optimizer_state"),
     ),
     "score_reference": (
-        *("beam", "nbest", "max_len_a", "max_len_b", "min_len", "unnormalized", "lenpen", "unkpen"),
-        *("no_repeat_ngram_size", "sampling", "sampling_topk", "sampling_topp", "temperature"),
-        *("match_source_len", "diversity_rate", "diverse_beam_groups", "diverse_beam_strength"),
+        *("nbest", "max_len_a", "max_len_b", "min_len", "unnormalized", "lenpen", "unkpen"),
+        *("no_repeat_ngram_size", "temperature", "match_source_len", "diversity_rate"),
+        *("diverse_beam_groups", "diverse_beam_strength"),
     ),
     "unnormalized": ("lenpen",),
     "sampling_topp": ("sampling_topk",),
@@ -250,6 +249,7 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
     task = getattr(args, "task", None) or ""
     options = _options_given(parser, sys.argv[1:])
     missing = models.options_without_effect(args)
+    dests = {action.dest for action in parser._actions}
     for name, option in options.items():
         prerequisites = ONLY_WITH.get(name, ())
         conflicts = [
@@ -267,7 +267,9 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
             other = f"--{conflicts[0].replace('_', '-')}"
             line = f"fairseq-{command}: `{option}` has no effect with `{other}`."
             print(line, file=sys.stderr)
-        elif prerequisites and all(getattr(args, other, True) in OFF for other in prerequisites):
+        elif dests & {*prerequisites} and all(
+            getattr(args, other, None) in OFF for other in prerequisites
+        ):
             missing[name] = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
         if name in missing:
             line = f"fairseq-{command}: `{option}` has no effect without {missing[name]}."
