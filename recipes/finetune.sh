@@ -15,8 +15,8 @@ Trains a model further, with its own dictionaries, subwords and options. The run
 and compares it with the original model on the test set. If stopped at any point, it continues when
 run again.
 
-  --model M      model to train: a bundle, the folder of a run, or a folder, archive or name of a
-                 model that fairseq's authors publish
+  --model M      model to train: a bundle, the name of one that comes with the package, the folder
+                 of a run, or a folder, archive or name of a model that fairseq's authors publish
   --data DIR     train, valid and test, each with the endings .SRC and .TGT: text as people write
                  it, one sentence per line
   --src L        source language, as the model calls it
