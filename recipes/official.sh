@@ -283,5 +283,19 @@ main() {
     for file in results.md curves.png lengths.png gates.png checkpoints/average.pt; do
         [[ ! -e "$file" ]] || echo "  $file"
     done
+    show_table
     printf '\nThe paper: %s\n' "$paper"
+}
+
+# show_table: how to compare this run with others, ready to be pasted.
+show_table() {
+    local here
+    here="$(printf '%q' "$out")"
+    cat <<NEXT
+
+A table and pictures of this run and another:
+  fairseq-ext compare --ref $here/reference/test.$tgt -o table \\
+    --system $arch=$here/generated.txt,checkpoint=$here/checkpoints/average.pt,log=$here/checkpoints/train.log \\
+    --system NAME=OTHER_RUN/generated.txt
+NEXT
 }
