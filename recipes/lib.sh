@@ -43,12 +43,13 @@ run() {
 # show WORD...: one line that can be pasted into a shell; a lone < or > stays one, and so does a
 # word $(COMMAND), which a dry run shows for what only the real run knows.
 show() {
-    local word line=""
+    local word quoted line=""
     for word in "$@"; do
         if [[ "$word" == '$('*')' ]]; then
             line+=" \"$word\""
         else
-            line+="$(printf ' %q' "$word")"
+            printf -v quoted ' %q' "$word"
+            line+="$quoted"
         fi
     done
     line="${line// \\< / < }"
