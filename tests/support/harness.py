@@ -47,7 +47,7 @@ def run(
     """
     words = [str(word) for word in command]
     interpreted = words[0] in ("python", sys.executable)
-    own_script = interpreted and Path(words[1]).parent == REPO / "recipes"
+    own_script = interpreted and Path(words[1]).is_relative_to(REPO / "recipes")
     if (own_script or words[0].startswith("fairseq-")) and not environment and not FRESH:
         words[0] = forked(Path(words[0]).name)
     elif (BIN / words[0]).exists():
