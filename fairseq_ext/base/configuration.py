@@ -15,13 +15,16 @@ from fairseq_ext.utils.errors import ConfigError
 
 
 def option(default: Any, help: str) -> Any:
-    """Declare a field of a configuration; fairseq's commands get an option of the same name."""
+    """Return a dataclass field, which becomes an option of the same name in fairseq's commands."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class ModelConfig(FairseqDataclass):
-    """fairseq's flags that all our architectures obey; the parser refuses all other flags."""
+    """fairseq's flags that all our architectures obey.
+
+    The parser refuses every model flag that the configuration of an architecture does not declare.
+    """
 
     dropout: float = option(0.1, "dropout probability")
     encoder_embed_dim: int = option(256, "encoder embedding dimension")
@@ -143,9 +146,10 @@ def with_defaults(
     config: type[FairseqDataclass],
     task: FairseqTask,
 ) -> Namespace:
-    """Copy ``cfg``, with defaults for options that did not exist yet when a checkpoint was saved.
+    """Copy a model's configuration, and add options that did not exist when it was saved.
 
-    Defaults such as ``${task.max_source_positions}`` are read from the task.
+    ``config`` is the dataclass with the present options and their defaults. Defaults such as
+    ``${task.max_source_positions}`` are read from the configuration of ``task``.
     """
     present = namespace(cfg)
     missing = {}

@@ -40,7 +40,10 @@ def draw(x: Tensor, p: float) -> tuple[Tensor, float]:
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """Set each value to 0 with probability p (see :func:`draw`), and scale up the others."""
+    """Return a copy of ``x``: each value is 0 with probability ``p``, else divided by ``1 - p``.
+
+    ``p`` is rounded as in :func:`draw`, except for small tensors, which torch computes.
+    """
     if x.numel() < LEAST:
         return functional.dropout(x, p)
     return _Dropout.apply(x, p)

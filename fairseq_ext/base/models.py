@@ -45,7 +45,7 @@ def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Mo
 
 
 def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
-    """Register a named architecture: a model with its own defaults."""
+    """Register the architecture ``name``: the model ``model_name`` with other default options."""
     unknown = defaults.keys() - models.MODEL_DATACLASS_REGISTRY[model_name].__dataclass_fields__
     if unknown:
         raise TypeError(f"{name}: {sorted(unknown)} are not options of {model_name}")
@@ -60,7 +60,10 @@ def register_architecture(model_name: str, name: str, **defaults: Any) -> None:
 
 
 def both_sides(embed_dim: int, ffn_embed_dim: int, heads: int, **extra: int) -> dict[str, int]:
-    """Return the options that give encoder and decoder the same sizes."""
+    """Return the options that give encoder and decoder the same sizes.
+
+    ``extra`` has further sizes: ``layers=6`` sets ``encoder_layers`` and ``decoder_layers``.
+    """
     sizes = {"embed_dim": embed_dim, "ffn_embed_dim": ffn_embed_dim, "attention_heads": heads}
     sizes |= extra
     return {f"{side}_{name}": sizes[name] for side in ("encoder", "decoder") for name in sizes}
@@ -88,7 +91,11 @@ def models_with(option: str) -> list[str]:
 
 
 def options_without_effect(args: Namespace) -> dict[str, str]:
-    """Map the options of our model in ``args`` that have no effect to what they need."""
+    """Find the options of our models that have no effect beside the other options in ``args``.
+
+    Map the name of each such option to a phrase that says what it needs: ``attention_dim`` to
+    `--attention-type mlp`, for instance. The result is empty for architectures that are not ours.
+    """
     config = models.MODEL_DATACLASS_REGISTRY.get(
         models.ARCH_MODEL_NAME_REGISTRY.get(getattr(args, "arch", None))
     )
@@ -176,9 +183,9 @@ class TranslationTransformer(TransformerModelBase):
 
     @classmethod
     def prepare(cls, cfg: TransformerModelConfig) -> TransformerModelConfig | Namespace:
-        """Hook: change the configuration before fairseq's classes read it."""
+        """Return the configuration for fairseq's classes: ``cfg``, which subclasses may change."""
         return cfg
 
     @classmethod
     def complete(cls, model: TransformerModelBase, cfg: TransformerModelConfig) -> None:
-        """Hook: change the model after fairseq's classes have built it."""
+        """Change ``model`` after fairseq's classes have built it; subclasses override this."""

@@ -24,7 +24,8 @@ AXES = {
 def real_first(padding_mask: Tensor) -> Tensor:
     """Return column indices ``[B, S]`` that move each sentence's words to the left of its pads.
 
-    Gathering the result by the ``argsort`` of the indices restores the original order.
+    The mask ``[B, S]`` is true on pads. :func:`gather_columns` moves columns by these indices, and
+    moves them back by the ``argsort`` of the indices.
     """
     return padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
 
@@ -38,11 +39,15 @@ def gather_columns(values: Tensor, columns: Tensor) -> Tensor:
 def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
     """Find the sentences ``[B']`` that remain when beam search reorders its rows.
 
-    Beam search reorders the rows at every step, but nearly always within each sentence. Tensors
-    that are equal for all rows of a sentence (such as its keys) can therefore be stored once per
-    sentence, which takes ``beam`` times less memory and no copying. ``order`` ``[R']`` are the rows
-    to take; ``rows_per_sentence`` rows belong to each sentence. If sentences keep different numbers
-    of rows, the result has one sentence for each row.
+    Tensors that are equal for all rows of a sentence (such as its keys) can be stored once per
+    sentence, which takes ``beam`` times less memory. They need no copying while beam search
+    reorders rows only within sentences, as it nearly always does. If sentences keep different
+    numbers of rows, the result is the sentence of each row, ``[R']``: the tensors are then stored
+    once per row.
+
+    Args:
+        order: ``[R']``, the rows to take.
+        rows_per_sentence: number of neighbouring rows that belong to each sentence.
     """
     sentences = order.div(rows_per_sentence, rounding_mode="floor")
     sentence_order, counts = torch.unique_consecutive(sentences, return_counts=True)
@@ -50,7 +55,10 @@ def select_sentences(order: Tensor, rows_per_sentence: int) -> Tensor:
 
 
 def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
-    """Select ``sentences`` along ``axis``, without a copy if they are all sentences in order."""
+    """Return the items of ``values`` along ``axis`` that the indices ``sentences`` ``[B']`` select.
+
+    If these are all sentences in order, ``values`` itself is returned, without a copy.
+    """
     count = values.size(axis)
     if sentences.numel() == count and bool(
         (sentences == torch.arange(count, device=sentences.device)).all()
@@ -62,9 +70,10 @@ def keep_sentences(values: Tensor, axis: int, sentences: Tensor) -> Tensor:
 def reorder_rows(
     encoder_out: Mapping[str, list[Tensor]], order: Tensor, by_row: str
 ) -> dict[str, list[Tensor]]:
-    """Select an encoder's output for the rows ``order`` ``[R']`` of beam search.
+    """Return an encoder's output for the rows ``order`` ``[R']`` of beam search.
 
-    The entry ``by_row`` has an item for each row, all other entries have one for each sentence.
+    ``by_row`` names the entry of ``encoder_out`` that has an item for each row. All other entries
+    have an item for each sentence, and keep one for each sentence that remains.
     """
     rows, count = encoder_out[by_row][0], encoder_out["encoder_out"][0].size(1)
     reordered = {**encoder_out, by_row: [rows.index_select(0, order)]}

@@ -23,7 +23,10 @@ def names(with_module: str = "model") -> tuple[str, ...]:
 
 
 def declared(attribute: str) -> Iterator[tuple[str, Any]]:
-    """Yield ``(wing, value)`` for each wing whose ``__init__.py`` defines ``attribute``."""
+    """Yield ``(package, value)`` for each wing whose ``__init__.py`` defines ``attribute``.
+
+    ``package`` is the wing's full name, such as ``fairseq_ext.gru``.
+    """
     for wing in names():
         package = importlib.import_module(f"fairseq_ext.{wing}")
         if hasattr(package, attribute):

@@ -70,7 +70,10 @@ class BinaryAttention(MultiheadAttention):
 
     @classmethod
     def of(cls, attention: MultiheadAttention, **options: object) -> "BinaryAttention":
-        """Convert a fairseq attention layer, and share its parameters."""
+        """Convert a fairseq attention layer to a binary one, which shares its parameters.
+
+        ``options`` are those of this class.
+        """
         with torch.device("meta"):  # uses no memory and no random numbers; all is replaced below
             binary = cls(
                 attention.embed_dim,
@@ -103,10 +106,12 @@ class BinaryAttention(MultiheadAttention):
         before_softmax: bool = False,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return ``[T, R, C]`` and weights ``[R, T, S]`` or ``[H, R, T, S]``, like fairseq.
+        """Attend from ``query`` ``[T, R, C]`` to ``key``; return outputs and weights.
 
-        ``attn_mask`` ``[T, S]`` is below 0 where a query must not look. The weights are returned
-        without binarization and dropout, or as None if they are not needed.
+        Arguments and results are those of fairseq's attention. ``attn_mask`` ``[T, S]`` is below 0
+        where a query must not look. Outputs are ``[T, R, C]``. Weights are returned without
+        binarization and dropout: ``[H, R, T, S]`` with ``need_head_weights``, their mean over heads
+        ``[R, T, S]`` with ``need_weights`` alone, or None if neither is set.
         """
         queries = self._heads(self.q_proj(query), "q")
         keys, values, pads = self._keys_values(key, key_padding_mask, incremental_state, static_kv)

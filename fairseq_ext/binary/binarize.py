@@ -49,7 +49,12 @@ def signs_of(x: Tensor) -> Tensor:
 
 
 class Levels(NamedTuple):
-    """The magnitude of binarized numbers, and the range of inputs whose gradient passes."""
+    """The magnitude of binarized numbers, and the range of inputs whose gradient passes.
+
+    ``level`` is ``|x_b|``, ``limit`` the largest ``|x|`` whose gradient passes, ``slope`` the
+    factor of such a gradient (None for 1), and ``zero`` the largest ``|x|`` that becomes 0 (None if
+    no number does).
+    """
 
     level: Tensor  # |x_b|, with size 1 in the dimension that a product sums over
     limit: Tensor  # the largest |x| whose gradient passes
@@ -66,7 +71,7 @@ class Levels(NamedTuple):
         return x.detach().abs().le_(self.limit)
 
     def mask_(self, grad: Tensor, x: Tensor) -> Tensor:
-        """Turn the gradient of ``x_b`` into the gradient of ``x``, in place."""
+        """Return ``grad``, the gradient of ``x_b``, changed in place into the gradient of ``x``."""
         grad.mul_(self.passes(x))
         return grad if self.slope is None else grad.mul_(self.slope)
 

@@ -138,7 +138,10 @@ def _require_own_products(model: nn.Module) -> None:
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the options of binarization that have no effect beside the others, and their needs."""
+    """Yield ``(option, need)`` for each binarization option without effect beside the others.
+
+    ``need`` is a phrase for what the option lacks, such as ``binary weights``.
+    """
     if not hasattr(cfg, "binary_weights"):
         return
     selection = switches.selected(cfg)

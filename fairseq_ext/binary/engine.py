@@ -16,7 +16,10 @@ from fairseq_ext.utils.errors import CheckpointError
 
 
 def binary_linear(layer: BinaryLinear, x: Columns, program: Writer, **how: Any) -> Columns:
-    """Compile ``A W_b + b`` or ``A_b W_b / s + b``; sections 3.1 and 3.3."""
+    """Compile ``A W_b + b`` or ``A_b W_b / s + b``; return the columns of the result.
+
+    Sections 3.1 and 3.3. ``x`` has the columns of ``A``; ``how`` are options of ``program.linear``.
+    """
     bias = program.array(layer.bias)
     if not layer.binary_weights:
         require(not layer.binary_inputs, "binary inputs of float weights")
@@ -41,7 +44,10 @@ def _reading(binarizer: Binarizer, scale: float) -> Reading:
 def feed_forward_output(
     layer: FeedForwardOutput, x: Columns, program: Writer, added: Columns = NOTHING
 ) -> Columns:
-    """Compile ``LN(LN(h) W_2b + b_2)``; section 3.4."""
+    """Compile ``LN(LN(h) W_2b + b_2)``, plus ``added`` if given; return the columns of the result.
+
+    Section 3.4. ``x`` has the columns of the hidden layer ``h``.
+    """
     hidden = norm(layer.input_norm, x, program)
     y = norm(layer.output_norm, linear(layer.linear, hidden, program), program)
     return y if added is NOTHING else program.add(y, added)
@@ -55,7 +61,12 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + LN(A W_b) + A``, where A is the heads' normalized output; section 3.5."""
+    """Compile ``added + LN(A W_b) + A``; return the columns of the result (section 3.5).
+
+    ``A`` is the output of all heads, whose queries, keys and values are normalized. Keys and values
+    are computed from ``source``, or from ``x`` like the queries if ``source`` is ``NOTHING``.
+    ``shown``: whether the weights over the source are the alignment.
+    """
     read, heads = x if source is NOTHING else source, layer.num_heads
     q = linear(layer.q_proj, x, program)
     k, v = joined([layer.k_proj, layer.v_proj], read, program)
@@ -78,11 +89,12 @@ def binary_weights(model: nn.Module) -> tuple[dict[str, Any], dict[str, dict[str
     """Return the weights that are binary or ternary in a model's current stage.
 
     Returns:
-        Settings for reading them: ``binarizer``, ``granularity``, and the ``inputs`` K of each
-        weight. For each weight's name, the tensors that store it, by the endings of their names.
+        Settings for reading them (``binarizer``, ``granularity``, and ``inputs``, the K of each
+        weight), and for the name of each weight the tensors that store it: packed signs and levels,
+        by the endings of their names.
 
     Raises:
-        CheckpointError: no weights are binary; the message is the end of a sentence.
+        CheckpointError: no weights are binary; the message lacks its subject, the checkpoint.
     """
     layers = {
         f"{name}.weight": layer

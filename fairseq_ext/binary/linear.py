@@ -216,8 +216,13 @@ class FeedForwardOutput(nn.Module):
 
     The first layer and its ReLU have computed ``h = max(0, A_b W_1b + b_1)``; an index b means
     binarized. ``h`` is never negative. The inner norm centres it, so that both signs occur.
-    ``linear`` has ``W_2`` and ``b_2``. With ``dropout_first``, dropout precedes binarization, as in
-    the paper's code; a dropped number then becomes ``+B/2``. Otherwise it counts as 0.
+
+    Args:
+        linear: the layer with ``W_2`` and ``b_2``.
+        dropout: dropout of the normalized ``h``.
+        norms: whether to apply both norms.
+        dropout_first: whether dropout precedes binarization, as in the paper's code. Then a dropped
+            number becomes ``+B/2``; if dropout follows binarization, a dropped number counts as 0.
     """
 
     def __init__(

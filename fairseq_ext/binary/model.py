@@ -120,7 +120,10 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def prepare(cls, cfg: BmtConfig) -> Namespace:
-        """Set pre-norm, and leave the dropout of hidden units to :class:`FeedForwardOutput`."""
+        """Return a copy of ``cfg`` with pre-norm, and with an ``activation_dropout`` of 0.
+
+        :class:`FeedForwardOutput` applies the dropout of hidden units instead.
+        """
         if not cfg.bmt_scale > 0:
             raise wrong_value("--bmt-scale", "above 0", cfg.bmt_scale)
         return configuration.namespace(
@@ -132,7 +135,10 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace the layers' parts, set ε of the layer norms, and add the stage."""
+        """Replace attentions and feed-forward networks by binary ones; add the training stage.
+
+        Also set ε of all layer norms.
+        """
         layers = Layers(cfg)
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layers.exchange(layer)

@@ -52,12 +52,15 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None, bits: str, scale: floa
 
 
 def norm(p: Parameters, name: str, x: Tensor, eps: float) -> Tensor:
-    """Apply the layer norm called ``name``."""
+    """Apply the layer norm whose parameters in ``p`` are called ``name``; ``eps`` is its ε."""
     return functional.layer_norm(x, x.shape[-1:], p[f"{name}.weight"], p[f"{name}.bias"], eps)
 
 
 def feed_forward(x: Tensor, p: Parameters, bits: str, eps: float) -> Tensor:
-    """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)``, ``[T, C]``; section 3.4."""
+    """Compute ``LN(LN(max(0, A_b W_1b + b_1))_b W_2b + b_2)`` for ``A = x``; section 3.4.
+
+    ``x`` and the result are ``[T, C]``; ``bits`` are those of :func:`dense`, for both layers.
+    """
     hidden = torch.relu(dense(x, p["fc1.weight"], p["fc1.bias"], bits))
     hidden = norm(p, "fc2.input_norm", hidden, eps)
     y = dense(hidden, p["fc2.linear.weight"], p["fc2.linear.bias"], bits)
@@ -101,7 +104,15 @@ def attention(
 def one_head(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor, binary_qk: bool, score_v: str | None
 ) -> Tensor:
-    """Compute ``softmax(Q K^T / √D) V``, ``[T, D]``; binary products have two binary operands."""
+    """Compute the attention ``softmax(Q K^T / √D) V`` of one head, ``[T, D]``.
+
+    Args:
+        q: ``[T, D]``.
+        k, v: ``[S, D]``.
+        visible: ``[T, S]``, true where a query may look.
+        binary_qk: whether to binarize both operands of ``Q K^T``.
+        score_v: ``signed`` or ``unsigned`` to binarize both operands of the weighted sum of values.
+    """
     if binary_qk:  # QK Einsum
         q, k = binarized(q), binarized(k)
     scores = (q @ k.t() / math.sqrt(q.size(-1))).masked_fill(~visible, -math.inf)

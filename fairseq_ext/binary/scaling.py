@@ -87,7 +87,8 @@ class Law:
 class Fit:
     """A fitted law, with measures of its reliability.
 
-    If an estimate is a bound of the search, all intervals are too narrow.
+    If the search has stopped at a bound (``at_bound``), all intervals are too narrow, because they
+    do not allow for values beyond it.
     """
 
     law: Law  # the least-squares estimate
@@ -326,9 +327,13 @@ def _positive(value: Any, where: str) -> float:
 
 
 def baseline(models: Sequence[Model], name: str | None = None) -> tuple[int, int]:
-    """Return the sizes (N̄e, N̄d) of the baseline ``name``.
+    """Return the sizes (N̄e, N̄d) of the baseline, the model called ``name``.
 
-    Without a name, each is the most frequent size (of equally frequent sizes, the smallest).
+    Without a name, N̄e and N̄d are the most frequent sizes of encoders and of decoders (the
+    smallest of several equally frequent ones).
+
+    Raises:
+        ConfigError: no model has this name, or models of several sizes have it.
     """
     if name is None:
         # Of sizes that are equally frequent, `mode` returns the first.

@@ -29,9 +29,10 @@ _UNNAMED = "models"
 
 
 def arms(models: Sequence[Model], base: tuple[int, int]) -> dict[str, list[Model]]:
-    """Sort models into arms: encoder-scaling models have the baseline's decoder, and vice versa.
+    """Sort models into the arms of the study: ``{arm: models}``, the smallest model first.
 
-    The baseline itself is in both arms.
+    Encoder-scaling models have the baseline's decoder, decoder-scaling models have its encoder, and
+    the baseline itself is in both arms. An arm without models is left out; ``base`` is (N̄e, N̄d).
     """
     models = sorted(models, key=lambda model: model.parameters)
     encoders = [model for model in models if model.decoder_parameters == base[1]]
@@ -53,7 +54,10 @@ def curve(group: Group, arm: str, base: tuple[int, int], points: int = 32) -> li
 
 
 def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | Path) -> list[Path]:
-    """Plot losses and fitted laws against the model size, a panel for each dataset (Figure 2)."""
+    """Plot losses and fitted laws against the model size, a panel for each dataset (Figure 2).
+
+    Return the written files.
+    """
     with _panels(groups) as (figure, panels):
         colours = _colours(groups)
         for dataset, axes in panels.items():
@@ -70,8 +74,8 @@ def plot_scaling(groups: Sequence[Group], base: tuple[int, int], output: str | P
 def plot_training(groups: Sequence[Group], output: str | Path) -> list[Path]:
     """Plot the models' losses on each dataset against their training losses (Figure 3).
 
-    Each family with at least three models gets a least-squares line. Nothing is drawn if no model
-    has a training loss.
+    Each family with at least three models gets a least-squares line. Return the written files: none
+    if no model has a training loss.
     """
     all_pairs = [
         (group, [(m.train_loss, m.loss) for m in group.models if m.train_loss is not None])

@@ -57,7 +57,11 @@ PRESETS = {
 
 
 def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]:
-    """Read a comma-separated list of products; ``none`` and an empty text mean no products."""
+    """Parse a comma-separated list of products; ``none`` and an empty text mean no products.
+
+    Raises:
+        ConfigError: a product is not ``allowed``; the message names ``option``.
+    """
     names = frozenset(text.split(",")) - {"", "none"}
     if names - set(allowed):
         alternative = f", or {TERNARY}" if allowed == LAYERS else ""
@@ -73,7 +77,10 @@ def override(
     output: str = "preset",
     binarizer: str = "preset",
 ) -> Switches:
-    """Change ``switches`` by options; ``preset`` and an empty text leave a value as it is."""
+    """Return ``switches`` as changed by options; ``preset`` and an empty text change nothing.
+
+    ``weights`` and ``activations`` are lists of products (:func:`products`).
+    """
     if weights:
         listed = weights.split(",")
         ternary = TERNARY in listed

@@ -199,7 +199,11 @@ def read(path: str | Path) -> Bundle:
 
 @contextmanager
 def unchanged(path: str | Path) -> Iterator[Bundle]:
-    """Read a bundle; refuse it if a file changes while the ``with`` block reads the files."""
+    """Yield the :class:`Bundle` of a path, for a ``with`` block that reads the bundle's files.
+
+    Raises:
+        CheckpointError: a file has changed by the end of the block.
+    """
     folder = home(path)
     versions = FileVersions(file for file in folder.iterdir() if file.is_file())
     yield read(path)
@@ -219,7 +223,10 @@ def require_kind(path: Path) -> None:
 
 
 def archive(folder: Path, path: Path) -> None:
-    """Archive a bundle atomically; the same files always give the same bytes."""
+    """Pack the files of the bundle in ``folder`` into the archive ``path``, atomically.
+
+    The ending of ``path`` decides the format. The same files always give the same bytes.
+    """
     kind = suffix(path)
     top = path.name.removesuffix(kind)
     file_paths = sorted(folder.iterdir(), key=lambda file: (file.name != MANIFEST, file.name))
@@ -305,7 +312,11 @@ def _weights(path: Path, binary: Any) -> dict[str, Any]:
 
 
 def latent_weights(weight: Signs, binary: dict[str, Any]) -> np.ndarray:
-    """Return latent weights ``[N, K]`` that binarize to the signs and levels of ``weight``."""
+    """Return latent weights ``[N, K]`` in fp32 that binarize to the signs and levels of ``weight``.
+
+    ``binary`` is this entry of ``config.json``: it names the model's ``binarizer`` and, for ternary
+    weights, the ``granularity`` of their levels.
+    """
     signs, levels = weight.array(), weight.levels
     if binary["binarizer"] != TERNARY:
         return signs * (LATENT[binary["binarizer"]] * levels[:, None]).astype(np.float32)

@@ -45,7 +45,7 @@ def section(cfg: Any, part: str) -> dict[str, Any]:
 
 
 def configuration(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a checkpoint's configuration by parts; old checkpoints have ``args`` for all parts."""
+    """Return a checkpoint's configuration by parts; in old checkpoints each part is ``args``."""
     args = checkpoint.get("args")
     return dict.fromkeys(_PARTS, args) if args else checkpoint.get("cfg") or {}
 
@@ -152,7 +152,10 @@ def memory(weight: Any) -> tuple[Any, ...]:
 
 
 def ties(state: Mapping[str, Any]) -> dict[str, str]:
-    """Map the name of each tensor that shares its memory with an earlier one to the other name."""
+    """Map the name of each tied tensor to the name of the first tensor that shares its memory.
+
+    The first tensors themselves are not in the result, nor are tensors without elements.
+    """
     first: dict[tuple[Any, ...], str] = {}
     names = {n: first.setdefault(memory(t), n) for n, t in state.items() if t.numel()}
     return {name: first_name for name, first_name in names.items() if name != first_name}

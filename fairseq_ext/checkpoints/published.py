@@ -304,13 +304,18 @@ def plan_pair(
     with_dictionary: Sequence[str],
     languages: tuple[str | None, str | None],
 ) -> tuple[str, str, list[str], dict[str, Any]]:
-    """Plan how a published model translates between two languages; None means as it was trained.
+    """Plan how a published model translates between two languages.
 
-    ``settings`` are the options of the model's task; the lists of languages that they name are in
-    ``folder``. ``with_dictionary`` lists the languages with a dictionary of their own, and "" if
-    all share one. Return both languages, symbols that the dictionaries must also have, and changes
-    of the checkpoint for :func:`adapted`: options of ``task`` and ``model``, and the prefix of its
-    ``weights``.
+    Args:
+        folder: the model's folder, with the lists of languages that ``settings`` name.
+        settings: options of the model's task.
+        with_dictionary: languages with a dictionary of their own, and "" if all share one.
+        languages: source and target; None for the language of the training.
+
+    Returns:
+        Source language; target language; symbols that the dictionaries must also have; and changes
+        of the checkpoint for :func:`adapted`, which are options of ``task`` and ``model``, and the
+        prefix of its ``weights``.
     """
     name = str(settings.get("task") or settings.get("_name") or "translation")
     if not name.startswith("translation") and name != PAIRS:

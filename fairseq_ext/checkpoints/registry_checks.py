@@ -42,7 +42,13 @@ def require_registered(path: str | Path, args: Any) -> None:
 
 
 def registered(path: str | Path, kind: str, name: Any, registry: Mapping[str, Any]) -> Any:
-    """Look up a name from the file ``path`` in a registry of fairseq; refuse an unknown name."""
+    """Return the entry ``name`` of one of fairseq's registries.
+
+    ``path`` (the checkpoint) and ``kind`` (such as ``architecture``) are for the message.
+
+    Raises:
+        CheckpointError: ``name`` is not a text, or not in the registry.
+    """
     if not isinstance(name, str) or name not in registry:
         raise CheckpointError(
             f"{path} names the {kind} {name!r:.60}, which is not registered here; `--user-dir` "
@@ -136,7 +142,12 @@ def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def require_sizes(settings: Mapping[str, Any]) -> None:
-    """Refuse numbers of positions for which fairseq would fill huge tables."""
+    """Refuse options of a checkpoint for which fairseq would fill huge tables of positions.
+
+    Raises:
+        CheckpointError: there are more than :data:`MOST_POSITIONS` positions, their table would
+            take more than :data:`MOST_TABLE_BYTES`, or a size is not a whole number.
+    """
     largest = {"positions": (0, ""), "embed_dim": (0, "")}
     for part in safe_load.walk(settings):
         options = vars(part) if isinstance(part, Namespace) else part

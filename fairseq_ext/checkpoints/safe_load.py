@@ -143,9 +143,11 @@ def _unpickled(file: IO[bytes], path: Path, mapped: bool) -> Any:
 
 @contextmanager
 def about(path: str | Path) -> Iterator[None]:
-    """Turn unexpected errors in the ``with`` block into one message that names the file.
+    """Name the file ``path`` in the errors that the ``with`` block raises.
 
-    Our errors about the file get its name. Our other errors and the system's stay unchanged.
+    A CheckpointError or LiteralError becomes a CheckpointError with the path in its message. An
+    unexpected error becomes a CheckpointError with the path and the reason in one line. This
+    package's other errors and the system's stay unchanged.
     """
     try:
         yield
@@ -198,7 +200,11 @@ def _require_archive(file: IO[bytes], path: Path, size: int) -> None:
 
 
 def require_memory(path: str | Path, size: int, cause: str, remedy: str) -> None:
-    """Refuse a file that needs ``size`` bytes at once if this machine has less memory."""
+    """Refuse a file that needs ``size`` bytes at once if this machine has less memory.
+
+    ``cause`` and ``remedy`` complete the message: why the file needs so much, and what to do with
+    it on a larger machine.
+    """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise CheckpointError(
@@ -264,7 +270,10 @@ _REBUILD = [
 
 
 class Globals(dict[str, Any]):
-    """The objects that a pickle may use, by name; :meth:`values` lists those that it may call."""
+    """A table of the objects that a pickle may use, by name.
+
+    torch looks up names in this table, but only calls the objects that :meth:`values` lists.
+    """
 
     def values(self) -> Any:
         return [*(self[name] for name in GUARDS), *_REBUILD, torch.device]
@@ -350,7 +359,7 @@ class NumberArray(np.ndarray):
 
 
 class Unread:
-    """A placeholder for objects without use here: old meters, and types in OmegaConf's nodes."""
+    """A placeholder for pickled objects without use here: meters, types in OmegaConf's nodes."""
 
     def __init__(self, *arguments: object) -> None:
         """Take the arguments of any class."""
@@ -372,14 +381,17 @@ class Node:
 
 
 def reconstruct(kind: object, *shape: object) -> NumberArray:
-    """Create an empty array, which :meth:`NumberArray.__setstate__` fills with numbers."""
+    """Return an empty array, which :meth:`NumberArray.__setstate__` then fills with numbers.
+
+    ``kind`` must be :class:`NumberArray`; ``shape`` is ignored.
+    """
     if kind is not NumberArray:
         raise _unsupported("numpy.ndarray")
     return np.ndarray.__new__(NumberArray, (0,), np.int8)
 
 
 def scalar(kind: object, data: object) -> np.generic:
-    """Make a numpy scalar."""
+    """Return the numpy number of type ``kind``, a :class:`NumberKind`, with the bytes ``data``."""
     if not (isinstance(kind, NumberKind) and isinstance(data, bytes)):
         raise _unsupported("numpy.dtype")
     (number,) = np.frombuffer(data, kind.dtype)
@@ -518,7 +530,14 @@ def _names_an_option(text: str, settings: Any, sections: dict[int, dict[str, Any
 
 
 def require_numbers(state: Mapping[str, Any]) -> None:
-    """Check the numbers that fairseq takes from a checkpoint without checking them."""
+    """Refuse a checkpoint in which values that fairseq uses as numbers are not numbers.
+
+    These are the position in the data, and the optimizer's learning rate, betas, epsilon and weight
+    decay. fairseq does not check them.
+
+    Raises:
+        CheckpointError: one of these values is not a number.
+    """
     position = layout.position(state)
     for name in ("epoch", "iterations_in_epoch"):
         if not isinstance(position.get(name, 0), int):

@@ -78,7 +78,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand."""
+    """A subcommand: its heading in ``--help``, its name, and the package of its module."""
 
     group: str  # the heading below which `--help` lists it
     name: str  # the name that users type
@@ -110,7 +110,10 @@ def all_commands() -> list[Command]:
 
 
 def add_all(parser: Parser, only: str | None = None) -> None:
-    """Add every subcommand, listed in the parser's help below the heading of its group."""
+    """Add every subcommand to a parser or, if ``only`` names a subcommand, only that one.
+
+    The parser's help lists subcommands below the heading of their group.
+    """
     commands = all_commands()
     commands = [command for command in commands if command.name == only] or commands
     subparsers = parser.add_subparsers(

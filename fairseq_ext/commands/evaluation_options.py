@@ -63,7 +63,12 @@ class TokenizerOptions:
     def choose(
         self, undoing: Iterable[Undoing], references: Sequence[str], path: Path | None = None
     ) -> str:
-        """Choose the tokenizer by option, language or text; ``path`` is the reference's path."""
+        """Return sacrebleu's tokenizer: ``--tokenize``, or else that of the target language.
+
+        The language is the first that is known from ``-l``, ``--detokenize``, the runs of
+        ``undoing`` and the ending of ``path``, the reference's file. For the use of ``references``,
+        see :func:`~fairseq_ext.evaluation.score.choose_tokenizer`.
+        """
         from fairseq_ext.evaluation.score import choose_tokenizer
 
         languages = [self.language_pair and self.language_pair.partition("-")[2], self.detokenize]

@@ -58,7 +58,13 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]:
-    """Parse the values of an option such as ``--log NAME=FILE``; refuse a repeated name."""
+    """Parse values such as ``NAME=FILE`` of a repeated option; return the values by name.
+
+    ``option`` and ``form``, such as ``--log`` and ``NAME=FILE``, are for the message.
+
+    Raises:
+        ConfigError: a value has another form, or a name is repeated.
+    """
     values: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -135,7 +141,10 @@ def _read(args: argparse.Namespace, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block, inside ``files.cleaned_up``, quietly at SIGTERM, SIGHUP or Ctrl-C."""
+    """End the ``with`` block quietly, without an error, at SIGTERM, SIGHUP or Ctrl-C.
+
+    Use it inside ``files.cleaned_up``, which turns SIGTERM into KeyboardInterrupt.
+    """
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         # A running server has a handler of its own for SIGTERM, but not for SIGHUP.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

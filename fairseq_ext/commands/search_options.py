@@ -38,7 +38,7 @@ def _number(default: float, text: str) -> Any:
 
 
 def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
-    """Return the options that were given on the command line, by name."""
+    """Return the options in ``names`` that the command line gives (not None), with their values."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
@@ -126,7 +126,7 @@ class SearchOptions:
             raise ConfigError(f"`{flag(name)}` {fault}.")
 
     def search(self, model_defaults: Mapping[str, int | float]) -> Search:
-        """Combine the options with the defaults of a model and of the command."""
+        """Return the search: given options, else the model's defaults, else the command's."""
         self.check()
         values = {name: getattr(Search, name) for name in (*SEARCH, *LIMITS)}
         values |= SAMPLES

@@ -139,7 +139,10 @@ class Request:
         )
 
     def resolved(self) -> Request:
-        """Find the models, and decide which argument is a data folder and which are text."""
+        """Return a copy of the request with ``path``, ``data`` and ``lines`` filled in.
+
+        Models are found by their names; ``words`` are either the data folder or lines of text.
+        """
         path = _find_models(self)
         data, lines = _data_or_text(self, path)
         return dataclasses.replace(
@@ -364,7 +367,11 @@ def translate_all(request: Request, translate: TranslateLines) -> Iterator[Trans
 def write(
     translations: Iterable[Translation], nbest: int, out: IO[str], details: IO[str] | None
 ) -> int:
-    """Write translations, and their details as JSON; return the number of the last line."""
+    """Write translations to ``out`` and, unless ``details`` is None, as JSON to that file.
+
+    If ``nbest``, the number of translations of each line, is above 1, they are written with line
+    number, rank and score. Return the number of the last line, or 0 if there is none.
+    """
     number = 0
     # An untrusted dictionary may have tokens that control a terminal.
     shown = printable if out.isatty() else str

@@ -356,7 +356,11 @@ class MixOptions(PreparedCorpus):
 
 
 class CommandLine(NamedTuple):
-    """A command that makes a corpus."""
+    """A command: the dataclass of its options, its function, and its line in ``--help``.
+
+    ``place`` names the function as ``MODULE.FUNCTION``. The function takes the options, and returns
+    the text to print.
+    """
 
     options: type  # the dataclass of its options
     place: str  # module and function: takes the options and returns the text to print

@@ -39,9 +39,9 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
     """Return the local path of the file at an address; download it into ``folder`` if missing.
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
-    damaged or replaced is refused. ``mirror`` replaces the official address. It is a folder, whose
-    files, or those of the subfolder that the address ends with, are read in place, or an address,
-    to which the file's name is appended.
+    damaged or replaced is refused. ``mirror`` replaces the official address. If it is an address,
+    the file's name is appended to it. If it is a folder, the file is read in place, from the folder
+    or from its subfolder that has the same name as the file's folder in ``url``.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.

@@ -58,7 +58,7 @@ def normalized(sentence: str) -> str:
 
 
 class WordHashes(NamedTuple):
-    """The hashes of the words of many sentences, all in one array."""
+    """The hashes of the words of N sentences, all in one array, and the sentences' ends ``[N]``."""
 
     words: np.ndarray  # `[W]` 64-bit hashes of all words
     ends: np.ndarray  # `[N]` end of each sentence in `words`
@@ -85,9 +85,11 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 
 
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
-    """List the positions of the two words that each skeleton leaves out, ``[2, K]``.
+    """Return the positions ``[2, K]`` of the words that the K skeletons of a sentence leave out.
 
-    A position after the last word leaves out nothing. The first skeleton is the whole sentence.
+    The sentence has ``length`` words. If these are more than ``longest``, only neighbouring words
+    are left out together. A position after the last word leaves out nothing, so the first skeleton
+    is the whole sentence.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -105,9 +107,10 @@ def skeletons(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of skeletons: their fingerprints and the rows of their sentences, ``[n]``.
 
-    A skeleton is a sentence without two of its words. Its fingerprint is a polynomial in
-    :data:`BASE`. Prefix sums give the terms of the words before, between and after the two left-out
-    words, and division by the base closes the gaps.
+    A skeleton is a sentence without up to two of its words; for ``longest``, see
+    :func:`left_out_places`. Its fingerprint is a polynomial in :data:`BASE`. Prefix sums give the
+    terms of the words before, between and after the two left-out words, and division by the base
+    closes the gaps.
     """
     lengths = hashes.lengths
     for length in np.unique(lengths).tolist():
@@ -137,14 +140,21 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def range_count(lengths: np.ndarray) -> int:
-    """Choose how many ranges of fingerprints :func:`links` searches one after the other."""
+    """Return the number of ranges of fingerprints that :func:`links` should search in turn.
+
+    ``lengths`` ``[N]`` are the sentences' numbers of words. A range has about
+    :data:`RANGE_SKELETONS` fingerprints at most.
+    """
     sizes, counts = np.unique(lengths, return_counts=True)
     skeleton_counts = [left_out_places(size).shape[1] for size in sizes.tolist()]
     return max(1, -(-int(counts @ np.array(skeleton_counts, np.int64)) // RANGE_SKELETONS))
 
 
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
-    """Mark the 64-bit fingerprints in the ``number``-th of ``count`` equal ranges."""
+    """Return a mask of the 64-bit fingerprints in one of ``count`` equal ranges.
+
+    ``number`` is the range's, from 0.
+    """
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
 

@@ -18,7 +18,7 @@ from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 
 
 def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
-    """Check the six files of a corpus and count the pairs of each split."""
+    """Check both files of each of a corpus's three splits; return the number of pairs by split."""
     return {
         split: check_parallel(folder / f"{split}.{src}", folder / f"{split}.{tgt}")
         for split in SPLITS

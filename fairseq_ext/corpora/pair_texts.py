@@ -45,7 +45,7 @@ class Text:
 
 
 class Entry(BaseModel):
-    """An entry in a list of texts."""
+    """An entry in a JSON list of texts: name, licence, weight, and a file of pairs or two files."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -130,7 +130,10 @@ def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpack(text: Text, file: int, path: Path) -> None:
-    """Write a compressed file or a table to ``path`` as plain lines, so that parts can be read."""
+    """Write file number ``file`` (from 0) of a text to ``path`` as plain lines without compression.
+
+    A table becomes tab-separated lines without its header. Parts of ``path`` can then be read.
+    """
     if text.table or text.header:
         with atomic_write(path) as out:
             for line, row in itertools.islice(rows(text), int(text.header), None):
@@ -142,7 +145,13 @@ def unpack(text: Text, file: int, path: Path) -> None:
 
 
 def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
-    """Cut texts into parts of ``part_lines`` pairs, each from a single text."""
+    """Cut texts into parts of at most ``part_lines`` pairs, each from a single text.
+
+    ``folder`` has the files that :func:`unpack` wrote.
+
+    Raises:
+        DataError: two aligned files have different numbers of lines.
+    """
     pair_parts: list[PairPart] = []
     for number, text in enumerate(texts):
         sides = []

@@ -163,7 +163,10 @@ RULES: dict[str, Rule] = {
 def checks(
     specifications: Sequence[str], languages: tuple[str, str], max_words: int | None = None
 ) -> tuple[Check, ...]:
-    """Return the checks of sentence pairs that ``--rule`` options ask for, in order."""
+    """Return the checks that ``--rule`` options ask for, in order.
+
+    Checks for an empty side and, unless it is None, for ``max_words`` on a side come first.
+    """
     first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]
     return (*first, *(_check(specification, languages) for specification in specifications))
 

@@ -73,7 +73,7 @@ HELD = np.dtype(
 
 
 def text_pipeline(options: PairOptions) -> Pipeline:
-    """Return the steps from text to words."""
+    """Return the pipeline, without subwords, that turns text into words as the options say."""
     return Pipeline(
         options.src_lang,
         options.tgt_lang,
@@ -85,7 +85,10 @@ def text_pipeline(options: PairOptions) -> Pipeline:
 
 @dataclass(frozen=True)
 class SplitJob:
-    """A job that splits texts in stages; other processes can receive it."""
+    """A job that splits texts in stages; other processes can receive it.
+
+    A stage is a method that takes the name of a report, and writes this report and its data file.
+    """
 
     options: PairOptions  # how to clean and split the pairs
     texts: tuple[Text, ...]  # where the pairs come from; only the first of repeated pairs is kept
@@ -118,7 +121,7 @@ class SplitJob:
     # ---- the stages ----------------------------------------------------------------------------
 
     def steps(self) -> Iterator[tuple[list[str], Callable[[str], None]]]:
-        """Yield each stage's files and the method that makes one of them, in the order needed."""
+        """Yield each stage, in order: the names of its reports, and the method that makes one."""
         yield self.clean_names, self.clean
         if self.options.as_split is None:
             yield self.repeat_names, self.repeat
@@ -357,7 +360,11 @@ def prepare(
     part_lines: int,
     range_size: int = RANGE,
 ) -> SplitJob:
-    """Unpack and cut the texts in an existing folder; the first worker does it for all."""
+    """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
+
+    The first worker unpacks for all. A part has at most ``part_lines`` pairs, and a range of
+    fingerprints has about ``range_size``.
+    """
     packed = {
         pair_texts.unpacked_name(number, place): (text, place)
         for number, text in enumerate(texts)
@@ -371,12 +378,18 @@ def prepare(
 
 
 def shared(folder: Path) -> SharedFolder:
-    """Return the shared folder of a job."""
+    """Return the :class:`SharedFolder` through which workers share the job in ``folder``."""
     return SharedFolder(folder, HEAD)
 
 
 def work(job: SplitJob, workers: int | None) -> None:
-    """Do all stages, together with other workers."""
+    """Do all stages of a job with ``workers`` processes, together with other workers of its folder.
+
+    None stands for one process for each core.
+
+    Raises:
+        DataError: no pairs are left after cleaning.
+    """
     folder = shared(job.folder)
     spread = partial(_spread, processes(workers))
     for stage, (names, do) in enumerate(job.steps()):

@@ -161,7 +161,10 @@ class Encode:
 
 @functools.lru_cache
 def step(pipeline: Pipeline, language: str, words: bool = True, version: str = "") -> Step:
-    """Return the function from text to words or tokens; each process builds it once."""
+    """Return a pipeline's function from text to words or, if ``words`` is False, to tokens.
+
+    Each process builds it once for each ``version``, a checksum or the like of the files used.
+    """
     return pipeline.words(language) if words else pipeline.encoder(language)
 
 
@@ -187,7 +190,10 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
 def copying(
     pairs: Iterable[RawPair], files: Sequence[IO[str]], plain: Callable[[str, str], str]
 ) -> Iterator[RawPair]:
-    """Yield the pairs, and also write them as plain text."""
+    """Yield the pairs, and also write them to the two ``files``, source and target.
+
+    ``plain(text, language)`` returns the line to write; the file name's ending is the language.
+    """
     for pair in pairs:
         for text, file in zip(pair, files, strict=True):
             file.write(f"{plain(text or '', file.name.rpartition('.')[2])}\n")

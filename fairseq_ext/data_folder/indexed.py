@@ -97,7 +97,11 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 def require_as_listed(
     path: Path, listed: dict[str, dict[str, Any]], checksum: str | None = None
 ) -> None:
-    """Check the size of a listed file, and its SHA-256 if known, against the manifest."""
+    """Raise :class:`DataError` if a file differs from its entry in a manifest.
+
+    ``listed`` has the manifest's entries (:func:`read_manifest`); an unlisted file passes. The size
+    is compared, and the SHA-256 if ``checksum`` is given.
+    """
     entry = listed.get(path.name)
     if entry is None:
         return
@@ -112,7 +116,7 @@ def require_as_listed(
 
 
 def check_dictionary(path: Path) -> None:
-    """Check a dictionary against the manifest beside it, if it is listed there."""
+    """Raise :class:`DataError` if a dictionary differs from its entry in the manifest beside it."""
     listed = read_manifest(path.parent)
     require_as_listed(path, listed, sha256(path) if path.name in listed else None)
 
@@ -122,8 +126,12 @@ def check(prefix: str | Path, vocabulary: int | None = None, *, contents: bool =
 
     Sizes are compared in every call. The contents are read only once (:func:`examine`) to check
     pointers against sizes, checksums against the folder's manifest, and the largest token against
-    ``vocabulary``, if known. In other layouts than ``mmap``, only listed files are checked.
-    Without ``contents`` only sizes are compared, which suffices in all but one process of a job.
+    ``vocabulary``, if known. In other layouts than ``mmap``, only listed files are checked. Without
+    ``contents`` only sizes are compared: one process of a job is enough to check the contents.
+
+    Raises:
+        DataError: only one of the files exists, one is damaged, or a token is not in the
+            vocabulary.
     """
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     if not index.exists() and not data.exists():
@@ -225,7 +233,7 @@ def read_data(path: Path, token_type: str) -> tuple[str, int]:
 def examine(path: Path, measure: Callable[[Path], tuple[str, int]]) -> tuple[str, int]:
     """Return ``measure(path)``, a checksum and a number, from a cache if it is there.
 
-    An entry serves only the file's present version; errors of ``measure`` are not cached.
+    A cached result is used only until the file changes; errors of ``measure`` are not cached.
     """
     status = path.stat()  # before the file is read, so the next call notices a change in between
     stamp = [status.st_size, status.st_mtime_ns, status.st_ino]

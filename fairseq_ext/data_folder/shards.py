@@ -51,7 +51,7 @@ class Shards:
         return [self.out / f"{number:03d}" for number in range(self.count)]
 
     def job(self) -> dict[str, object]:
-        """Return the inputs and settings that the data depend on."""
+        """Check the inputs and settings, and return those on which the data depend."""
         if not 1 <= self.count <= MOST:
             raise wrong_value("--shards", f"from 1 to {MOST}", self.count)
         for flag in self.flags:
@@ -72,7 +72,10 @@ class Shards:
         return self.out / f".text-{number:03d}" / f"train.{side}"
 
     def deal(self, name: str) -> None:
-        """Deal the training pairs out to the shards in turn."""
+        """Deal the training pairs out to the shards in turn.
+
+        Then write the file ``name``, which marks this stage as done.
+        """
         paths = []
         for number in range(self.count):
             folder = self._dealt(number, self.src).parent
@@ -86,12 +89,19 @@ class Shards:
         self._end(name)
 
     def dictionary(self, name: str) -> None:
-        """Make the dictionary from the tokens of all training pairs."""
+        """Make the dictionary from the tokens of all training pairs.
+
+        Then write the file ``name``, which marks this stage as done.
+        """
         self._binarize(self.out / ".dictionary", "--trainpref", self.text / "train", "--dict-only")
         self._end(name)
 
     def shard(self, name: str) -> None:
-        """Binarize one shard; the first one also gets the validation and test sets."""
+        """Binarize the shard with the number in ``name``, such as ``shard-002.json``.
+
+        The first shard also gets the validation and test sets. Then write the file ``name``, which
+        marks the shard as done.
+        """
         number = int(Path(name).stem.rpartition("-")[2])
         sides = (("--srcdict", self.src), ("--tgtdict", self.tgt))
         if "--joined-dictionary" in self.flags:

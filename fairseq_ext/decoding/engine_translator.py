@@ -66,7 +66,11 @@ class EngineTranslator:
         numbers: Sequence[int] | None = None,
         search: Search | None = None,
     ) -> list[list[Candidate]]:
-        """Translate sentences; batch size and kind of constraints are fixed by the translator."""
+        """Translate sentences; return the ``nbest`` best translations of each, best first.
+
+        Samples depend on ``numbers``, the sentences' numbers; None counts from 0. ``search``
+        replaces the translator's own search, except for batch size and kind of constraints.
+        """
         search = search or self._search
         search = replace(search, constraints=self._search.constraints)
         rules = _rules(search, len(self._model.target))
@@ -91,7 +95,13 @@ class EngineTranslator:
         return results
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
-        """Compute log-probabilities of target tokens; a shortlist does not restrict them."""
+        """Compute log-probabilities, base e, of the tokens of each target and its ``</s>``.
+
+        A shortlist does not restrict them.
+
+        Raises:
+            DataError: a target has ``</s>``, or more tokens than the model can write.
+        """
         encoded = [self._encode(line) for line in sources]
         first, end = self._model.affixes[2], self._model.program.symbols.end
         last = (END,) if end == END else (END, end)

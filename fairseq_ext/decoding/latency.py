@@ -42,9 +42,10 @@ def energy_since(before: dict[Path, int]) -> float | None:
 
 
 def measure(path: str | Path, texts: Sequence[str], beam: int) -> Latency:
-    """Translate lines of text one at a time, on one thread of the CPU, and measure each.
+    """Measure time and energy of a model that translates lines one at a time, on one CPU thread.
 
-    The model is a bundle, or a checkpoint whose dictionaries :func:`~fairseq_ext.load` finds.
+    Empty lines are left out. The model is a bundle, or a checkpoint whose dictionaries
+    :func:`~fairseq_ext.load` finds.
     """
     texts = [text for text in texts if text.strip()]
     if not texts:

@@ -24,7 +24,10 @@ Languages = tuple[str | None, str | None]  # source and target; None for those o
 
 
 class Opened(NamedTuple):
-    """A model that is ready to translate."""
+    """A model that is ready to translate, its default search, and where its ``text.json`` may be.
+
+    ``versions`` are those of the model's files before they were read, to notice a later change.
+    """
 
     translator: Translates
     search: Search  # the default search of all calls
@@ -87,7 +90,10 @@ def _defaults(paths: Sequence[Path]) -> Mapping[str, int | float]:
 
 
 def models_of(path: Path, src: str | None = None, tgt: str | None = None) -> list[Path]:
-    """Return the checkpoints of a published model, or of any other path the file of its model."""
+    """Return a published model's checkpoints or, for any other path, the single file of its model.
+
+    ``src`` and ``tgt`` are for multilingual published models; None for the training's languages.
+    """
     return published.prepare(published.resolved(path), src, tgt) or [in_run(path)]
 
 

@@ -172,7 +172,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Decision:
-    """The candidate chosen for a sentence."""
+    """The candidate chosen for a sentence, its utility, and the mean utility of all candidates."""
 
     index: int
     text: str
@@ -295,7 +295,10 @@ def _mean(decisions: Sequence[Decision], name: str) -> float:
 
 
 def best_agreeing(translations: Iterable[Translation], utility: Utility) -> Iterator[Translation]:
-    """Keep only the translation that MBR chooses for each line; a skipped line stays as it is."""
+    """Yield each line with only the translation that MBR chooses among its samples.
+
+    A skipped line, which has no samples, stays as it is.
+    """
     for translation in translations:
         if not translation.candidates:
             yield translation

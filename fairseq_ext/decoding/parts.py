@@ -28,7 +28,11 @@ WritePart = Callable[[Part, IO[str], "IO[str] | None"], None]
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder in which the parts of a text are translated."""
+    """A folder in which several workers translate the parts of a text.
+
+    With ``details``, each part has a file of scores and alignments, too. ``line_by_line`` says
+    whether a part's translation has as many lines as its source.
+    """
 
     path: Path
     parts: Sequence[Part]

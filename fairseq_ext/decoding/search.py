@@ -126,7 +126,13 @@ Translates: TypeAlias = "Translator | EngineTranslator"
 
 
 def require_compatible(constraints: str | None, **options: object) -> None:
-    """Refuse constraints, which follow a line, with options that change the line."""
+    """Refuse constraints together with options that change the line, like ``keep`` or ``markup``.
+
+    Constraints stand in the line, after the text, so these options would change them, too.
+
+    Raises:
+        ConfigError: ``constraints`` is not None, and one of ``options`` is true.
+    """
     names = [flag(name) for name, value in options.items() if value]
     if constraints is not None and names:
         raise ConfigError(f"`{names[0]}` does not go with `--constraints`; give one of them.")

@@ -84,9 +84,11 @@ def translations(
     splitter: SentenceSplitter = UNSPLIT,
     keeper: Keeper | None = None,
 ) -> Iterator[Translation]:
-    """Translate lines as they come.
+    """Yield the translation of each line, as the lines come.
 
     Args:
+        translator: translates lines of tokens.
+        codec: converts text to tokens and back.
         search: how to search; None for the translator's own search.
         name: name of the input, for messages.
         first: number of the input's first line.
@@ -134,9 +136,11 @@ def translations(
 
 
 class SpannedSentences:
-    """Sentences with masked spans; the caller translates ``texts``.
+    """Sentences in which masks replace the spans to keep.
 
-    Where a translation has lost a mask, the parts between the spans are translated one by one.
+    The caller translates the masked sentences, ``texts``, and gives the results to :meth:`restore`.
+    Where a translation has lost a mask, the parts between the spans are translated one by one, and
+    given to :meth:`complete`.
     """
 
     def __init__(self, sentences: Sequence[str], keeper: Keeper) -> None:
@@ -148,9 +152,9 @@ class SpannedSentences:
     def restore(
         self, ranked: Sequence[Ranked], most: int | None = None
     ) -> tuple[list[str], list[int]]:
-        """Put kept spans back into at most ``most`` translations of each sentence.
+        """Put kept spans back into ``ranked``, in at most ``most`` translations of each sentence.
 
-        Return the parts still to translate and their sentences' indices.
+        Return the parts still to translate, and for each part the index of its sentence.
         """
         for sentence, line, row in zip(self._sentences, self._masked, ranked, strict=True):
             pairs = [(line.restored(text), best) for text, best in zip(*row, strict=True)]
@@ -168,7 +172,7 @@ class SpannedSentences:
         return [part for part, _ in parts], [place for _, place in parts]
 
     def complete(self, ranked: Iterable[Ranked]) -> list[Ranked]:
-        """Return the translations of all sentences, from the translations ``ranked`` of parts."""
+        """Return the translations of all sentences; ``ranked`` are those of the remaining parts."""
         translated = iter(ranked)
         for place, line in enumerate(self._masked):
             if self._results[place] is None:
@@ -182,10 +186,10 @@ class SpannedSentences:
 def join_parts(
     parts: Sequence[str], translated: Iterator[Ranked], splitter: SentenceSplitter
 ) -> Ranked:
-    """Take the translations of a line's parts; join all best ones, all second best, and so on.
+    """Join the translations of a line's parts: all best ones, all second best, and so on.
 
-    Indentation, and numbers and marks of a list's items, stay as they are. A line without a
-    translation gets an empty one.
+    They are the next ``len(parts)`` items of ``translated``. Indentation, and numbers and marks of
+    a list's items, stay as they are. A line without a translation gets an empty one.
     """
     rows = [*islice(translated, len(parts))]
     if len(parts) == 1:

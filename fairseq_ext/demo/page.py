@@ -49,7 +49,11 @@ Translate = Callable[[str, Sequence[str]], Sequence[Answer]]
 def build(
     systems: Mapping[str, str], translate: Translate, max_words: int, examples: Sequence[str] = ()
 ) -> gr.Blocks:
-    """Build the demo's page; ``systems`` has a description of each system by name."""
+    """Build the demo's page; ``systems`` has a description of each system by name.
+
+    ``translate`` takes a sentence and the names of the chosen systems. ``examples`` are sentences
+    that the page offers to translate.
+    """
     names = list(systems)
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.Markdown(f"# {TITLE}")
@@ -148,7 +152,10 @@ class JoinRequest(BaseModel):
 
 
 class Gate:
-    """ASGI middleware that accepts only the page's requests, which call ``functions`` by number."""
+    """ASGI middleware that refuses all requests but those of the page.
+
+    ``functions`` are the numbers of the gradio functions that the page may call.
+    """
 
     def __init__(self, app: ASGIApp, functions: Collection[int]) -> None:
         self.app, self.functions = app, functions

@@ -47,7 +47,7 @@ class Named:
 
 @dataclass(frozen=True)
 class System:
-    """A loaded system."""
+    """A loaded system: model, search, text processing, and a text about its languages and size."""
 
     name: str  # its name on the page
     translator: Translates
@@ -115,7 +115,10 @@ def load(
 
 @dataclass(frozen=True)
 class Answer:
-    """A system's translation of a sentence."""
+    """A system's translation of a sentence.
+
+    ``remark`` has its score and the time it took, or the reason why there is no translation.
+    """
 
     name: str  # name of the system
     text: str  # its translation, empty if there is none
@@ -124,7 +127,11 @@ class Answer:
 
 
 def answer(sentence: str, systems: Iterable[System], max_words: int) -> list[Answer]:
-    """Translate a sentence with each of the systems, which may split it into several."""
+    """Translate a sentence with each of the systems; a system may split it into several sentences.
+
+    Raises:
+        DataError: the sentence is empty or has over ``max_words`` words, or a word is too long.
+    """
     words = sentence.split()
     if not words:
         raise DataError("Type a sentence first.")

@@ -87,7 +87,11 @@ def compile_model(model: BaseFairseqModel, target: Dictionary, end: int | None =
 def found(
     table: dict[type, Callable], module: nn.Module, methods: Sequence[str] = METHODS
 ) -> Callable:
-    """Look up a module's class or nearest base class in a table; refuse overridden methods."""
+    """Return the entry of a module's class, or else of its nearest base class, in a table.
+
+    Raises:
+        ConfigError: there is none, or the module overrides one of the class's ``methods``.
+    """
     for kind in type(module).__mro__:
         if kind in table:
             require_methods(module, kind, methods)
@@ -108,7 +112,10 @@ def require(condition: bool, feature: str) -> None:
 
 
 def require_methods(module: nn.Module, base: type, names: Sequence[str] = METHODS) -> None:
-    """Refuse a module that overrides methods of ``base``, unless this package does so."""
+    """Refuse a module that overrides one of the methods ``names`` of the class ``base``.
+
+    Methods that this package defines are allowed.
+    """
     for name in names:
         method = _method(module, name)
         unchanged = method is getattr(base, name, None) or _package(method) == OURS
@@ -179,7 +186,7 @@ def joined(layers: list[nn.Module], x: Columns, program: Writer) -> list[Columns
 
 
 def norm(layer: nn.Module | None, x: Columns, program: Writer, groups: int = 1) -> Columns:
-    """Compile a layer norm; return ``x`` itself if there is none."""
+    """Compile a layer norm of ``groups`` equal parts of each row; without a layer, return ``x``."""
     if layer is None or isinstance(layer, nn.Identity):
         return x
     gain, bias = program.parameters(layer)
@@ -243,7 +250,11 @@ def compile_transformer(model: transformer.TransformerModelBase, program: Writer
 def transformer_layer(
     layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile self-attention, source attention and feed-forward network, with their residuals."""
+    """Compile self-attention, source attention and feed-forward network, with their residuals.
+
+    In the encoder, ``source`` is NOTHING. ``shown`` says whether the weights of the source
+    attention are the alignment.
+    """
     in_encoder = source is NOTHING
     base = TransformerEncoderLayerBase if in_encoder else TransformerDecoderLayerBase
     require_methods(layer, base)
@@ -267,7 +278,11 @@ def residual(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``."""
+    """Compile ``LN(x + Attention(x))`` or, with ``normalize_before``, ``x + Attention(LN(x))``.
+
+    ``after`` is LN. For self-attention, ``source`` is NOTHING. ``shown`` says whether the weights
+    are the alignment.
+    """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     x = found(ATTENTIONS, attention)(attention, read, source, x, shown, program)
@@ -277,7 +292,10 @@ def residual(
 def feed_forward(
     layer: nn.Module, after: nn.LayerNorm, activation: str, x: Columns, program: Writer
 ) -> Columns:
-    """Compile ``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``."""
+    """Compile ``LN(x + FFN(x))`` or, with ``normalize_before``, ``x + FFN(LN(x))``.
+
+    ``after`` is LN.
+    """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     hidden = linear(layer.fc1, read, program, activation=activation)
@@ -293,7 +311,10 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile ``added + softmax(Q K^T / √D) V W_O + b``; self-attention if source is NOTHING."""
+    """Compile ``added + softmax(Q K^T / √D) V W_O + b``; self-attention if source is NOTHING.
+
+    ``shown`` says whether the weights are the alignment.
+    """
     require(layer.bias_k is None and not layer.add_zero_attn, "extra key in attention")
     if source is NOTHING:
         q, k, v = joined([layer.q_proj, layer.k_proj, layer.v_proj], x, program)
@@ -317,7 +338,10 @@ def compile_lightconv(model: lightconv.LightConvModel, program: Writer) -> None:
 def lightconv_layer(
     layer: Any, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile convolution, source attention and feed-forward network, with their residuals."""
+    """Compile convolution, source attention and feed-forward network, with their residuals.
+
+    ``source`` and ``shown`` are as for :func:`transformer_layer`.
+    """
     if source is NOTHING:
         require_methods(layer, lightconv.LightConvEncoderLayer)
         x = convolution(layer, layer.layer_norm1, x, program)
@@ -331,7 +355,10 @@ def lightconv_layer(
 
 
 def convolution(layer: Any, after: nn.LayerNorm, x: Columns, program: Writer) -> Columns:
-    """Compile ``x + W_2 Conv(GLU(W_1 x + b_1)) + b_2`` and its norm, which may come first."""
+    """Compile ``LN(x + W_2 Conv(GLU(W_1 x + b_1)) + b_2)``, in which ``after`` is LN.
+
+    With ``normalize_before``, LN is applied to the input of W_1 instead.
+    """
     before = layer.normalize_before
     read = norm(after, x, program) if before else x
     values = linear(layer.linear1, read, program)
@@ -380,7 +407,10 @@ def compile_lstm(model: LSTMModel, program: Writer) -> None:
 def lstm_encoder(
     encoder: LSTMEncoder, program: Writer
 ) -> tuple[Columns, list[Columns], list[Columns]]:
-    """Compile the encoder; return the last layer's states, and all final states and cells."""
+    """Compile the encoder; return the last layer's states, a row for each source token.
+
+    Also return the final states and the final cells of each layer, a row for each sentence.
+    """
     require(type(encoder.lstm) is nn.LSTM, f"{type(encoder.lstm).__name__} in an encoder")
     x = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     width, sides = encoder.hidden_size, ("", "_reverse")[: 1 + encoder.bidirectional]
@@ -452,7 +482,10 @@ def lstm_decoder(
 def lstm_step(
     cell: nn.LSTMCell, x: Columns, states: Columns, initial: list[Columns], program: Writer
 ) -> Columns:
-    """Compile ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; return ``h_t``."""
+    """Compile ``[h_t; c_t] = LSTM(x, h_{t-1}, c_{t-1})``; return ``h_t``.
+
+    ``states`` are the columns of the result, and ``initial`` those of ``h_0`` and ``c_0``.
+    """
     require(type(cell) is nn.LSTMCell, f"{type(cell).__name__} in a decoder")
     before = [
         program.recall(part, first) for part, first in zip(states.split(2), initial, strict=True)

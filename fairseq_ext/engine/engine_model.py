@@ -41,7 +41,10 @@ class EngineModel:
     path: Path = Path("the model")
 
     def interface(self) -> tuple[Any, ...]:
-        """Return the properties that models in an ensemble share: languages, sources, symbols."""
+        """Return the properties that all models of an ensemble must share.
+
+        These are the languages, the rules for sources, and the symbols of both dictionaries.
+        """
         sources = self.begins, self.cut, self.affixes
         return self.src, self.tgt, sources, self.source, self.target
 

@@ -25,7 +25,10 @@ MOST = 1 << 25  # most pairs of words to keep, 24 bytes each
 
 
 class Side(NamedTuple):
-    """One side of a parallel text."""
+    """One side of a parallel text: token ids of all sentences, and positions of their first tokens.
+
+    ``begins`` ends with the end of the last sentence. ``vocabulary`` is the number of possible ids.
+    """
 
     tokens: np.ndarray  # token ids, one sentence after another, each with its `</s>`
     begins: np.ndarray  # positions of first tokens of sentences, and the end of the last one

@@ -72,7 +72,11 @@ def active_path() -> str:
 
 
 class Found(NamedTuple):
-    """A translation of a sentence."""
+    """A translation: token ids with ``</s>``, score, the tokens' log-probabilities, and attention.
+
+    The score is the sum of the log-probabilities divided by a power of the length. The attention is
+    ``[target tokens, source tokens]``, or None.
+    """
 
     tokens: np.ndarray  # token ids, `</s>` included
     score: float  # the sum of the log-probabilities divided by a power of the length

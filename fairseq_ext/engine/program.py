@@ -98,7 +98,10 @@ NOTHING = Columns(-1, 0, 0)
 
 
 class Operation(NamedTuple):
-    """One operation; the meaning of the operands depends on the code."""
+    """One operation; the meaning of the operands depends on the code.
+
+    ``weights`` are indices of :attr:`Program.matrices`.
+    """
 
     code: Code
     out: Columns
@@ -197,6 +200,9 @@ class Program:
     Attributes:
         symbols: the target's special symbols.
         longest_source, longest_target: largest number of tokens, ``</s>`` included.
+        matrices: the weights.
+        shapes: the shapes of the registers.
+        encoder, decoder: operations to run once per batch, and once per step.
         caches: number of the decoder's caches of past steps.
         outputs: the output layer; an ensemble has one for each model and takes the mean of the
             models' probabilities, like fairseq's ``EnsembleModel``.

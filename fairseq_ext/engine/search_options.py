@@ -17,6 +17,10 @@ Rows = Sequence[Sequence[int]]
 class Rules:
     """The options of a search, with fairseq-generate's names and defaults.
 
+    Some are the engine's own: ``length_offset`` is added to lengths, ``epsilon`` is the least
+    probability of a token to draw, ``unordered`` lets constraints be met in any order, and
+    ``listed`` restricts the search to the machine's shortlist, if it has one.
+
     A sample depends only on the seed, the sentence's number, the step, and the number of the
     hypothesis within its sentence.
 

@@ -68,11 +68,11 @@ class Pool:
 
 
 def pack(matrix: Matrix | Signs, numbers: str = "fp32", pool: Pool | None = None) -> Packed:
-    """Pack a weight ``[N, K]`` in a number format, into memory of the pool.
+    """Pack a weight ``[N, K]`` in the format ``numbers``, into memory of the pool.
 
     Plain weights stay in fp32. In int8, the unit of an output is its largest weight / 127. Signs
-    that multiply signs stay as they are. Of signs that multiply floats, ``int8`` makes these:
-    binary signs multiply inputs that are rounded to int8, and ternary signs become int8 weights.
+    stay signs. But if they multiply floats, and the format is int8, ternary signs become int8
+    weights, and binary signs multiply inputs that are rounded to int8.
     """
     pool = pool or Pool(0)
     if isinstance(matrix, Signs):

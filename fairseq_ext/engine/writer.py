@@ -60,7 +60,10 @@ class Writer(Program):
         return self._derived[key]
 
     def recipe(self, array: np.ndarray) -> Recipe | np.ndarray:
-        """Return an array's recipe, or the array itself if it is constant; keep the array alive."""
+        """Return an array's recipe, or the array itself if it is constant.
+
+        The array is kept alive, because recipes are found by its ``id``.
+        """
         return self._recipes.setdefault(id(array), (array, array))[1]
 
     def matrix(self, values: np.ndarray | None, plain: bool = False) -> int:
@@ -91,7 +94,10 @@ class Writer(Program):
         ints: Sequence[int] = (),
         reals: Sequence[float] = (),
     ) -> Columns:
-        """Add an operation to the encoder or, if it writes rows of hypotheses, to the decoder."""
+        """Add an operation to the encoder or, if it writes rows of hypotheses, to the decoder.
+
+        Return ``out``, the columns that it writes.
+        """
         operations = self.decoder if self.phase(out) is Phase.HYPOTHESES else self.encoder
         operations.append(
             Operation(code, out, tuple(inputs), tuple(weights), tuple(ints), tuple(reals))
@@ -112,7 +118,11 @@ class Writer(Program):
         first_position: int = 0,
         out: Columns | None = None,
     ) -> Columns:
-        """Compute ``scale · W[token] + P[position + first_position]``."""
+        """Compute ``scale · W[token] + P[position + first_position]``.
+
+        W is ``table``, P ``positions``. ``phase`` tells whether the tokens are those of the source
+        or the hypotheses' newest ones.
+        """
         weights = (self.matrix(table), self.matrix(positions, plain=True))
         out = self.register(table.shape[1], phase) if out is None else out
         return self.write(Code.EMBED, out, weights=weights, ints=(first_position,), reals=(scale,))
@@ -139,7 +149,7 @@ class Writer(Program):
     def norm(
         self, x: Columns, gain: np.ndarray, shift: np.ndarray, eps: float, groups: int = 1
     ) -> Columns:
-        """Normalize each of ``groups`` equal parts of a row, all with the same gain."""
+        """Apply a layer norm to each of ``groups`` equal parts of a row, all with the same gain."""
         weights = (self.matrix(gain, plain=True), self.matrix(shift, plain=True))
         return self.write(Code.NORM, self.like(x), (x,), weights, (groups,), (eps,))
 
@@ -218,7 +228,7 @@ class Writer(Program):
         return self.write(Code.ADDITIVE, out, (query, keys, values), weights, (1, int(shown)))
 
     def cache(self, x: Columns) -> int:
-        """Add a cache of past rows and return its index; return -1 if ``x`` has no hypotheses."""
+        """Add a cache of past rows; return its index, or -1 if rows of ``x`` are not hypotheses."""
         if self.phase(x) is not Phase.HYPOTHESES:
             return -1
         self.caches += 1
@@ -254,7 +264,7 @@ class Writer(Program):
         return self.write(Code.TAPS, out, (x,), ints=(1, self.cache(x), count))
 
     def filter(self, x: Columns, kernels: np.ndarray, heads: int) -> Columns:
-        """Convolve with one kernel per head; ``kernels`` lists the taps head by head."""
+        """Convolve with one kernel per head; ``kernels`` ``[H * taps]`` lists them head by head."""
         ints = (heads, self.cache(x), len(kernels) // heads)
         weights = (self.matrix(kernels, plain=True),)
         return self.write(Code.FILTER, self.like(x), (x,), weights, ints)
@@ -280,7 +290,7 @@ class Writer(Program):
         return self.write(Code.RECUR, out, (gates,), weights, (how,))
 
     def pick(self, x: Columns, out: Columns, first: bool) -> Columns:
-        """Take the first or the last row of each sentence."""
+        """Write the first row of each sentence to ``out``; if ``first`` is False, the last row."""
         return self.write(Code.PICK, out, (x,), ints=(int(first),))
 
     def recall(

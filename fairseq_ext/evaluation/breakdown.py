@@ -25,7 +25,7 @@ _REPEATED = re.compile(r"(?<!\S)(\S+(?: \S+){0,3})(?: \1){2,}(?!\S)")
 
 @dataclass(frozen=True)
 class Kind:
-    """The test sentences of one kind."""
+    """A kind of test sentences, such as "11 to 20 words": their number, and each system's chrF2."""
 
     name: str  # the kind, such as "11 to 20 words"
     sentences: int  # number of test sentences of this kind
@@ -48,8 +48,9 @@ def break_down(
 ) -> Breakdown:
     """Score the sentences of each kind, and count the faults of translations.
 
-    Without sources, names are looked up in the references alone, and copies of the source are not
-    counted. Without training text, there are no kinds by rarity.
+    ``texts`` has the translations of each run, by system. Without sources, names are looked up in
+    the references alone, and copies of the source are not counted. Without training text, there are
+    no kinds by rarity.
     """
     from sacrebleu import CHRF
 
@@ -153,7 +154,11 @@ def _rarities(references: Sequence[str], training: Iterable[str]) -> list[int]:
 def most_different(
     first: Sequence[str], second: Sequence[str], references: Sequence[str], count: int = DIFFERING
 ) -> list[tuple[int, float, float]]:
-    """Return ``(number, chrF2, chrF2)`` of the sentences whose two scores differ most."""
+    """Return the ``count`` sentences whose two chrF2 scores differ most, largest difference first.
+
+    ``first`` and ``second`` are the translations of two systems. A sentence is given by its number,
+    from 0, and both scores. Sentences with equal translations are left out.
+    """
     from sacrebleu import CHRF
 
     scorer = CHRF()

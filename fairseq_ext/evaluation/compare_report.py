@@ -491,7 +491,7 @@ def _draw_score(axes: Axes, x: float, bleu: Estimate, style: dict[str, str]) -> 
 
 
 def forest_path(output: str | Path) -> Path:
-    """Return the path of the picture of the differences."""
+    """Return the path of the picture of differences that belongs to the report ``output``."""
     return plots.with_ending(output, "-differences.png")
 
 

@@ -20,7 +20,10 @@ from fairseq_ext.utils.errors import DataError, wrong_value
 
 @dataclass(frozen=True)
 class Bucket:
-    """The test sentences whose lengths are in one range."""
+    """The test sentences with sources of ``first`` to ``last`` words or characters, and their BLEU.
+
+    ``last`` is None if there is no limit. ``bleu`` is by system, and empty without sentences.
+    """
 
     first: int  # shortest source
     last: int | None  # longest source; None if there is no limit
@@ -115,7 +118,11 @@ def score_by_length(
 def source_lengths(
     outputs: Mapping[str, Sequence[Sentence]], undoing: Mapping[str, Undoing]
 ) -> tuple[list[int], str]:
-    """Count the words or characters of each source; all outputs must have the same sources."""
+    """Return the length of each source, and its unit: ``words``, or ``characters`` without spaces.
+
+    Raises:
+        DataError: an output has no sources, or two outputs have sources of different lengths.
+    """
     first, lengths = "", list[int]()
     for name, sentences in outputs.items():
         if any(sentence.source is None for sentence in sentences):

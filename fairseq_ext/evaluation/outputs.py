@@ -84,7 +84,10 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths with quotes between them; the message adds the outer quotes."""
+    """Join an output's paths for a message that encloses the result in a pair of backticks.
+
+    The result has the backticks between paths, but not those around them.
+    """
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))
 

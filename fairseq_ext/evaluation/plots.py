@@ -138,7 +138,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def entry(label: str) -> str:
-    """Return a label for :func:`show_names`; matplotlib would hide one that begins with ``_``."""
+    """Return a legend's label with a mark, since matplotlib hides labels that begin with ``_``.
+
+    :func:`show_names` removes the mark.
+    """
     return f"{_MARK}{label}"
 
 
@@ -239,7 +242,10 @@ def _xy(points: Points) -> list[tuple[float, ...]]:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The attention of one translation."""
+    """The attention weights ``[target][source]`` of one translation, and the tokens of both sides.
+
+    Both sides have the end of sentence; each row of weights sums to 1.
+    """
 
     index: int  # number of the sentence
     source: tuple[str, ...]  # source tokens with end of sentence (columns)

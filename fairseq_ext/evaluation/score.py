@@ -38,7 +38,10 @@ SOURCE_CURE = "Give the source text with `--source`."
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a text."""
+    """A metric's score of a text, with the metric's signature and a longer text such as precisions.
+
+    BLEU and chrF are from 0 to 100. Neural metrics also have the scores of single segments.
+    """
 
     name: str  # name of the metric
     value: float  # BLEU and chrF from 0 to 100, others in their own unit
@@ -60,7 +63,14 @@ def shown(name: str, value: float) -> str:
 def choose_tokenizer(
     requested: str | None, languages: Iterable[str | None], references: Sequence[str]
 ) -> str:
-    """Choose BLEU's tokenizer: the requested one, or else by the first known language."""
+    """Return the name of BLEU's tokenizer: the requested one, or that of the first known language.
+
+    For references with the Ethiopic word separator, ``char`` replaces the usual ``13a``.
+
+    Raises:
+        ConfigError: sacrebleu has no tokenizer ``requested``.
+        DataError: ``13a`` would be used, but the references are written without spaces.
+    """
     if requested is not None:
         from sacrebleu.metrics import BLEU
 
@@ -82,7 +92,11 @@ def choose_tokenizer(
 
 
 def build_bleu(tokenizer: str = USUAL, **options: Any) -> Any:
-    """Build sacrebleu's BLEU."""
+    """Build sacrebleu's BLEU with a tokenizer; ``options`` are further arguments of ``BLEU``.
+
+    Raises:
+        EnvironmentProblem: the tokenizer's library or its files are missing.
+    """
     from sacrebleu.metrics import BLEU
 
     try:
@@ -105,7 +119,10 @@ def count_units(lines: Sequence[str]) -> list[int]:
 def build_metrics(
     references: Sequence[str], tokenizer: str = USUAL, extra_metrics: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables."""
+    """Build sacrebleu's BLEU (mixed case), chrF2 and further metrics, by their names in tables.
+
+    ``extra_metrics`` are keys of :data:`TEXT_METRICS`.
+    """
     from sacrebleu.metrics import CHRF, TER
 
     prepared = [list(references)]
@@ -246,7 +263,17 @@ def score_lines(
     compounds: bool = False,
     neural: Mapping[str, NeuralMetric] | None = None,
 ) -> list[Score]:
-    """Score translations by every metric, and by tokenized BLEU if tokens are given."""
+    """Score translations by every metric, and by tokenized BLEU if tokens are given.
+
+    Args:
+        texts, references: detokenized translations and references, line by line.
+        tokens, token_references: the same as tokens, without subword pieces.
+        sources: source text, for neural metrics.
+        tokenizer: sacrebleu's tokenizer for BLEU.
+        extra_metrics: see :func:`build_metrics`.
+        compounds: whether to compute :func:`compound_bleu` of the tokens, too.
+        neural: neural metrics, by their names in the result.
+    """
     scores = []
     for name, scorer in build_metrics(references, tokenizer, extra_metrics).items():
         result = scorer.corpus_score(list(texts), None)
@@ -327,7 +354,12 @@ def plain_lines(path: str | Path) -> list[str]:
 
 
 def read_sources(path: str | Path | None, expected: int) -> list[str]:
-    """Read the lines of the source text."""
+    """Read the source text for a neural metric.
+
+    Raises:
+        DataError: ``path`` is None, or the text does not have the ``expected`` number of lines, or
+            consists of subword pieces.
+    """
     if path is None:
         raise DataError(f"A neural metric uses the source too. {SOURCE_CURE}")
     lines = plain_lines(path)

@@ -59,7 +59,12 @@ NORMAL = float(ndtri(1 - LEVEL / 2))  # upper end of the normal 95% interval
 
 @dataclass(frozen=True)
 class Difference:
-    """A system's score minus the baseline's."""
+    """A system's score minus the baseline's, with its 95% interval.
+
+    ``test`` tells whether the interval is also about other trainings. ``detectable`` is the
+    smallest difference that would be significant in four of five repetitions. ``runs_needed`` and
+    ``sentences_needed`` are the numbers that would make ``value`` detectable.
+    """
 
     value: float
     low: float | None  # ends of its 95% interval; None if the test set is too small
@@ -100,7 +105,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of one system's runs."""
+    """The scores of one system's runs, ``[runs]``, and on the samples, ``[samples, runs]``."""
 
     values: np.ndarray  # score of each run
     sampled: np.ndarray  # scores on the bootstrap's samples, `[samples, runs]`
@@ -119,7 +124,11 @@ class Runs:
 
 @dataclass(frozen=True)
 class Variances:
-    """The parts of the variance of a mean or a difference."""
+    """The parts of the variance of a mean or a difference, in the terms of this module's equations.
+
+    ``shared`` is :math:`V_g`; ``seeds`` is :math:`s^2`, of which ``noise`` is due to sentences;
+    ``weight`` is :math:`c`; and ``freedom`` counts degrees of freedom.
+    """
 
     shared: float  # variance from the sentences, shared by all runs of a system: `V_g`
     seeds: float  # variance of single runs, `s^2`
@@ -254,7 +263,10 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def student_quantile(freedom: int) -> float:
-    """Return the upper end of Student's 95% interval."""
+    """Return the 97.5% quantile of Student's t distribution, the upper end of its 95% interval.
+
+    ``freedom`` is the number of degrees of freedom.
+    """
     return float(stdtrit(freedom, 1 - LEVEL / 2))
 
 

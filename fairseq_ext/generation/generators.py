@@ -22,9 +22,10 @@ from torch import Tensor
 
 
 def truncate(log_probabilities: Tensor, epsilon: float) -> Tensor:
-    """Set tokens of probability below ``epsilon`` to ``-inf``, but never the most probable token.
+    """Return a copy with ``-inf`` for all tokens of probability below ``epsilon``.
 
-    Natural logarithms ``[..., V]`` are copied, and not normalized again.
+    The most probable token always stays. The natural logarithms ``[..., V]`` are not normalized
+    again.
     """
     top = log_probabilities.amax(dim=-1, keepdim=True)
     threshold = top.clamp(max=math.log(epsilon) if epsilon > 0 else -math.inf)
@@ -43,7 +44,10 @@ class EpsilonSampling(Sampling):
         self.epsilon = epsilon
 
     def step(self, step: int, lprobs: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
-        """Draw one token for each hypothesis; ``lprobs`` is ``[B, K, V]``."""
+        """Draw one token for each hypothesis, after truncating ``lprobs`` ``[B, K, V]``.
+
+        Other arguments and the results are those of fairseq's ``Sampling.step``.
+        """
         return super().step(step, truncate(lprobs, self.epsilon), *state)
 
 

@@ -36,7 +36,13 @@ logger = logging.getLogger(__name__)
 
 
 def leave(reason: str, numbers: str, shortlist: Shortlist | None) -> None:
-    """Log why fairseq translates instead of the engine; with a shortlist, raise an error."""
+    """Log that fairseq's generator translates instead of the engine, with the ``reason``.
+
+    It is a warning unless ``numbers`` is the default ``fp32``.
+
+    Raises:
+        ConfigError: there is a ``shortlist``, which only the engine can use.
+    """
     if shortlist is not None:
         raise ConfigError(f"`--shortlist` is for the engine alone, but {reason}")
     # With the default fp32, users lose only time. All other formats were their choice.

@@ -111,7 +111,11 @@ class RandomPairDataset(data.LanguagePairDataset):
         max_sentences: int | None = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Make batches; ``required_batch_size_multiple`` has no effect without ``max_tokens``."""
+        """Divide ``indices`` into batches, in their order.
+
+        Without ``max_tokens``, ``required_batch_size_multiple`` has no effect: each batch but the
+        last has exactly ``max_sentences`` pairs.
+        """
         multiple = 1 if max_tokens is None else required_batch_size_multiple
         return super().batch_by_size(indices, max_tokens, max_sentences, multiple)
 
@@ -203,9 +207,10 @@ class TranslationExtTask(TranslationTask):
         prefix_tokens: Tensor | None = None,
         constraints: Tensor | None = None,
     ) -> Any:
-        """Translate a batch; each translation begins with ``--target-prefix``, if there is one.
+        """Translate a batch; return the hypotheses of each sentence, best first.
 
-        ``--gnmt-lenpen`` ranks the translations of a sentence.
+        Each translation begins with ``--target-prefix``, if there is one. ``--gnmt-lenpen`` ranks
+        the translations of a sentence.
         """
         if isinstance(generator, SequenceScorer):
             return super().inference_step(generator, models, sample, prefix_tokens, constraints)

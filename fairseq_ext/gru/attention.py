@@ -26,8 +26,9 @@ def exponentials(keys: Tensor) -> Tensor | None:
     """Compute ``e^{2k}`` of the keys for :func:`tanh_of_sum`; None if plain tanh must be used.
 
     Exponentials are used on a CPU, where a tanh takes ten times as long as a product, and only if
-    every ``|k| < 30``. Then the product of ``e^{2k}`` and ``e^{2q}`` is always defined, and where
-    ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last bit anyway.
+    every ``|k| < 30``. Then ``e^{2k}`` is neither 0 nor infinite, so its product with ``e^{2q}`` is
+    always defined. Where ``e^{2q}`` overflows or underflows in fp32, the tanh is ±1 to the last bit
+    anyway.
     """
     exact = keys.dtype in (torch.float32, torch.float64)
     if keys.device.type != "cpu" or not exact or not keys.numel() or keys.abs().max() >= 30:
@@ -38,10 +39,14 @@ def exponentials(keys: Tensor) -> Tensor | None:
 def tanh_of_sum(
     keys: Tensor, keys_exponentials: Tensor | None, query: Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """Compute ``tanh(k + q)`` without gradient, as ``1 - 2 / (e^{2k} e^{2q} + 1)`` if possible.
+    """Compute ``tanh(k + q)`` ``[B, G, S, A]``, without gradient.
 
-    Keys are ``[B, 1, S, A]``, with the result of :func:`exponentials` for them; the query is
-    ``[B, G, 1, A]``, and ``out`` ``[B, G, S, A]``.
+    Args:
+        keys: ``k``, ``[B, 1, S, A]``.
+        keys_exponentials: the result of :func:`exponentials` for ``keys``; unless it is None, the
+            tanh is computed as ``1 - 2 / (e^{2k} e^{2q} + 1)``.
+        query: ``q``, ``[B, G, 1, A]``.
+        out: a tensor ``[B, G, S, A]`` to write the result to.
     """
     if keys_exponentials is None:
         return torch.add(keys, query, out=out).tanh_()

@@ -15,7 +15,10 @@ from fairseq_ext.gru.recurrence import additive_recurrence, gru_update
 
 
 class Source(NamedTuple):
-    """Tensors of the source sentences that are computed once and read in every decoding step."""
+    """Annotations, attention keys and padding mask of the source, which every decoding step reads.
+
+    They are computed once, ``[B, S, C]``, ``[B, S, A]`` and ``[B, S]`` (true on pads).
+    """
 
     annotations: Tensor  # h_j: [B, S, C]
     keys: Tensor  # of the attention: [B, S, A]
@@ -23,7 +26,11 @@ class Source(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state that one step passes to the next, with one row per hypothesis."""
+    """The state that one step passes to the next, with one row per hypothesis.
+
+    ``hidden`` is ``s`` ``[B·G, H]``. ``fed`` is the attentional vector ``[B·G, H]`` that Luong's
+    input feeding reads, else None.
+    """
 
     hidden: Tensor  # s: [B·G, H]
     fed: Tensor | None  # the attentional vector [B·G, H] with Luong's input feeding, else None

@@ -17,7 +17,10 @@ def compile_gru(model: GRUAttentionModel, program: Writer) -> None:
 
 
 def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
-    """Compile the encoder: ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``."""
+    """Compile the encoder; return the columns of the annotations and of the decoder's first state.
+
+    These are ``[h→_j; h←_j]`` and ``s_0 = tanh(W_b [h→_S; h←_1] + b_b)``.
+    """
     embedded = program.embed(Phase.TOKENS, program.array(encoder.embed_tokens.weight), 1.0)
     gru = encoder.gru.gru
     annotations = program.register(2 * gru.hidden_size, Phase.TOKENS)
@@ -33,7 +36,10 @@ def encode(encoder: GRUEncoder, program: Writer) -> tuple[Columns, Columns]:
 def decode(
     decoder: GRUAttentionDecoder, annotations: Columns, initial: Columns, program: Writer
 ) -> None:
-    """Compile one step, in Bahdanau's or in Luong's order."""
+    """Compile one decoding step up to the logits, in Bahdanau's or in Luong's order.
+
+    ``annotations`` and ``initial`` are the columns from :func:`encode`.
+    """
     recurrence = decoder.recurrence
     width, channels = recurrence.gru.hidden_size, annotations.width
     table = program.array(decoder.embed_tokens.weight)
@@ -67,12 +73,12 @@ def decode(
 
 
 def turned(weight: np.ndarray, first: int, program: Writer) -> np.ndarray:
-    """Move the first ``first`` columns of a matrix to its end."""
+    """Return a matrix with its first ``first`` columns moved to its end."""
     return program.derive("beside", *reversed(halved(weight, first, program)))
 
 
 def halved(weight: np.ndarray, first: int, program: Writer) -> list[np.ndarray]:
-    """Split a matrix after its first ``first`` columns."""
+    """Return two parts of a matrix: its first ``first`` columns, and the others."""
     ends = (0, first), (first, weight.shape[1])
     return [program.derive("columns", weight, *end) for end in ends]
 
@@ -85,7 +91,11 @@ def advance(
     program: Writer,
     swapped: np.ndarray | None = None,
 ) -> None:
-    """Compile the new state ``s_t = GRU(read, s_{t-1})``."""
+    """Compile ``s_t = GRU(read, s_{t-1})`` from the columns ``before`` to the columns ``state``.
+
+    ``swapped`` is the GRU's input matrix for another order of the columns ``read``; None for its
+    own.
+    """
     weight, bias = program.parameters(gru, "_ih_l0")
     inputs = program.linear(read, weight if swapped is None else swapped, bias)
     hiddens = program.linear(before, *program.parameters(gru, "_hh_l0"))
@@ -95,7 +105,7 @@ def advance(
 def attend(
     attention: nn.Module, query: Columns, annotations: Columns, out: Columns, program: Writer
 ) -> None:
-    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j``."""
+    """Compile the context ``c_t = Σ_j softmax_j(score(query, h_j)) h_j`` into columns ``out``."""
     if isinstance(attention, MLPAttention):
         weight, bias = program.parameters(attention.hidden)
         of_query, of_keys = halved(weight, attention.query_dim, program)
@@ -111,7 +121,11 @@ def attend(
 
 
 def output(decoder: GRUAttentionDecoder, features: Columns, program: Writer) -> None:
-    """Compile the logits ``W_o features + b_o``; a tied ``W_o`` first needs a projection."""
+    """Compile the logits ``W_o features + b_o``.
+
+    If ``W_o`` is tied to the embeddings, a projection first maps the features to the embedding
+    size.
+    """
     if decoder.tied:
         features = linear(decoder.to_embedding, features, program)
     program.finish(features, *program.parameters(decoder.output_projection))

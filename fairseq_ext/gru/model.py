@@ -52,7 +52,10 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the options of a GRU that have no effect beside its others, and what they need."""
+    """Yield ``(option, need)`` for each option of the GRU that has no effect beside the others.
+
+    ``need`` names the options that it lacks, such as `--attention-type mlp`.
+    """
     if getattr(cfg, "attention_type", "mlp") != "mlp":
         yield "attention_dim", "`--attention-type mlp`"
 
@@ -122,7 +125,10 @@ class GRUEncoder(FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
     ) -> dict[str, list[Tensor]]:
-        """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
+        """Return the encoder's output for the hypotheses ``new_order`` ``[R']`` of beam search.
+
+        Encoder states are stored once per sentence, not once per hypothesis.
+        """
         return reorder_rows(encoder_out, new_order, "hidden")
 
     def max_positions(self) -> int:
@@ -225,7 +231,10 @@ class GRUAttentionDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder the rows of the state and the sentences of the keys for beam search."""
+        """Select the rows ``new_order`` ``[R']`` of the state for beam search, in place.
+
+        The keys, stored once per sentence, are selected by sentence.
+        """
         saved = self.get_incremental_state(incremental_state, "state")
         if saved is None:
             return

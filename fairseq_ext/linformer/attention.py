@@ -225,11 +225,14 @@ class LengthProjection(nn.Module):
 def fit_checkpoint(
     module: LengthProjection, state_dict: dict[str, Tensor], prefix: str, *unused: object
 ) -> None:
-    """Fit the E and F of a checkpoint to another ``N``, before torch compares the shapes.
+    """Fit the E and F in ``state_dict`` to the module's ``N``, before torch compares the shapes.
 
     A smaller ``N`` cuts columns off. A larger ``N`` adds columns of zeros: sources that the old
     model could read give the same result, and later tokens are ignored until the new columns are
-    trained. The window of a convolution must stay the same.
+    trained.
+
+    Raises:
+        CheckpointError: the window of a convolution, or a size other than ``N``, differs.
     """
     name = f"{prefix}weight"
     if name not in state_dict or module.kind == "mean-pool":

@@ -160,7 +160,11 @@ class LinformerClassifier(TransformerClassifier):
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:
-    """Pool features ``[B, S, C]`` of each sentence's tokens into one vector ``[B, C]``."""
+    """Pool features ``[B, S, C]`` of each sentence's tokens into one vector ``[B, C]``.
+
+    ``padding_mask`` ``[B, S]`` is true on pads. ``pooling`` is ``bos`` for the features of the
+    first token, or ``mean`` for their mean over all tokens.
+    """
     if pooling == "bos":
         first = padding_mask.to(torch.uint8).argmin(1)
         return features[torch.arange(len(features), device=features.device), first]

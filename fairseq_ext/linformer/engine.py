@@ -16,7 +16,11 @@ def attention(
     shown: bool,
     program: Writer,
 ) -> Columns:
-    """Compile an attention, ``added + softmax(Q (E K)^T · scale) F V W_O + b``."""
+    """Compile ``added + softmax(Q (E K)^T · scale) F V W_O + b``; return the columns of the result.
+
+    Keys and values are computed from ``source``, or from ``x`` like the queries if ``source`` is
+    ``NOTHING``. ``shown`` has no effect: a slot has no weight for a single token.
+    """
     read = x if source is NOTHING else source
     projection = layer.projection
     if projection.kind == "learned":

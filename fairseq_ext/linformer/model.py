@@ -64,7 +64,10 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the options of a Linformer that have no effect beside its others, and their needs."""
+    """Yield ``(option, need)`` for each option of a Linformer that has no effect beside the others.
+
+    ``need`` names the options that it lacks, such as `--linformer-projection learned`.
+    """
     if getattr(cfg, "linformer_projection", "learned") != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
 
@@ -73,7 +76,13 @@ models.without_effect.append(without_effect)
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
-    """Parse ``--linformer-k``: K of each encoder layer, then of each decoder layer."""
+    """Parse ``--linformer-k``: return K of each encoder layer, then of each decoder layer.
+
+    ``decoder`` says whether the model has a decoder.
+
+    Raises:
+        ConfigError: the list does not fit the layers.
+    """
     encoder_layers, decoder_layers = cfg.encoder_layers, cfg.decoder_layers if decoder else 0
     try:
         slots = [int(value) for value in str(cfg.linformer_k).split(",")]
@@ -158,6 +167,8 @@ class SourceAttention(attention.LinformerAttention):
     ) -> tuple[Tensor, None]:
         """Attend from ``query`` ``[T, R, C]`` to the source ``key`` ``[S, B, C]``.
 
+        Return outputs ``[T, R, C]``, and None in the place of attention weights.
+
         Raises:
             ConfigError: ``attn_mask`` is given; slots mix positions, so no pair can be masked.
             DataError: a source is longer than ``--linformer-max-len``.
@@ -179,7 +190,7 @@ class SourceAttention(attention.LinformerAttention):
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Select the cached keys and values for the hypotheses that beam search keeps."""
+        """Select the cached keys and values for beam search's new rows, ``new_order`` ``[R']``."""
         saved = self.get_incremental_state(incremental_state, "projected")
         if saved is None:
             return
@@ -227,7 +238,10 @@ class LinformerEncoder(transformer.TransformerEncoderBase):
         return min(super().max_positions(), self.linformer_max_len)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
+        """Return the encoder's output for the hypotheses ``new_order`` ``[R']`` of beam search.
+
+        Encoder states are stored once per sentence, not once per hypothesis.
+        """
         return padding.reorder_rows(encoder_out, new_order, "src_lengths")
 
 

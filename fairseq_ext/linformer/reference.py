@@ -14,9 +14,10 @@ from torch import Tensor
 
 
 def matrix(kind: str, slots: int, max_len: int, weight: Tensor) -> Tensor:
-    """Return E or F ``[K, N]`` (section 4 of Wang et al.).
+    """Return E or F ``[K, N]`` (section 4 of Wang et al.), with ``K = slots`` and ``N = max_len``.
 
-    ``weight`` is the matrix itself, or the convolution's kernel ``[w]`` with ``w = ⌈N / K⌉``.
+    ``kind`` is ``learned``, ``mean-pool`` or ``convolution``. ``weight`` is the learned matrix
+    itself, or the convolution's kernel ``[w]`` with ``w = ⌈N / K⌉``.
     """
     if kind == "learned":
         return weight

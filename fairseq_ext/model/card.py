@@ -70,7 +70,11 @@ class Card:
         return replace(self, table=f"{self.table}\n{_MEASURED}{numbers}.\n")
 
     def render(self, *, updates: int | None, **facts: str | int) -> str:
-        """Render the card in Markdown; ``facts`` are for the template."""
+        """Render the card in Markdown.
+
+        ``updates`` is the number of training updates, None if unknown; ``facts`` are for the
+        template.
+        """
         names = [name for name in ("BLEU", "chrF") if f"\n| {name} | " in self.table]
         metrics = "".join(f"- {name.lower()}\n" for name in names)
         return _CARD.format(

@@ -15,10 +15,11 @@ from fairseq_ext.text import pipeline
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Read and check a bundle, and count its bytes by purpose.
+    """Read and check a bundle; return a report on it, with its bytes by purpose.
 
-    Only a bundle with a program has ``symbols`` of both dictionaries, the ``longest`` source and
-    target, the ``operations`` of encoder and decoder by name, and ``multiply_adds``.
+    Only the report of a bundle with a program has the number of ``symbols`` in both dictionaries,
+    the ``longest`` source and target, the ``operations`` of encoder and decoder by name, and
+    ``multiply_adds``.
     """
     manifest = bundle.read(path)
     manifest.check()

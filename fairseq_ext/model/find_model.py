@@ -48,7 +48,7 @@ def resolved(path: Path, folder: Path = SHIPPED) -> Path:
 
 
 def require(path: Path) -> Path:
-    """Refuse a path that does not exist; the error lists the shipped models."""
+    """Return ``path`` if it exists; otherwise raise an error that lists the shipped models."""
     if not path.exists():
         names = ", ".join(shipped()) or "none"
         raise CheckpointError(f"{path} does not exist; the plugin's own models are {names}.")
@@ -56,7 +56,10 @@ def require(path: Path) -> Path:
 
 
 def existing_bundle(path: Path, participle: str) -> Path:
-    """Find a bundle with :func:`resolved`; ``participle`` names the action in an error."""
+    """Return the folder of a bundle, as :func:`resolved` finds it; refuse a path without a bundle.
+
+    ``participle`` names the action in the error, as in “only bundles are trimmed”.
+    """
     path = require(resolved(path))
     if not bundle.is_bundle(path):
         raise ConfigError(

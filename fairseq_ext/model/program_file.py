@@ -63,7 +63,8 @@ def encode(
 ) -> tuple[str, dict[str, np.ndarray]]:
     """Return the content of ``program.json``, and the constants for the weight file by name.
 
-    Weights ``in_bits`` are stored as bits or trits with their levels.
+    ``begins``, ``cut`` and ``affixes`` are entries of the file. The weights whose names are
+    ``in_bits`` are stored as bits or trits with their levels.
     """
     constants: dict[str, np.ndarray] = {}
 

@@ -17,8 +17,9 @@ def load(
 ) -> tuple[list[BaseFairseqModel], Any, TranslationTask]:
     """Load checkpoints or bundles; return the models, the last one's configuration, and the task.
 
-    ``data`` is a folder with dictionaries. The default languages are those of the training. Data
-    may have other names for them, so only the reverse direction is refused.
+    ``data`` is a folder with dictionaries. ``src`` and ``tgt`` are by default the languages of the
+    training. Data may have other names for the languages, so other names are accepted; only the
+    reverse direction is refused.
     """
     if not Path(data).is_dir():
         raise DataError(f"{data} is not a folder; give the one that fairseq-preprocess wrote.")

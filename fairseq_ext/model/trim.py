@@ -139,10 +139,10 @@ def _write_shortlist(
 def with_symbols(
     model: BaseFairseqModel, cfg: Any, task: TranslationTask, symbols: Sequence[Collection[str]]
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Build a smaller model, and its task, with the rows for some symbols of both dictionaries.
+    """Build a model with rows for only some symbols of both dictionaries; return it and its task.
 
-    The encoder's tables have a row for each source symbol, all other tables a row for each target
-    symbol.
+    ``symbols`` are the symbols to keep of the source and of the target. The encoder's tables have a
+    row for each source symbol, all other tables a row for each target symbol.
     """
     words = (task.source_dictionary, task.target_dictionary)
     rows = [

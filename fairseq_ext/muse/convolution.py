@@ -61,7 +61,10 @@ def convolve(values: Tensor, weights: Tensor, left: int) -> Tensor:
 
 
 def longest_band(kernel_size: int) -> int:
-    """Return the length, in positions, up to which a band matrix is used."""
+    """Return the length, in positions, of the longest sentence for which to use :func:`band`.
+
+    Longer sentences are convolved by a loop over the taps.
+    """
     slow_loop = torch.is_grad_enabled() and kernel_size >= MANY_TAPS
     return LONGEST_BAND_IN_TRAINING if slow_loop else LONGEST_BAND
 
@@ -220,7 +223,14 @@ class OrdinaryConvolution(nn.Module):
 
 
 def kernels_of_layers(text: str, layers: int, *, ordinary: bool = False) -> list[tuple[int, ...]]:
-    """Parse ``--muse-kernels`` into the kernel sizes of each layer, lowest layer first."""
+    """Parse ``--muse-kernels`` into the kernel sizes of each layer, lowest layer first.
+
+    ``text`` is ``none``, the sizes for all layers (``3,15``), or groups of sizes for equal parts of
+    the ``layers`` (``3/7/15/31``). With ``ordinary``, a layer must have a single size.
+
+    Raises:
+        ConfigError: ``text`` is of another form, or has more groups than layers.
+    """
     if text == "none":
         return [()] * layers
     try:

@@ -17,7 +17,11 @@ from fairseq_ext.muse.projections import FusedProjections
 def block(
     layer: ParallelBlock, x: Columns, source: Columns, shown: bool, program: Writer
 ) -> Columns:
-    """Compile a block, ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``."""
+    """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``; return the columns of the result.
+
+    In an encoder ``source`` is ``NOTHING``. ``shown``: whether the weights over the source are the
+    alignment.
+    """
     before, heads = x, layer.attention.heads
     if layer.normalize_before:
         x = norm(layer.layer_norm, x, program)
@@ -53,7 +57,11 @@ def read(layer: ParallelBlock, x: Columns, program: Writer) -> list[Columns]:
 
 
 def contribute(layer: ParallelBlock, parts: list[Columns], x: Columns, program: Writer) -> Columns:
-    """Compile ``x + W_Dec parts``; ``parts`` are adjacent columns of a register."""
+    """Compile ``x + W_Dec parts``; return the columns of the sum.
+
+    ``parts``, the outputs of the branches before their last matrices, are adjacent columns of a
+    register.
+    """
     if not one_product(layer):
         for name, part in zip(layer.projections.outward, parts, strict=True):
             x = linear(getattr(layer.projections, name), part, program, added=x)
@@ -72,7 +80,7 @@ def one_product(layer: ParallelBlock) -> bool:
 
 
 def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
-    """Return ``W_Enc``, ``W_Dec`` and their biases, fused here if they are stored separately."""
+    """Return ``W_Enc``, its bias, ``W_Dec`` and its bias, fused here if stored separately."""
     projections = layer.projections
     if isinstance(projections, FusedProjections):
         names = ("weight_in", "bias_in", "weight_out", "biases_out")
@@ -94,7 +102,10 @@ def fused(layer: ParallelBlock, program: Writer) -> tuple[np.ndarray, ...]:
 def convolution(
     layer: DynamicConvolution, values: Columns, out: Columns, program: Writer
 ) -> Columns:
-    """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7)."""
+    """Compile the gated sum of dynamic convolutions of ``values``, equations (6) and (7).
+
+    Return the columns ``out``, to which it is written.
+    """
     logits = program.linear(values, program.array(layer.predictor.weight))
     shares = layer.gate_values().detach().float().cpu().numpy()
     kernels = np.stack([np.array(layer.kernel_sizes, np.float32), shares], axis=1)
@@ -102,7 +113,7 @@ def convolution(
 
 
 def ordinary(layer: OrdinaryConvolution, x: Columns, y: Columns, program: Writer) -> Columns:
-    """Compile an ordinary convolution of ``x``, added to ``y``."""
+    """Compile ``y`` plus an ordinary convolution of ``x``; return the columns of the sum."""
     taps = program.taps(x, layer.kernel_size)
     weight = program.derive("taps", program.array(layer.convolution.weight))  # [C, k C]
     return program.linear(taps, weight, program.array(layer.convolution.bias), added=y)

@@ -76,7 +76,10 @@ class MuseConfig(configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the options of MUSE that have no effect beside its others, and what they need."""
+    """Yield ``(option, need)`` for each option of MUSE that has no effect beside the others.
+
+    ``need`` is a phrase for what the option lacks, such as ``dynamic convolutions``.
+    """
     if not hasattr(cfg, "muse_kernels"):
         return
     if cfg.muse_kernels == "none":
@@ -90,7 +93,7 @@ models.without_effect.append(without_effect)
 
 
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of :class:`ParallelBlock` for each layer of the encoder or decoder."""
+    """Yield each layer's arguments of :class:`ParallelBlock` in the ``encoder`` or ``decoder``."""
     sizes = getattr(cfg, side)
     ordinary = cfg.muse_convolution == "ordinary"
     kernels = kernels_of_layers(str(cfg.muse_kernels), sizes.layers, ordinary=ordinary)
@@ -157,7 +160,12 @@ class DecoderBlock(ParallelBlock):
         self_attn_padding_mask: Tensor | None,
         **unused: bool,
     ) -> tuple[Tensor, Tensor, None]:
-        """Compute a layer; return states ``[T, R, C]`` and source weights ``[H, R, T, S]``."""
+        """Compute a layer: states ``[T, R, C]``, source weights ``[H, R, T, S]``, and None.
+
+        ``x`` is ``[T, R, C]``, ``encoder_out`` ``[S, B, C']``, its padding mask ``[B, S]``. With
+        ``incremental_state``, ``x`` is only the newest position. ``self_attn_mask`` ``[T, T]`` is
+        added to the scores of self-attention.
+        """
         if incremental_state is None:
             source = self.source(encoder_out, encoder_padding_mask)
             x, weights = super().forward(x, self_attn_padding_mask, self_attn_mask, source)
@@ -211,7 +219,10 @@ class MuseEncoder(TransformerEncoderBase):
         return checkpoint_wrapper(layer) if cfg.checkpoint_activations else layer
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Select hypotheses ``new_order`` ``[R']``; store encoder states once per sentence."""
+        """Return the encoder's output for the hypotheses ``new_order`` ``[R']`` of beam search.
+
+        Encoder states are stored once per sentence, not once per hypothesis.
+        """
         return reorder_rows(encoder_out, new_order, "src_lengths")
 
 
@@ -244,11 +255,14 @@ class MuseDecoder(TransformerDecoderBase):
         return self._output(features, self.output_projection.weight, None)
 
     def last_product(self, features: Tensor) -> OutputLayer:
-        """Return the weights of :meth:`output_layer`, which the loss computes in chunks."""
+        """Return the product of :meth:`output_layer`, which the loss computes in chunks."""
         return OutputLayer(features, self.output_projection.weight)
 
     def make_generation_fast_(self, need_attn: Any = False, **unused: Any) -> None:
-        """Return attention only with ``--print-alignment``; multiply by packed weights if fused."""
+        """Prepare for generation: return attention only with ``--print-alignment`` (``need_attn``).
+
+        In a fused model, the output layer also multiplies by packed weights.
+        """
         self.need_attn = bool(need_attn)
         self._output.enabled = self.cfg.muse_fused
 

@@ -35,7 +35,10 @@ class Sizes(NamedTuple):
 
 
 def names(crossing: bool) -> tuple[list[str], list[str]]:
-    """List the names of the separate matrices in the order in which they are fused."""
+    """Return the names of the first and of the last matrices, in the order in which they are fused.
+
+    ``crossing`` says whether the block attends to a source.
+    """
     middle = (["cross_query"], ["cross_out"]) if crossing else ([], [])
     return ["in_proj", *middle[0], "fc1"], ["out_proj", *middle[1], "fc2"]
 
@@ -107,7 +110,10 @@ class SeparateProjections(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def read(self, x: Tensor, x_self: Tensor) -> list[Tensor]:
-        """Apply each branch's first matrix: self-attention's to ``x_self``, all others to ``x``."""
+        """Apply each branch's first matrix: self-attention's to ``x_self``, all others to ``x``.
+
+        Both are ``[..., C]``. Return the result of each branch, in the order of :func:`names`.
+        """
         inputs = [x_self, *[x] * (len(self.inward) - 1)]
         return [getattr(self, name)(x) for name, x in zip(self.inward, inputs, strict=True)]
 
@@ -153,7 +159,7 @@ class FusedProjections(nn.Module):
         self._linear_in.enabled = self._linear_out.enabled = True
 
     def write_sum(self, parts: Sequence[Tensor]) -> Tensor:
-        """Compute the sum of all contributions ``[..., C]``."""
+        """Apply ``W_Dec`` to all ``parts`` at once: the sum ``[..., C]`` of their contributions."""
         joined = torch.cat(list(parts), dim=-1)
         return self._linear_out(joined, self.weight_out, self.biases_out.sum(0))
 

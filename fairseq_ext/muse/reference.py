@@ -55,7 +55,11 @@ def gated_convolutions(
     sizes: Sequence[int],
     causal: bool,
 ) -> Tensor:
-    """Compute equation (7) without ``W_out``. Predictor rows are sorted by head, kernel, tap."""
+    """Compute the gated sum of dynamic convolutions, equation (7), without ``W_out``: ``[T, C]``.
+
+    ``values`` are ``[T, C]``. The rows of ``predictor`` are sorted by head, kernel, tap; ``sizes``
+    are the kernels' numbers of taps. ``gate`` is ``α``, or None for a single kernel.
+    """
     shares = [1.0] if gate is None else torch.exp(gate) / torch.exp(gate).sum()
     by_head = predictor.unflatten(0, (heads, -1))  # [H, Σ k, C]
     outputs = []
@@ -83,7 +87,11 @@ def block(
     source: Tensor | None = None,
     normalize_before: bool = False,
 ) -> Tensor:
-    """Compute a block, equations (1) and (2): ``[T, C]``; a decoder's block has a ``source``."""
+    """Compute a block, equations (1) and (2): ``[T, C]`` to ``[T, C]``.
+
+    ``p`` has the parameters by name, ``sizes`` the kernel sizes of the dynamic convolutions. A
+    decoder's block has a ``source``, the encoder's output.
+    """
 
     def linear(name: str, argument: Tensor) -> Tensor:
         return argument @ p[f"{name}.weight"].t() + p[f"{name}.bias"]

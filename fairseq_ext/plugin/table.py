@@ -37,7 +37,10 @@ class Layer:
 
 
 def replacing(*targets: str, patch: str) -> Callable[[Callable], Layer]:
-    """Make a decorator that lets a patch replace each target by ``wrapper(target)``."""
+    """Make a decorator for a function that maps the original of each target to its replacement.
+
+    The function becomes a layer of ``patch``.
+    """
     return lambda wrapper: Layer(targets, wrapper, patch)
 
 
@@ -84,7 +87,7 @@ class Patch:
 
     @property
     def kind(self) -> str:
-        """The patch's kind by the folder of its functions (:data:`KINDS`), or ``feature``."""
+        """The kind of the folder of the patch's functions (:data:`KINDS`), or else ``feature``."""
         function = self.act or self.layers[0].wrapper
         return KINDS.get(function.__module__.split(".")[2], "feature")
 
@@ -154,7 +157,7 @@ def running(name: str) -> Iterator[Any]:
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by ``wrapper(owner.name)``, once per ``wrapper``."""
+    """Replace ``owner.name`` by ``wrapper(owner.name)``, unless this wrapper has done so before."""
     declared = inspect.getattr_static(owner, name)
     kind = type(declared) if isinstance(declared, staticmethod | classmethod) else None
     original = declared.__func__ if kind else declared
@@ -209,7 +212,7 @@ def as_text(patches: Sequence[Patch]) -> str:
 
 
 def as_json(patches: Sequence[Patch]) -> list[dict[str, Any]]:
-    """List the patches in the order in which they are applied."""
+    """Return name, kind, reason and targets of each patch, in the order of their application."""
     return [
         {
             "name": patch.name,

@@ -58,7 +58,10 @@ def _interface_page(schema: dict[str, Any], address: str) -> str:
 
 
 class Service:
-    """The handler of ``/translate`` and ``/detect``."""
+    """The handler of ``/translate`` and ``/detect``.
+
+    It reads and checks requests, has their sentences translated by ``batcher``, and answers them.
+    """
 
     def __init__(self, pairs: Pairs, settings: Settings, batcher: Batcher) -> None:
         self._pairs, self._settings, self._batcher = pairs, settings, batcher

@@ -24,7 +24,7 @@ _SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """The counters and histograms."""
+    """The counts and durations that the server keeps for Prometheus."""
 
     def __init__(self) -> None:
         self._registry = registry = prometheus.CollectorRegistry()
@@ -110,7 +110,7 @@ def forget_the_dead() -> None:
 
 
 class Measured:
-    """ASGI middleware that counts requests."""
+    """ASGI middleware that counts requests by path and status, and measures their time."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self._metrics = app, metrics

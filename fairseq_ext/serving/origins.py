@@ -15,12 +15,10 @@ ANY = "*"
 class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
-    A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``.
-    IP addresses are always accepted there, because such a page has a name. Other foreign pages
-    send their ``Origin``.
-
-    ``names`` are those of this server, ``origins`` those of pages that may use it, like
-    ``https://example.org``; ``*`` accepts all.
+    A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``. So
+    ``Host`` must be one of ``names``, the names of this server, or ``localhost``, or an IP address,
+    because such a page has a name. Other foreign pages send their ``Origin``, which must be this
+    server or one of ``origins``, such as ``https://example.org``. ``*`` in either accepts all.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:

@@ -20,7 +20,10 @@ from fairseq_ext.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded model."""
+    """A loaded model, with functions for text to sentences, text to tokens, and tokens to text.
+
+    ``nbest`` is the number of translations that the search returns for a sentence.
+    """
 
     translator: Translates  # translates lines of tokens
     codec: TextCodec  # converts text to tokens and back
@@ -66,7 +69,11 @@ class Pairs:
         ]
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Rank the served languages by their probability for a text, in percent."""
+        """Return the served languages with their probability for a text in percent, highest first.
+
+        Raises:
+            Refusal: py3langid cannot be used (status 501).
+        """
         if self._identifier is None:
             raise Refusal(501, f"No language is detected: {extras.missing('py3langid')}")
         return [

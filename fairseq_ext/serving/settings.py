@@ -50,7 +50,11 @@ class Limits:
             raise wrong_value("--max-queue", wish, self.max_queue)
 
     def check_texts(self, texts: Sequence[str]) -> None:
-        """Refuse texts whose total length is too large."""
+        """Refuse the texts of a request if they are too many, or have too many characters or lines.
+
+        Raises:
+            Refusal: status 413.
+        """
         self._check("texts", len(texts), self.max_sentences)
         self._check("characters", sum(map(len, texts)), self.max_chars)
         lines = sum(text.count("\n") + 1 for text in texts)
@@ -156,5 +160,8 @@ class Settings:
         self.keeper(in_html=False)
 
     def keeper(self, in_html: bool) -> Keeper | None:
-        """Return what finds the spans of a request's texts that stay as they are."""
+        """Return a finder of spans of text that stay as they are; None if no option asks for it.
+
+        ``in_html`` says whether the texts are HTML, whose tags stay.
+        """
         return keeper(self.keep, in_html, self.keep_addresses)

@@ -54,7 +54,10 @@ class Undoing:
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
-    """Return a line for fairseq-generate's output that names the run's ``text.json``."""
+    """Return a line for fairseq-generate's output that names the run's ``text.json``, or None.
+
+    The run's file is that of the first of ``folders`` that has one.
+    """
     candidates = (Path(folder, FILE).absolute() for folder in folders)
     path = next((path for path in candidates if path.is_file()), None)
     return path and f"Text of {src}-{tgt} as in {path} (SHA-256 {files.sha256(path)})"
@@ -63,7 +66,8 @@ def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
 def find(generated: str | Path) -> tuple[Path, Pipeline] | None:
     """Load the ``text.json`` that an output of fairseq-generate names, or the one in its folder.
 
-    Return its folder and pipeline; print a message if the named one is gone or has changed.
+    Return its folder and pipeline, or None if there is none. Print a message if the named one is
+    gone or has changed.
     """
     beside = Path(generated).absolute().parent
     match = _NOTE.search(Path(generated).read_bytes()) if Path(generated).is_file() else None

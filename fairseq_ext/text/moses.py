@@ -113,10 +113,11 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """Return a substring without which ``pattern`` cannot match a text, or "".
+    """Return a substring of all texts that ``pattern`` matches and changes, or "" if none is known.
 
     It is a character outside all groups, provided that nothing there is optional or has
-    alternatives.
+    alternatives. For repetitions of the ``replacement``, it is two of them, because replacing one
+    would change nothing.
     """
     if pattern == f"{replacement}+":  # replacing a single one would change nothing
         return 2 * replacement

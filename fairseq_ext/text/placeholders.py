@@ -32,7 +32,11 @@ _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class MaskedLine:
-    """A line, separated into its spans and the text between them."""
+    """A line, separated into its spans and the text between them.
+
+    There is one part more than there are spans. Each span has a year, the number that replaces it
+    for the model. ``ends`` are untranslated texts at the start and at the end of the line.
+    """
 
     # Text before, between and after the spans, one part more than there are spans.
     parts: Sequence[str]
@@ -56,7 +60,7 @@ class MaskedLine:
     def restored(self, translation: str) -> str | None:
         """Replace each year in a translation by the span that it stands for.
 
-        Return None if a year is missing or occurs twice.
+        Return None if a year is missing, occurs twice or, in mark-up, is out of order.
         """
         matches = [match for match in _NUMBER.finditer(translation) if match[0] in self.years]
         order = [match[0] for match in matches]
@@ -156,7 +160,7 @@ class Keeper:
         return self.markup or not _has_word(span)
 
     def split_by(self, split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-        """Return ``split``, which splits a line into sentences, changed to leave spans uncut."""
+        """Return a function like ``split``, from a line to its sentences, but with spans uncut."""
 
         def split_line(line: str) -> list[str]:
             if re.search("[⸂⸃]", line):

@@ -71,9 +71,13 @@ def through(path: Path | str, command: str) -> str:
 
 @contextmanager
 def opened(path: Path, member: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file that is plain, or in gzip, bzip2, xz or zip.
+    """Open a file for reading its bytes: plain, or in gzip, bzip2, xz or zip.
 
-    The file's first bytes tell the format, or else the ending of its name does.
+    The file's first bytes tell the format, or else the ending of its name does. ``member`` is the
+    file inside a ``.zip`` with several.
+
+    Raises:
+        DataError: there is no such file, or it has another compression.
     """
     if not path.exists() or path.is_dir():
         raise DataError(f"`{path}` does not exist or is not a file; check the path.")
@@ -247,7 +251,10 @@ def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, lis
 
 
 def suggest_format(fields: Sequence[str]) -> str:
-    """Suggest what to do with a line without tabs that seems to be CSV, XML, gettext or JSON."""
+    """Return advice on a line without tabs that seems to be CSV, XML, gettext or JSON, or else "".
+
+    ``fields`` are the tab-separated cells of the line.
+    """
     line = fields[0].lstrip() if len(fields) == 1 else ""
     if line.startswith(("<", "msgid", "#")):
         return " `fairseq-ext corpus translations` reads TMX, XLIFF and gettext."
@@ -269,7 +276,13 @@ def cells(
 def require_columns(
     fields: Sequence[str], path: Path, number: int, columns: tuple[int, int]
 ) -> None:
-    """Raise :class:`DataError` if a row, which begins in a line, lacks a column that is needed."""
+    """Refuse a row that lacks one of the ``columns`` (their numbers, from 1).
+
+    ``path`` and ``number``, of the line where the row begins, are for the message.
+
+    Raises:
+        DataError: the row has too few ``fields``.
+    """
     if len(fields) < max(columns):
         raise DataError(
             f"`{path}`, line {number}: {len(fields)} column(s), but --columns "

@@ -39,7 +39,11 @@ def seem_several(line: str) -> bool:
 
 @dataclass(frozen=True)
 class SentenceSplitter:
-    """A splitter of source lines into sentences, which also joins translated sentences."""
+    """A splitter of source lines into sentences, which also joins translated sentences.
+
+    ``split`` also returns indentation and marks of list items as parts. ``joint`` separates
+    translated sentences.
+    """
 
     # Function that splits a line into sentences, an empty line into an empty one. Indentation and
     # marks of list items are parts, too; several spaces between parts stay at the end of the first.
@@ -57,7 +61,10 @@ class SentenceSplitter:
 
 
 def texts_to_translate(parts: list[str]) -> list[str]:
-    """Empty those parts of a line that are copied: indentation, and numbers and marks of items."""
+    """Return the parts of a line to translate, with "" for each part that is copied instead.
+
+    Copied parts are indentation, and numbers and marks of items. A line's only part is not copied.
+    """
     return parts if len(parts) == 1 else ["" if is_copied(part) else part for part in parts]
 
 
@@ -71,7 +78,10 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter; languages without a list of abbreviations use the English one."""
+    """Make a splitter of lines in ``src``, which joins their translations into ``tgt``.
+
+    Languages without a list of abbreviations use the English one.
+    """
     source, target = map(short_code, (src, tgt))
     joint = "" if target in UNSPACED else " "
     if source in UNSPACED:

@@ -33,7 +33,11 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 
 
 class Subwords(NamedTuple):
-    """The functions of one kind of subwords, from words to pieces and back."""
+    """The functions of one kind of subwords, from words to pieces and back.
+
+    ``mark`` is a character in the first piece of every line, which tells that pieces are not joined
+    yet; it is empty if ``decode`` leaves words unchanged anyway.
+    """
 
     encode: Step  # turns words into pieces
     decode: Step  # turns pieces into words
@@ -220,7 +224,11 @@ def number_of_files(kind: str) -> int:
 
 
 def learn(kind: str, texts: Sequence[Path], size: int, folder: Path) -> tuple[str, list[Path]]:
-    """Learn one vocabulary for all texts, of a kind in :data:`LEARNT`."""
+    """Learn one vocabulary for all texts, by the method ``kind`` of :data:`LEARNT`, in ``folder``.
+
+    ``size`` is the number of merges or pieces. Return the kind of :data:`KINDS` that applies the
+    learnt subwords, and their files.
+    """
     learner = LEARNT[kind]
     path = folder / learner.file
     learner.learn(texts, path, size)
@@ -303,7 +311,7 @@ def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
 
 
 class Learner(NamedTuple):
-    """A method to learn subwords."""
+    """A method to learn subwords: its library and function, and the kind that applies its file."""
 
     kind: str  # the kind of `KINDS` that applies the learnt subwords
     file: str  # name of the file to write

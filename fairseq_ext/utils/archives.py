@@ -80,9 +80,10 @@ def safe_extract(
 
 
 def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Path:
-    """Unpack a model's archive into the user's cache, once for each version of the file.
+    """Unpack a model's archive into the user's cache; return the folder that ``find`` returns.
 
-    ``find`` returns the wanted folder in the unpacked one, or raises DataError or CheckpointError.
+    This is done once for each version of the file. ``kind`` is the folder of the cache. ``find``
+    returns the wanted folder in the unpacked one, or raises DataError or CheckpointError.
     """
     return _unpacked(path.absolute(), version(path), kind, find)
 
@@ -200,7 +201,11 @@ def _untar(packed: IO[bytes], folder: Path, max_bytes: int) -> None:
 
 
 def decompressed(file: IO[bytes], head: bytes) -> Any:
-    """Open the content of a file that may be compressed; ``head`` is its first bytes."""
+    """Return a file object that reads the decompressed content of ``file``.
+
+    ``head``, the first bytes, shows the compression; without compression, ``file`` itself is
+    returned.
+    """
     if head.startswith(_ZSTD):
         extras.need("zstandard")
         import zstandard

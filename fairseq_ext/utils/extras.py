@@ -29,7 +29,7 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Raise an error that names the first library that is not installed, and the cure."""
+    """Raise an error if a library is not installed; it names the first of them, and the cure."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise EnvironmentProblem(missing(module))

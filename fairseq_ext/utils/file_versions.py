@@ -28,10 +28,11 @@ class FileVersions:
         self._files = {path: path.stat() for path in paths}
 
     def require_unchanged(self) -> None:
-        """Check that nobody has written to the files.
+        """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        Anyone can set back the modification time, but not the change time. A new name, mode or
-        owner also sets the change time, so a later one is accepted if one of those has changed.
+        Modification times alone do not show this, because anyone can set them back, but nobody can
+        set back the time of change. A new name, mode or owner also sets the time of change, so a
+        later one is accepted if one of those has changed.
         """
         for path, former in self._files.items():
             now = path.stat() if path.exists() else None

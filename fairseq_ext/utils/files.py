@@ -87,7 +87,10 @@ def is_name(name: object) -> bool:
 
 
 def require_folder_of(path: Path, option: str) -> None:
-    """Refuse an output file whose folder does not exist."""
+    """Raise :class:`EnvironmentProblem` if the folder of an output file does not exist.
+
+    ``option`` is the option that names the file, for the message.
+    """
     folder = Path(os.path.realpath(path)).parent  # of a link's target, as in `atomic_write`
     if os.path.isdir(folder):  # noqa: PTH112  # the text may be too long for a path
         return
@@ -100,7 +103,7 @@ def require_folder_of(path: Path, option: str) -> None:
 
 
 def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> None:
-    """Refuse outputs that would overwrite an input."""
+    """Raise :class:`DataError` if an output would overwrite an input."""
     written = {os.path.realpath(path) for path in outputs if not is_special(path)}
     for path in inputs:
         if os.path.realpath(path) in written:
@@ -108,7 +111,7 @@ def keep_inputs(inputs: Iterable[str | Path], outputs: Iterable[str | Path]) -> 
 
 
 def twice(paths: Iterable[str | Path]) -> Path | None:
-    """Return the first path whose file an earlier path also names; None if there is none."""
+    """Return the first path that names the same file as an earlier path; None if there is none."""
     earlier: set[str] = set()
     for path in paths:
         place = os.path.realpath(path)

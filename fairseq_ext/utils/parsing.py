@@ -122,7 +122,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return a parser's own name of an option, or else at most two similar names."""
+    """Return at most two of ``names`` that are similar to ``name``.
+
+    If ``name`` is an option of an older fairseq or of another command, return only the option that
+    replaces it here.
+    """
     import difflib
 
     ordered, other = sorted(names), OTHER_NAMES.get(name, "")

@@ -15,8 +15,11 @@ from fairseq_ext.utils.errors import EnvironmentProblem, FairseqExtError
 def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu: bool) -> None:
     """Start as many workers as the cluster has room for, and wait for all of them.
 
-    A worker calls ``work`` with ``request`` and with whether it has no GPU; ``cpu`` leaves GPUs
-    alone. The ``address`` ``local`` starts a cluster.
+    Args:
+        address: the cluster's address; ``local`` starts a cluster.
+        work: the function that a worker calls with ``request``, and with whether it has no GPU.
+        request: the first argument of ``work``.
+        cpu: whether to leave GPUs alone.
     """
     extras.need("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
@@ -45,7 +48,11 @@ def run(address: str, work: Callable[[Any, bool], object], request: Any, *, cpu:
 
 
 def workers(resources: Mapping[str, float], threads: int, *, cpu: bool) -> list[tuple[int, int]]:
-    """Return ``(GPUs, processors)`` of each worker that a cluster has room for, at least one."""
+    """Return ``(GPUs, processors)`` of each worker that a cluster has room for, at least one.
+
+    ``resources`` are Ray's. A worker has a GPU and one processor, or no GPU and ``threads``
+    processors; ``cpu`` leaves GPUs alone.
+    """
     gpus = 0 if cpu else int(resources.get("GPU", 0))
     rest = max(int(resources.get("CPU", 0)) - gpus, 0) // threads
     return [(1, 1)] * gpus + [(0, threads)] * (rest if gpus else max(rest, 1))

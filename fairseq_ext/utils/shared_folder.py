@@ -68,7 +68,10 @@ class SharedFolder:
         return [name for name in names if name not in file_names]
 
     def make(self, name: str, do: Callable[[str], object]) -> bool:
-        """Make a file that neither exists nor is being made; return whether this worker made it."""
+        """Make a file by ``do(name)``, unless it exists or another worker is making it.
+
+        Return whether this worker made it.
+        """
         stem = Path(name).stem
         try:
             with locks.held(self._lock(name), wait=False) as alone:

@@ -18,7 +18,10 @@ LONGEST = 100_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A text and its translation, with the file's own mark-up."""
+    """A text, its translation and the name of their document, with the file's own mark-up.
+
+    ``fault`` says why the translation cannot be used, for example that it is unfinished, or is "".
+    """
 
     source: str  # in the source language
     target: str  # its translation

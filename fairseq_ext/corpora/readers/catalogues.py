@@ -22,7 +22,10 @@ UNKNOWN_CHARSET = "CHARSET"  # templates have this word in place of a charset
 
 @dataclass
 class Message:
-    """An entry of a catalogue."""
+    """An entry of a gettext catalogue; ``texts`` are by keyword, like ``msgid`` or ``msgstr[1]``.
+
+    ``fuzzy`` marks a tool's guess that no translator has confirmed.
+    """
 
     line: int = 0  # the line where it begins; 0 if the format has no lines
     # Whether the translation is a tool's guess that no translator has confirmed.
@@ -38,7 +41,10 @@ class Message:
 
 
 def po(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read a ``.po`` file, whose messages are in the source language."""
+    """Yield the messages of the ``.po`` file ``paths[0]`` with their translations.
+
+    The messages are in the language ``src``, the translations in ``tgt``.
+    """
     path = paths[0]
     text = _decoded(_read(path), path)
     yield from _segments(_po_messages(text, path), path)

@@ -23,7 +23,11 @@ VOID = {"br", "img", "wbr", "input", "meta", "link", "hr"}
 
 
 def sgm(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read two SGM files side by side."""
+    """Yield the segments of two SGM files, source and target, in pairs.
+
+    Raises:
+        DataError: the files have different documents or segments.
+    """
     for pair in zip_longest(*(_sgm_segments(path) for path in paths)):
         names = [f"{item[0]}, segment {item[1]}" if item else "its end" for item in pair]
         if names[0] != names[1]:
@@ -47,7 +51,11 @@ def _sgm_segments(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def lines(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read two aligned text files, line by line."""
+    """Yield the lines of two aligned text files, source and target, in pairs.
+
+    Raises:
+        DataError: the files have different numbers of lines.
+    """
     for number, (source, target) in enumerate(zip_longest(*map(_lines, paths)), 1):
         if source is None or target is None:
             longer = paths[source is None]
@@ -107,7 +115,10 @@ class Paragraphs(HTMLParser):
 
 
 def help_pages(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Pair paragraphs of equal page and id in two folders of HTML pages; a page is a document."""
+    """Yield pairs of paragraphs with the same page and id in two folders of HTML pages.
+
+    Each page is a document.
+    """
     first, second = paths
     for folder in paths:
         if not folder.is_dir():

@@ -15,7 +15,7 @@ UNFINISHED = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "ini
 
 
 def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of a TMX file that have both languages; use the first text in each."""
+    """Yield the units of a TMX file that have both languages; use the first text in each."""
     languages: dict[str, None] = {}
     pairs = 0
     for _, unit in elements(paths[0], "tu"):
@@ -35,7 +35,7 @@ def tmx(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
 
 
 def xliff(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read the units of an XLIFF file of version 1.2 or 2."""
+    """Yield the segments of an XLIFF file, version 1.2 or 2, that are in the two languages."""
     languages: dict[str, None] = {}
     for surroundings, unit in elements(paths[0], "trans-unit", "unit"):
         codes = [_attribute(surroundings, "source-language", "srcLang")]
@@ -72,7 +72,7 @@ def _refuse(path: Path, languages: dict[str, None], src: str, tgt: str) -> None:
 
 
 def wmt_xml(paths: tuple[Path, ...], src: str, tgt: str) -> Iterator[Segment]:
-    """Read an XML test set: each source segment with its translation in the first reference."""
+    """Yield each source segment of an XML test set with its translation in the first reference."""
     count = 0
     for _, document in elements(paths[0], "doc"):
         name = document.get("id", "")
@@ -122,7 +122,10 @@ def elements(path: Path, *names: str) -> Iterator[tuple[list[Element], Element]]
 
 
 def marked_text(element: Element, codes: frozenset[str] = frozenset()) -> str:
-    """Return the text of an element, with its children as tags without attributes."""
+    """Return the text of an element, with its children as tags without attributes.
+
+    Children whose tags are in ``codes`` are written without their content.
+    """
     pieces = [element.text or ""]
     for child in element:
         content = "" if child.tag in codes else marked_text(child, codes)

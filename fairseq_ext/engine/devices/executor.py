@@ -81,8 +81,9 @@ def allocate(
     """Allocate the tensors of a search's state by name, filled with 0.
 
     ``line [b, w, t]`` is the row that hypothesis w descends from at step t, so that the data of
-    past steps, ``[B, T, W, …]``, never has to move. Each finished hypothesis has an index of its
-    own; what is stored at index W is never read. A sentence whose numbers are all 0 is empty.
+    past steps, ``[B, T, W, …]``, never has to move. Finished hypotheses have the indices 0 to W - 1
+    of an axis of size W + 1; values at index W are never read. All entries of an empty sentence are
+    0. With ``attention``, there is a tensor of attention weights, too.
     """
     b, s, t, w = sizes
     integer, number = torch.int64, torch.float32
@@ -136,7 +137,7 @@ def fill(state: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
 
 
 def move(target: dict[str, Tensor], source: dict[str, Tensor], sentences: Tensor) -> None:
-    """Copy some sentences into another state, which is reset first."""
+    """Copy the sentences with the indices ``sentences`` ``[n]`` into another state, reset first."""
     empty(target)
     step = {"step": source["step"]}
     rest = source.keys() - step
@@ -188,7 +189,10 @@ def lines_of(line: Tensor, rows: Tensor) -> Tensor:
 
 
 def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
-    """Return the logits of one model, or the log of several models' mean probabilities."""
+    """Return one model's logits, or the log of several models' mean probabilities, ``[B, W, V]``.
+
+    Logits are divided by the temperature of ``rules``.
+    """
     if rules.temperature != 1:
         logits = [model_logits / rules.temperature for model_logits in logits]
     if len(logits) == 1:
@@ -200,7 +204,10 @@ def voted(rules: Rules, logits: Sequence[Tensor]) -> Tensor:
 def ranked(
     rules: Rules, symbols: Symbols, state: dict[str, Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the best next tokens: their log-probabilities and ids, both ``[B, W, 2 W]``."""
+    """Return the best next tokens: their log-probabilities and ids, both ``[B, W, 2 W]``.
+
+    ``logits`` ``[B, W, V]`` are changed in place.
+    """
     step = state["step"]
     normalizers = logits.logsumexp(2, keepdim=True)
     logits.select(2, symbols.unknown).sub_(rules.unkpen)
@@ -224,7 +231,10 @@ def ranked(
 
 
 def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tensor) -> None:
-    """Forbid tokens that would repeat an n-gram of ``size`` tokens; ignore the start symbol."""
+    """Set logits ``[B, W, V]`` of tokens that would repeat an n-gram of ``size`` tokens to -∞.
+
+    N-grams with the start symbol do not count. The logit of ``pad`` may become -∞ as well.
+    """
     step, line = state["step"], state["line"]
     words = state["tokens"].transpose(1, 2).gather(1, line)  # each hypothesis's words [B, W, T]
     ends = torch.arange(words.size(2), device=words.device)
@@ -236,7 +246,11 @@ def bar_repetitions(size: int, pad: int, state: dict[str, Tensor], logits: Tenso
 
 
 def finish(state: dict[str, Tensor], ends: Tensor, totals: Tensor, parents: Tensor) -> None:
-    """Store the hypotheses ``[B, W]`` that end, best first, until a sentence has W of them."""
+    """Store the hypotheses that end, best first, until a sentence has W of them.
+
+    ``ends`` (whether a hypothesis ends), ``totals`` (its score) and ``parents`` (the row that it
+    continues) are ``[B, W]``.
+    """
     beam = ends.size(1)
     places = state["count"].unsqueeze(1) + ends.cumsum(1) - 1
     ends = ends & places.lt(beam)
@@ -400,7 +414,10 @@ def collect(
     rows: Sequence[int],
     lengths: Sequence[int],
 ) -> list[list[Found]]:
-    """Return the finished hypotheses of the sentences in some rows of the state, best first."""
+    """Return the finished hypotheses of the sentences at ``rows`` of the state, best first.
+
+    ``lengths`` are the numbers of source tokens of these sentences.
+    """
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
     names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")
     names += ("attention",) if "attention" in state else ()

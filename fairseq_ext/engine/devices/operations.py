@@ -95,7 +95,11 @@ def softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -> Tensor:
-    """Compute ``Σ_j weights_j values_j`` with both binarized, like ``mix`` in machine.c."""
+    """Compute ``Σ_j weights_j values_j`` with both binarized, like ``mix`` in machine.c.
+
+    The weights are ``[…, Q, N]``, the values ``[…, N, D]`` and binarized already. Only keys where
+    ``mask`` is true count. ``how`` is a value of :data:`fairseq_ext.engine.program.WEIGHTS`.
+    """
     counted = weights * (2 * values.select(-1, 0).abs().float()).unsqueeze(-2)
     largest = counted.amax(-1, keepdim=True)
     unsigned = how == programs.WEIGHTS["unsigned"]
@@ -108,7 +112,10 @@ def binary_sum(weights: Tensor, values: Tensor, mask: Tensor | None, how: int) -
 
 @dataclass
 class Frame:
-    """The tensors that operations read and write."""
+    """The tensors that operations of the encoder, or of one decoder step, read and write.
+
+    ``state`` is None in the encoder.
+    """
 
     model: Model
     tokens: Tensor  # of the source [B, S], or the newest ones [B, W]
@@ -167,7 +174,10 @@ class Frame:
         return (line.unsqueeze(3).eq(rows) & times.le(self.step).unsqueeze(1)).flatten(2)
 
     def own_rows(self, past: Tensor, times: Tensor) -> Tensor:
-        """Return each hypothesis's rows of ``past`` at the steps ``times``, ``[B, W, n, …]``."""
+        """Return each hypothesis's rows of ``past`` at the steps ``times``, ``[B, W, n, …]``.
+
+        ``past`` is ``[B, T, W, …]``, ``times`` is ``[n]``.
+        """
         rows = self.state["line"].index_select(2, times)
         sentences = torch.arange(len(rows), device=rows.device).view(-1, 1, 1)
         places = (sentences * past.size(1) + times) * past.size(2) + rows
@@ -221,7 +231,9 @@ class Frame:
     ) -> tuple[Tensor, Tensor | None]:
         """Compute ``softmax(scale Q K^T) V`` where ``mask`` ``[B, 1 or Q, N]`` is true.
 
-        Also return the attention weights averaged over heads, or None if nothing needs them.
+        ``op`` has the columns of the queries, the number of heads and the scale. Return the result
+        ``[B, Q, width]``, and the attention weights ``[B, Q, N]`` averaged over heads, or None if
+        nothing needs them.
         """
         heads, shown, binary = op.ints
         q, k, v = (
@@ -273,7 +285,11 @@ class Frame:
         return self.weight(op.weights[0]).narrow(1, 0, x.size(1)) @ (x * self.real.unsqueeze(2))
 
     def window(self, place: Columns, cache: int, taps: int) -> Tensor:
-        """Return the rows that a kernel of ``taps`` taps reads, 0 outside the sentence."""
+        """Return the rows that a kernel of ``taps`` taps reads, ``[B, S or W, taps, width]``.
+
+        Rows outside the sentence are 0. ``cache`` is the number of the decoder's cache of past
+        rows.
+        """
         x = self.read(place)
         if self.state is None:
             left = self.left_of(taps)

@@ -53,7 +53,7 @@ def sha256(path: Path) -> str:
 
 
 class Comet:
-    """A loaded COMET model."""
+    """A COMET model, loaded to score segments, ``batch_size`` at once; ``progress`` draws bars."""
 
     def __init__(self, model: str, batch_size: int, progress: bool) -> None:
         import comet
@@ -87,7 +87,7 @@ class Comet:
         return [float(score) for score in prediction.scores]
 
     def matrix(self, candidates: Sequence[str], source: str) -> list[list[float]]:
-        """Score each candidate against every candidate as its reference."""
+        """Score each of H candidates against every candidate as its reference: ``[H][H]``."""
         if type(self.model).__name__ != "RegressionMetric":  # encodes sentences together
             flat = self.scores(
                 [(source, candidate, other) for candidate in candidates for other in candidates]

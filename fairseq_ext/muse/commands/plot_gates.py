@@ -102,7 +102,10 @@ def read_gates(path: str | Path) -> Gates:
 
 
 def shares(kernel_sizes: tuple[int, ...], gate: Tensor | None) -> Shares:
-    """Compute the share ``softmax(α)`` of each kernel size; add up shares of equal sizes."""
+    """Return the share ``softmax(α)`` of each kernel size; shares of equal sizes are added up.
+
+    ``gate`` is ``α``, or None for a single kernel, which has the share 1.
+    """
     if gate is None:
         return dict.fromkeys(kernel_sizes, 1.0)
     import torch

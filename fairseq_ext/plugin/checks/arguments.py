@@ -192,7 +192,7 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
 
 
 def refuse_misfit(args: Namespace) -> None:
-    """Refuse an architecture that is not made for the task."""
+    """Raise :class:`ConfigError` if the architecture in ``args`` is not made for the task."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 

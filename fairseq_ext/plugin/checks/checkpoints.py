@@ -167,7 +167,14 @@ def _save_dictionaries(
 
 
 def compare(task: Any, record: dict[str, str] | None, path: str, *, warn: bool = True) -> None:
-    """Require that a translation task uses a checkpoint's dictionaries; skip any other task."""
+    """Require that a translation task uses a checkpoint's dictionaries; skip any other task.
+
+    ``record`` has the symbols that the checkpoint ``path`` was trained with, by side. If it is
+    None, nothing is compared, and ``warn`` decides whether to log a warning.
+
+    Raises:
+        CheckpointError: a dictionary differs.
+    """
     pair = _task_symbols(task)
     if not pair:
         return

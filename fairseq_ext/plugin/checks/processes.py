@@ -54,7 +54,13 @@ _held = contextlib.ExitStack()  # global, because a lock belongs to the whole pr
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold the lock on an existing folder during a block, then remove the lock file."""
+    """Hold the lock on an existing folder during a block, then remove the lock file.
+
+    On a file system without locks, only log a warning.
+
+    Raises:
+        ConfigError: another training holds the lock.
+    """
     path = Path(folder, LOCK)
     with contextlib.ExitStack() as stack:
         try:

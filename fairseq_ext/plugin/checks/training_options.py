@@ -23,7 +23,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 
 
 def refuse(cfg: Any) -> None:
-    """Refuse options that fairseq-train accepts although they cannot work."""
+    """Raise :class:`ConfigError` for options that fairseq-train accepts but that cannot work."""
     checks = (_numbers, _precision, _packages, _sharding, _criterion, _bleu, _metric, _model, _data)
     for faults in checks:
         for fault in faults(cfg):
@@ -31,7 +31,7 @@ def refuse(cfg: Any) -> None:
 
 
 def require_batch_size(dataset: Any) -> None:
-    """Raise :class:`ConfigError` if no option of ``cfg.dataset`` limits the size of batches."""
+    """Raise :class:`ConfigError` if no option in ``dataset`` (``cfg.dataset``) limits batches."""
     if dataset.max_tokens is None and dataset.batch_size is None:
         raise ConfigError(
             "`--max-tokens` or `--batch-size` is missing; give for example `--max-tokens 4000`."

@@ -90,7 +90,10 @@ def random_by_length(sizes: list[np.ndarray], shuffle: bool) -> np.ndarray:
 
 
 def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
-    """Combine the lengths of all sides in one 16-bit key if possible, to sort in a single pass."""
+    """Combine the lengths of all sides in one 16-bit key if possible, to sort in a single pass.
+
+    Return a list with this key, or ``sizes`` itself if a key would need more bits.
+    """
     ranges = [int(lengths.max(initial=0)) + 1 for lengths in sizes]
     if math.prod(ranges) > KEYS:
         return sizes
@@ -102,7 +105,10 @@ def as_one_key(sizes: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def stable(order: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
-    """Sort a permutation by ``lengths`` with a counting sort; equal lengths keep their order."""
+    """Sort the sentences ``order`` by ``lengths`` with a counting sort; return them as ``dtype``.
+
+    Sentences of equal length keep their order.
+    """
     blocks = [slice(first, first + BLOCK) for first in range(0, len(order), BLOCK)]
     bins = int(lengths.max(initial=0)) + 1
     counts = sum((np.bincount(lengths[block], minlength=bins) for block in blocks), 0)

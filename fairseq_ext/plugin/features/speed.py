@@ -97,7 +97,10 @@ def loss_in_chunks(
 def update_in_one_pass(
     original: Callable, self: Any, closure: Callable[[], Any] | None = None
 ) -> Any:
-    """Problem: fairseq's Adam reads and writes each tensor a dozen times per update, ours once."""
+    """Update all weights in one fused pass where that is possible.
+
+    Problem: fairseq's Adam reads and writes each tensor a dozen times per update, ours once.
+    """
     if closure is not None or not adam.can_fuse(self):
         return original(self, closure)
     return adam.step(self)
@@ -108,8 +111,10 @@ MIXIN = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
 
 @around(f"{MIXIN}._sync_fp16_grads_to_fp32", patch="fp32 copies at once")
 def copy_gradients_at_once(original: Callable, self: Any) -> None:
-    """Problem: With --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU
-    waits while the host starts hundreds of copies in every update.
+    """Copy all gradients to their fp32 copies in one call.
+
+    Problem: With --fp16 and --bf16 fairseq copies gradients and weights one by one, and a GPU waits
+    while the host starts hundreds of copies in every update.
     """
     if self._needs_sync:
         weights = [weight for weight in self.fp16_params if weight.requires_grad]
@@ -150,7 +155,10 @@ def _fp32_copies(optimizer: Any, weights: list[Tensor], part: str) -> list[Tenso
 
 
 def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
-    """Compute the norm of all gradients, some of them sparse, together and in fp32."""
+    """Compute the L2 norm of all gradients together, in fp32; some of them may be sparse.
+
+    ``chunk_size``, which fairseq passes, has no effect.
+    """
     dense = [part.coalesce().values() if part.is_sparse else part for part in gradients]
     norms = torch._foreach_norm(dense, 2, dtype=torch.float32)
     return torch.linalg.vector_norm(torch.stack([norm.to(dense[0].device) for norm in norms]))
@@ -158,7 +166,10 @@ def total_norm(gradients: list[Tensor], chunk_size: int = 0) -> Tensor:
 
 @acting("norm of gradients in one pass")
 def norm_in_one_pass() -> None:
-    """Problem: Without apex, fairseq computes the norms of gradients one by one."""
+    """Make fairseq compute the norm of gradients with :func:`total_norm`.
+
+    Problem: Without apex, fairseq computes the norms of gradients one by one.
+    """
     from fairseq import utils
 
     utils.multi_tensor_total_norm = total_norm
@@ -167,7 +178,9 @@ def norm_in_one_pass() -> None:
 
 @around("fairseq.trainer:Trainer.__init__", patch="memory kept for reuse")
 def keep_memory(original: Callable, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Problem: glibc returns freed large blocks to the system, which clears them again for each
+    """Make a training on the CPU keep freed memory for reuse.
+
+    Problem: glibc returns freed large blocks to the system, which clears them again for each
     gradient of a large vocabulary.
     """
     original(self, *args, **kwargs)
@@ -187,7 +200,10 @@ def seed_cpu(original: Callable, self: Any) -> None:
 
 @around("fairseq.models.fairseq_model:BaseFairseqModel.train", patch="mode of each update")
 def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
-    """Problem: fairseq sets every module's mode twice in each update, even if it stays the same."""
+    """Set the mode only if some module is in the other mode.
+
+    Problem: fairseq sets every module's mode twice in each update, even if it stays the same.
+    """
     if all(module.training is mode for module in self.modules()):
         return self
     return original(self, mode)
@@ -197,8 +213,10 @@ def change_mode(original: Callable, self: Any, mode: bool = True) -> Any:
     "fairseq.modules.fairseq_dropout:FairseqDropout.forward", patch="dropout from 16-bit numbers"
 )
 def draw_sixteen_bits(original: Callable) -> Callable:
-    """Problem: On the CPU torch draws a 32-bit number for each value, which takes longer than the
-    rest of dropout.
+    """Return a ``forward`` that draws 16 random bits for each value on the CPU.
+
+    Problem: On the CPU torch draws a 32-bit number for each value, which takes longer than the rest
+    of dropout.
     """
 
     def forward(self: Any, x: Tensor, inplace: bool = False) -> Tensor:
@@ -215,7 +233,9 @@ def draw_sixteen_bits(original: Callable) -> Callable:
     patch="matrix products by oneDNN",
 )
 def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
+    """Use oneDNN for the matrix products of an update or validation where MKL is slow.
+
+    Problem: MKL uses AVX-512 on Intel's processors only; on AMD processors that have it, torch's
     fp32 matrix products take twice as long as necessary.
     """
     slow = self.device.type == "cpu" and onednn_matmul.is_slow()
@@ -225,7 +245,10 @@ def multiply_by_onednn(original: Callable, self: Any, *args: Any, **kwargs: Any)
 
 @around("fairseq.trainer:Trainer.__init__", patch="slow bf16")
 def warn_of_slow_bf16(original: Callable, self: Any, cfg: Any, *args: Any, **kwargs: Any) -> None:
-    """Problem: Processors without bf16 instructions take several times as long with --bf16."""
+    """Log a warning if ``--bf16`` makes matrix products slower on this CPU.
+
+    Problem: Processors without bf16 instructions take several times as long with --bf16.
+    """
     original(self, cfg, *args, **kwargs)
     if not cfg.common.bf16 or self.device.type != "cpu" or not self.is_data_parallel_master:
         return

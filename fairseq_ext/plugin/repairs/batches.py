@@ -84,7 +84,10 @@ def numpy_with_old_names(original: ModuleType) -> ModuleType:
 
 
 def starts(sizes: Sequence[int], itemsize: int) -> np.ndarray:
-    """Return the byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``."""
+    """Return the byte at which each sentence of a ``.bin`` file starts, int64 ``[sentences]``.
+
+    ``sizes`` counts the tokens of each sentence, which have ``itemsize`` bytes each.
+    """
     counts = np.fromiter(sizes, np.int64, len(sizes))
     return (np.cumsum(counts) - counts) * itemsize
 
@@ -103,7 +106,9 @@ def add_in_int64(original: Callable, cls: Any, path: str, dtype: Any) -> Any:
 
 @around("fairseq.data.indexed_dataset:infer_dataset_impl", patch="data of the old layout")
 def not_cached(original: Callable, path: str) -> str | None:
-    """Read sentences of the old layout from the file, not from a cache that is still empty.
+    """Return ``lazy`` instead of ``cached`` for data of the old layout.
+
+    So sentences are read from the file, not from a cache that is still empty.
 
     Problem: Training on data of `fairseq-preprocess --dataset-impl lazy` ends in KeyError, because
     fairseq reads a batch before it caches the sentences; without the cache, workers move each
@@ -133,7 +138,10 @@ def opened_here(original: Callable, self: Any, i: int) -> Any:
     patch="data sets that cannot be opened",
 )
 def close_if_open(original: Callable, self: Any) -> None:
-    """Problem: If a data set cannot be opened, tracebacks of two destructors follow the error."""
+    """Call the destructor only if the data set was opened.
+
+    Problem: If a data set cannot be opened, tracebacks of two destructors follow the error.
+    """
     if getattr(self, "_bin_buffer_mmap", None) is not None:
         original(self)
 
@@ -183,7 +191,9 @@ def stop(thread: Callable[[], Any]) -> None:
 
 @around("fairseq.data.iterators:BufferedIterator._create_consumer", patch="end of the process")
 def stop_at_exit(original: Callable, self: Any) -> None:
-    """Problem: A run that stops in the middle of an epoch can die after its work, with `terminate
+    """Start the loading thread, and make the process stop it at its exit.
+
+    Problem: A run that stops in the middle of an epoch can die after its work, with `terminate
     called without an active exception` and status 134, because a thread still makes batches while
     Python shuts down.
     """

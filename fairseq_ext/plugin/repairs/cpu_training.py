@@ -27,7 +27,7 @@ def _free_port() -> int:
 def join_processes(training: Any) -> None:
     """Set in ``cfg.distributed_training`` how this CPU process finds the job's other processes.
 
-    They come from ``torchrun``, or are spawned by ``--distributed-world-size``.
+    The processes are started by ``torchrun``, or spawned because of ``--distributed-world-size``.
     """
     if training.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
@@ -48,7 +48,8 @@ def join_processes(training: Any) -> None:
 def require_one_job(training: Any) -> None:
     """Refuse processes of ``torchrun`` that would train separate models in the same folder.
 
-    fairseq ignores ``torchrun`` if its own number of processes, by default that of GPUs, is 1.
+    fairseq ignores ``torchrun`` if ``--distributed-world-size``, by default the number of GPUs, is
+    1.
     """
     launched = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
     if launched > 1 and training.distributed_world_size == 1:
@@ -146,7 +147,10 @@ def send_object(original: Callable, obj: Any, src_rank: int, group: Any, dist_de
 
 @around("fairseq.optim:shard_", patch="sharded optimizers")
 def shard_by_torch(original: Callable, optimizer: Any, group: Any) -> None:
-    """Problem: --zero-sharding os needs fairscale, although torch can shard optimizers."""
+    """Replace the optimizer by :class:`ShardedOptimizer` if there are several processes.
+
+    Problem: --zero-sharding os needs fairscale, although torch can shard optimizers.
+    """
     from fairseq.distributed.utils import get_world_size
 
     from fairseq_ext.training.sharding import ShardedOptimizer

@@ -43,8 +43,10 @@ def count_from_the_first(
 
 @around("fairseq.tasks.fairseq_task:FairseqTask.build_generator", patch="repeated n-grams")
 def block_repetitions(original: Callable, self: Any, *arguments: Any, **options: Any) -> Any:
-    """Problem: --no-repeat-ngram-size has no effect on a CPU: fairseq compares the padding behind
-    each hypothesis instead of its last tokens.
+    """Build a generator that blocks repeated n-grams by :func:`forbid_repetitions`.
+
+    Problem: --no-repeat-ngram-size has no effect on a CPU: fairseq compares the padding behind each
+    hypothesis instead of its last tokens.
     """
     generator = original(self, *arguments, **options)
     blocker = getattr(generator, "repeat_ngram_blocker", None)
@@ -54,7 +56,14 @@ def block_repetitions(original: Callable, self: Any, *arguments: Any, **options:
 
 
 def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -> Tensor:
-    """Set to -inf in ``lprobs [B, V]`` tokens that would repeat an n-gram of ``tokens [B, T]``."""
+    """Set tokens that would repeat an n-gram of their hypothesis to ``-inf``; return ``lprobs``.
+
+    Args:
+        size: n.
+        tokens: ``[B, T]``, the hypotheses with start symbol and padding.
+        lprobs: ``[B, V]``, log-probabilities of the next token, changed in place.
+        sizes: numbers that fairseq passes, the step last.
+    """
     step = sizes[-1]
     words = tokens[:, 1 : step + 1]  # without the start symbol and padding
     newest = words[:, step - size + 1 :]
@@ -66,8 +75,10 @@ def forbid_repetitions(size: int, tokens: Tensor, lprobs: Tensor, *sizes: int) -
 
 @around("fairseq.models.transformer_align:TransformerAlignModel.__init__", patch="alignment layer")
 def align_as_trained(original: Callable, self: Any, encoder: Any, decoder: Any, args: Any) -> None:
-    """Problem: fairseq-generate --print-alignment shows the last layer of a transformer_align, not
-    its --alignment-layer and --alignment-heads.
+    """Make the search read the alignment layer and heads with which the model was trained.
+
+    Problem: fairseq-generate --print-alignment shows the last layer of a transformer_align, not its
+    --alignment-layer and --alignment-heads.
     """
     original(self, encoder, decoder, args)
     if self.alignment_layer < len(decoder.layers):
@@ -124,7 +135,7 @@ def _generate(original: Callable, cfg: Any) -> Any:
 
 
 def require_shard(count: int, shard: int) -> None:
-    """Check `--num-shards` and `--shard-id`."""
+    """Raise :class:`ConfigError` unless ``--shard-id`` is from 0 to ``--num-shards`` - 1."""
     if count < 1:
         raise wrong_value("--num-shards", "at least 1", count)
     if not 0 <= shard < count:

@@ -139,7 +139,11 @@ def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[
 
 
 def early_stopping_state() -> dict[str, Any]:
-    """Return validation's ``best`` value (None at first), and the ``num_runs`` of it since then."""
+    """Return fairseq's state for ``--patience``: ``best`` and ``num_runs``.
+
+    ``best`` is the best value of a validation (None at first), ``num_runs`` the number of
+    validations since then.
+    """
     for command in running("fairseq_cli.train"):
         counter = command.should_stop_early
         return {"best": getattr(counter, "best", None), "num_runs": getattr(counter, "num_runs", 0)}
@@ -150,8 +154,10 @@ def early_stopping_state() -> dict[str, Any]:
 def save_early_stopping(
     original: Callable, self: Any, filename: str, extra_state: dict[str, Any]
 ) -> str | None:
-    """Problem: --patience and reduce_lr_on_plateau start counting again after a resume; with
-    another --best-checkpoint-metric, its values are compared with values of the earlier metric.
+    """Add the state of early stopping, and its metric, to a checkpoint.
+
+    Problem: --patience and reduce_lr_on_plateau start counting again after a resume; with another
+    --best-checkpoint-metric, its values are compared with values of the earlier metric.
     """
     stopping = {**early_stopping_state(), "aim": aim(self.cfg.checkpoint)}
     return original(self, filename, {**extra_state, EARLY_STOPPING: stopping})
@@ -228,7 +234,9 @@ def restore_plateau(original: Callable, self: Any, state: dict[str, Any]) -> Non
 
 @around("fairseq.file_io:PathManager.copy", patch="whole checkpoint files")
 def copy_whole(original: Callable, src_path: str, dst_path: str, overwrite: bool = False) -> str:
-    """Problem: fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill
+    """Copy a checkpoint so that ``dst_path`` is always a whole file; return this path.
+
+    Problem: fairseq copies checkpoint_best.pt and checkpoint_last.pt in place, so that a kill
     leaves a torn file; temporary files of killed runs stay; on a full disk, fairseq appends to the
     same torn file three times, and ends in a traceback.
     """
@@ -347,7 +355,10 @@ def why_finished(trainer: Any, next_epoch: int) -> str | None:
 def skip_if_finished(
     original: Callable, cfg: Any, trainer: Any, task: Any, epoch_itr: Any
 ) -> tuple[list[None], bool]:
-    """Problem: A finished run, started again, trains an update and overwrites its checkpoints."""
+    """End the training without an update if the run has finished.
+
+    Problem: A finished run, started again, trains an update and overwrites its checkpoints.
+    """
     if why_finished(trainer, epoch_itr.next_epoch_idx) is not None:
         return [None], True
     return original(cfg, trainer, task, epoch_itr)

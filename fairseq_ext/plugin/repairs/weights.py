@@ -109,7 +109,10 @@ def _master_weights(optimizer: Any) -> list[torch.Tensor]:
     patch="half precision after resume",
 )
 def save_half_precision(original: Callable, self: Any) -> dict[str, Any]:
-    """Problem: Checkpoints do not store fp32 master weights and the loss scaler's state."""
+    """Add fp32 master weights and the loss scaler's state to the state of the optimizer.
+
+    Problem: Checkpoints do not store fp32 master weights and the loss scaler's state.
+    """
     state = original(self)
     if weights := _master_weights(self):
         state["fp32_params"] = [tensor.data for tensor in weights]
