@@ -131,10 +131,10 @@ class Binarizer:
 
 
 def zero_or_one(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Binarize non-negative numbers: to ``B`` if they are at least ``B/2``, else to 0.
+    """Binarize non-negative numbers to 1 or 0 times ``B``, the largest number of their row.
 
-    Return 0 or 1 for each number, and ``B`` ``[..., 1]``, the largest number of each row. The
-    gradient of their product is 1.
+    A number of at least ``B/2`` becomes ``1 · B``, a smaller one 0. Return the ones and zeros, and
+    ``B`` ``[..., 1]``. The gradient of their product is 1.
     """
     bound = x.detach().amax(-1, keepdim=True)
     levels = Levels(torch.ones_like(bound), bound, 2 * _inverse(bound))

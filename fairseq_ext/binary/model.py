@@ -135,9 +135,10 @@ class BmtModel(models.TranslationTransformer):
 
     @classmethod
     def complete(cls, model: "BmtModel", cfg: BmtConfig) -> None:
-        """Replace attentions and feed-forward networks by binary ones; add the training stage.
+        """Replace attentions and feed-forward networks by binary ones.
 
-        Also set ε of all layer norms.
+        Also set the ε of all layer norms to :data:`NORM_EPS`, and add the module that switches
+        weights and activations to binary ones at the updates of ``--stage-updates``.
         """
         layers = Layers(cfg)
         for layer in (*model.encoder.layers, *model.decoder.layers):

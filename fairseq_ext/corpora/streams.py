@@ -161,9 +161,10 @@ class Encode:
 
 @functools.lru_cache
 def step(pipeline: Pipeline, language: str, words: bool = True, version: str = "") -> Step:
-    """Return a pipeline's function from text to words or, if ``words`` is False, to tokens.
+    """Return a pipeline's function from a line to its words, or to its subword pieces.
 
-    Each process builds it once for each ``version``, a checksum or the like of the files used.
+    It returns pieces if ``words`` is False. Each process builds the function once for each
+    ``version``, a checksum or the like of the files that it reads.
     """
     return pipeline.words(language) if words else pipeline.encoder(language)
 

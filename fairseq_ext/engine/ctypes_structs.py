@@ -79,7 +79,10 @@ def weight(packed: Packed) -> Weight:
 
 
 def operation(source: program.Operation) -> Operation:
-    """Describe an operation as a C structure; missing operands become NOTHING, -1 or 0."""
+    """Convert an operation of a program to the C structure, which has three inputs and weights.
+
+    Inputs that ``source`` lacks become NOTHING, weights -1, and numbers 0.
+    """
     inputs = (*source.inputs, *[program.NOTHING] * 3)[:3]
     return Operation(
         *(source.code, Columns(*source.out), (Columns * 3)(*(Columns(*x) for x in inputs))),

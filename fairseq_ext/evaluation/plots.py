@@ -156,7 +156,7 @@ def show_names(legend: Legend) -> float:
 
 
 def room_for_legend(lines: float) -> float:
-    """Return the height in inches of a legend below the panels, where it hides no curve."""
+    """Return the height in inches of a legend with a number of lines of text, below the panels."""
     return 0.17 * lines
 
 

@@ -39,7 +39,10 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format cells of Markdown as a table, the heading first; escape text with `verbatim`."""
+    """Format rows as a table of Markdown, the heading first.
+
+    Cells are Markdown themselves: pass plain text through :func:`verbatim`.
+    """
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 

@@ -108,8 +108,10 @@ class LinformerAttention(nn.Module):
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Compute ``softmax(Q (E K)^T / √D) F V`` of all heads, joined and projected by ``W_o``.
 
-        Queries are ``[T, R, C]``, keys and values ``[B, H, K, D]``; ``R`` is a multiple of ``B`` if
-        the hypotheses of a sentence, which are neighbours, share its keys.
+        Args:
+            query: ``[T, R, C]``. R is B or, in beam search, a multiple of it: the neighbouring
+                hypotheses of a sentence share its keys and values.
+            keys, values: ``E K`` and ``F V`` of each head, ``[B, H, slots, D]``.
         """
         length, rows, _ = query.shape
         sentences = keys.size(0)

@@ -209,7 +209,10 @@ def model_class(stock: StockTransformer) -> ModelClass:
 
 
 def write_huggingface(stock: StockTransformer, folder: Path) -> None:
-    """Write weights, configuration, search defaults and tokenizers, without the library itself."""
+    """Write a folder that transformers reads: weights, configuration, search defaults, tokenizers.
+
+    ``stock`` is the model. The library transformers is not needed for this.
+    """
     extras.need("tokenizers")
     kind = model_class(stock)
     save_file(_weights(stock, kind), folder / "model.safetensors", {"format": "pt"})

@@ -19,8 +19,8 @@ def block(
 ) -> Columns:
     """Compile ``LN(x + SAConv(x) + Cross(x, source) + FFN(x))``; return the columns of the result.
 
-    In an encoder ``source`` is ``NOTHING``. ``shown``: whether the weights over the source are the
-    alignment.
+    In an encoder ``source`` is ``NOTHING``. ``shown`` says whether this block's weights
+    over the source are to be the alignment of the translation.
     """
     before, heads = x, layer.attention.heads
     if layer.normalize_before:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 class Sizes(NamedTuple):
-    """The sizes of a block: C, F, and how many projections its branches read and return."""
+    """The sizes of a block: channels C, hidden units F, and parts of C channels on both sides."""
 
     dim: int
     ffn_dim: int
@@ -95,7 +95,7 @@ def can_pack(weight: Tensor) -> bool:
 
 
 class SeparateProjections(nn.Module):
-    """A first and a last matrix for each branch, separate as in training."""
+    """The first and last matrix of each branch, as weights of their own, as they are trained."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -15,10 +15,11 @@ ANY = "*"
 class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
-    A page whose name was pointed at this machine (DNS rebinding) sends that name in ``Host``. So
-    ``Host`` must be one of ``names``, the names of this server, or ``localhost``, or an IP address,
-    because such a page has a name. Other foreign pages send their ``Origin``, which must be this
-    server or one of ``origins``, such as ``https://example.org``. ``*`` in either accepts all.
+    A page can point its own name at this machine (DNS rebinding), and then sends this name in
+    ``Host``. So ``Host`` must be ``localhost``, one of ``names``, the names of this server, or an
+    IP address, which such a page cannot send. Other foreign pages send their ``Origin``, which must
+    be this server or one of ``origins``, such as ``https://example.org``. ``*`` in either accepts
+    all.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:

@@ -78,7 +78,7 @@ UNSPLIT = SentenceSplitter(lambda line: [line], "")
 
 
 def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
-    """Make a splitter of lines in ``src``, which joins their translations into ``tgt``.
+    """Make an object that splits lines in ``src`` and joins translations of the parts, in ``tgt``.
 
     Languages without a list of abbreviations use the English one.
     """

@@ -64,7 +64,10 @@ class Gates:
         return sorted({size for layer in (*self.encoder, *self.decoder) for size in layer})
 
     def rows(self) -> list[list[str]]:
-        """Make a table with a row per layer: kernel shares, and ratio of smallest to largest."""
+        """Make a table with a row for each layer: the share of each kernel in its gate.
+
+        The last column has the share of the smallest kernel divided by that of the largest.
+        """
         sizes = self.sizes()
         rows = [["layer", *(f"k = {size}" for size in sizes), "smallest : largest"]]
         for side in SIDES:

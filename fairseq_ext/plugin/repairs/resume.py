@@ -120,7 +120,8 @@ def store_processes(original: Callable, self: Any) -> dict[str, Any]:
 def continue_on_other_processes(original: Callable, self: Any, state_dict: dict[str, Any]) -> None:
     """Continue an epoch where it stopped, even with another number of processes.
 
-    A checkpoint has the count of one process, and each of N processes reads every N-th batch.
+    Each of N processes reads every N-th batch, and a checkpoint has the number of batches that a
+    single process has read.
     """
     before, done = state_dict.get("processes"), state_dict.get("iterations_in_epoch", 0)
     if before is not None and before != self.num_shards and done:
