@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -120,7 +120,10 @@ def spawned(parent: int) -> list[int]:
     They are not sorted by id, because ids begin again at a limit. The resource tracker is left out.
     """
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    commands = {}
+    for pid in children:
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            commands[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes()
     return [pid for pid, command in commands.items() if b"spawn_main" in command]
 
 
