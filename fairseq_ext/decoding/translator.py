@@ -4,6 +4,7 @@ The task and its options (start symbol, cut sources, languages) come from the fi
 nobody has to repeat them. fairseq's own functions load models, make batches and search.
 """
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from fairseq_ext.utils.locks import ForkSafeLock
 
 FIXED = ("max_tokens", "fp16", "cpu", "engine", "shortlist", "constraints")
 """Options of the search that are fixed when a model is loaded."""
+EACH_SEARCH = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "sampling")
+"""Options that a search has in fairseq's configuration by the same name; they may differ."""
 MOST_GENERATORS = 8  # most generators to keep; each set of search options has one
 
 
@@ -66,12 +69,12 @@ class Translator:
         search = search or Search()
         self._search = search
         with own_random_numbers(search):
-            self._data, self._cfg = data, _configuration(data, search)
+            self._cfg = _configuration(data, search)
             self._models, cfg, self._task = trained.load(data, paths, src, tgt)
             self._aligns = not any(getattr(model, "no_alignment", "") for model in self._models)
             self._cuda = torch.cuda.is_available() and not self._cfg.common.cpu
             self._prepare_models()
-            self._generators = {search: self._build_generator(search, self._cfg)}
+            self._generators = {search: self._build_generator(search)}
             self._random = torch.get_rng_state()
         self.name = architecture({"cfg": cfg})
         self.src, self.tgt = self._task.cfg.source_lang, self._task.cfg.target_lang
@@ -101,15 +104,18 @@ class Translator:
         search = dataclasses.replace(search, **fixed)
         generator = self._generators.get(search)
         if generator is None:
-            generator = self._build_generator(search, _configuration(self._data, search))
+            generator = self._build_generator(search)
             share_weights([*self._generators.values(), generator])
             if len(self._generators) == MOST_GENERATORS:
                 self._generators.pop(next(iter(self._generators)))
             self._generators[search] = generator
         return generator
 
-    def _build_generator(self, search: Search, cfg: Any) -> Any:
-        generation = cfg.generation
+    def _build_generator(self, search: Search) -> Any:
+        search.check()
+        generation = copy.deepcopy(self._cfg.generation)  # composing a new one takes Hydra 0.3 s
+        generation.update({name: getattr(search, name) for name in EACH_SEARCH})
+        generation.sampling_topk = search.top_k or -1
         if self._aligns and search.attention:
             generation.print_alignment = "soft"
         generator = self._task.build_generator(self._models, generation)
@@ -246,15 +252,13 @@ class Translator:
 
 
 def _flags(search: Search) -> list[str]:
-    """Write the search options as flags of fairseq-interactive."""
+    """Write the search options as flags of fairseq-interactive, but not those of each search."""
     search.check()
-    names = ("beam", "nbest", "lenpen", "max_len_a", "max_len_b", "max_tokens", "seed", "engine")
+    names = ("max_tokens", "seed", "engine")
     flags = [f"--{name.replace('_', '-')}={getattr(search, name)}" for name in names]
-    switches = [f"--{name}" for name in ("fp16", "cpu", "sampling") if getattr(search, name)]
+    switches = [f"--{name}" for name in ("fp16", "cpu") if getattr(search, name)]
     if search.constraints:
         switches.append(f"--constraints={search.constraints}")
-    if search.top_k:
-        switches.append(f"--sampling-topk={search.top_k}")
     if search.shortlist is not None:
         switches.append(f"--shortlist={search.shortlist}")
     return [*flags, *switches]
