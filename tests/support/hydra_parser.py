@@ -1,17 +1,22 @@
-"""Parse each option that fairseq passes to Hydra only once.
+"""Let Hydra parse each option of fairseq only once, and compose each choice of groups only once.
 
 fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
 and for every checkpoint. Hydra reads them with a parser in pure Python, which takes half the time.
+Most of the other half is for the groups, such as ``model=bmt``, whatever the options are.
 """
 
 import copy
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 ORIGINAL = OverridesParser.parse_rule
 PARSED: dict[tuple[str, str], Any] = {}
+COMPOSE = ConfigLoaderImpl._load_configuration_impl
+COMPOSED: dict[tuple[object, ...], Any] = {}
 
 
 def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
@@ -26,11 +31,44 @@ def copy_sources(repository: CachingConfigRepository, delegate: Any) -> None:
     repository.delegate, repository.cache = copy.copy(delegate), {}
 
 
+def schemas(store: dict[str, Any]) -> list[Any]:
+    """List what the plugin and fairseq have stored as the defaults of each group."""
+    return [
+        leaf
+        for value in store.values()
+        for leaf in (schemas(value) if isinstance(value, dict) else [value])
+    ]
+
+
+def compose(
+    loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], **how: Any
+) -> Any:
+    """Set the options in a copy of an earlier configuration that has the same groups."""
+    if how["from_shell"]:
+        return COMPOSE(loader, config_name, overrides, **how)
+    groups = [text for text in overrides if "." not in text.partition("=")[0]]
+    defaults = schemas(ConfigStore.instance().repo)
+    key = (config_name, str(loader.get_search_path()), *groups, *map(id, defaults))
+    if key not in COMPOSED:  # `defaults` are kept, so that no others have the same ids
+        COMPOSED[key] = defaults, COMPOSE(loader, config_name, groups, **how)
+    values = [text for text in overrides if "." in text.partition("=")[0]]
+    parsed = OverridesParser.create().parse_overrides(values)
+    loader.validate_sweep_overrides_legal(parsed, how["run_mode"], from_shell=False)
+    configuration = copy.deepcopy(COMPOSED[key][1])
+    loader._apply_overrides_to_config(parsed, configuration)
+    return configuration
+
+
 def remember(of_defaults: bool = False) -> None:
-    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first."""
+    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first.
+
+    A process that is forked for a command, and so has ``of_defaults``, composes only once or twice.
+    """
     OverridesParser.parse_rule = parse_rule
     CachingConfigRepository.__init__ = copy_sources
-    if of_defaults:
+    if not of_defaults:
+        ConfigLoaderImpl._load_configuration_impl = compose
+    else:
         from fairseq import options
         from fairseq.dataclass.utils import override_module_args
 
