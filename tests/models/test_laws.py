@@ -330,6 +330,7 @@ def test_overfits_one_batch(name: str) -> None:
     model, _ = build(ARCHITECTURES[name])
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=UNDER_LAW[name].overfitting_rate)
+    low = 0  # updates in a row
     for _ in range(80):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(
@@ -337,4 +338,7 @@ def test_overfits_one_batch(name: str) -> None:
         )
         loss.backward()
         optimizer.step()
-    assert loss < UNDER_LAW[name].overfitted_loss
+        low = low + 1 if loss < UNDER_LAW[name].overfitted_loss else 0
+        if low == 5:
+            return
+    raise AssertionError(loss)

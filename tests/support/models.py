@@ -43,7 +43,7 @@ class Architecture:
         attention_dropout: whether ``--attention-dropout`` does anything.
         sharpening: factor of all weights that makes attention clearly non-uniform.
         overfitting_rate: Adam's learning rate with which 80 steps learn a tiny batch by heart.
-        overfitted_loss: the loss of that batch after these steps must be below this.
+        overfitted_loss: within these steps the loss of that batch must come and stay below this.
         zero_gradients: patterns of parameters without influence on the output, with the reason.
     """
 
