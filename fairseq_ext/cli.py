@@ -4,7 +4,6 @@ The subcommands are in :mod:`fairseq_ext.commands`. Each imports the code for it
 needs it, so that ``--help`` is instant and ``doctor`` runs even if torch or fairseq is broken.
 """
 
-import argparse
 import logging
 import os
 import sys
@@ -85,11 +84,6 @@ def build_parser(only: str | None = None) -> Parser:
         epilog="`fairseq-ext help COMMAND` shows the options of a command, with an example.",
     )
     parser.add_argument("--version", action="version", version=f"fairseq-ext {__version__}")
-
-    def show_help(_: argparse.Namespace) -> int:
-        parser.print_help()
-        return 0
-
-    parser.set_defaults(run=show_help)
+    parser.set_defaults(run=lambda _: parser.print_help())
     commands.add_all(parser, only)
     return parser

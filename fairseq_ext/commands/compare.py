@@ -150,7 +150,8 @@ def _run(args: argparse.Namespace) -> None:
         options.write_json(request.json, result.as_dict())
         if request.output is not None:
             written = compare_report.write(result, request.output, request.pictures)
-    options.print_paths(written)
+    if written:
+        print(*written, sep="\n")
 
 
 def _latencies(

@@ -275,8 +275,4 @@ def add_user_dir(commands: options.Subparsers) -> None:
         description="Print the folder of the plugin, which fairseq's commands take as --user-dir: "
         'fairseq-train … --user-dir "$(fairseq-ext user-dir)"',
     )
-    parser.set_defaults(run=_user_dir)
-
-
-def _user_dir(_: argparse.Namespace) -> None:
-    print(USER_DIR)
+    parser.set_defaults(run=lambda _: print(USER_DIR))

@@ -74,11 +74,6 @@ def named_values(option: str, form: str, items: Sequence[str]) -> dict[str, str]
     return values
 
 
-def print_paths(paths: Sequence[Path]) -> None:
-    for path in paths:
-        print(path)
-
-
 def keep_inputs(args: Any) -> None:
     """Refuse a command line that would overwrite an input, or write two outputs to one file.
 

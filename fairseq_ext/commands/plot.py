@@ -68,7 +68,7 @@ def _plot_curves(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation import plots, training_log
 
     curves = {name: training_log.read_log(path) for name, path in runs.items()}
-    options.print_paths(plots.plot_curves(curves, args.output))
+    print(*plots.plot_curves(curves, args.output), sep="\n")
 
 
 def _add_alignment(pictures: options.Subparsers) -> None:
@@ -106,7 +106,7 @@ def _plot_alignment(args: argparse.Namespace) -> None:
             f"`--index {absent[0]}`: GENERATED holds sentences 0 to {max(sentences)}."
         )
     alignments = [plots.alignment(sentences[i], merge_bpe=args.remove_bpe) for i in args.index]
-    options.print_paths(plots.plot_alignments(alignments, args.output))
+    print(*plots.plot_alignments(alignments, args.output), sep="\n")
 
 
 def _add_lengths(pictures: options.Subparsers) -> None:
@@ -179,5 +179,5 @@ def _plot_lengths(args: argparse.Namespace) -> None:
         tokenizer=tokenizer,
         undoing=undoing,
     )
-    options.print_paths(lengths.plot_lengths(scores, args.output, args.relative_to))
+    print(*lengths.plot_lengths(scores, args.output, args.relative_to), sep="\n")
     print(tables.aligned(scores.rows()))

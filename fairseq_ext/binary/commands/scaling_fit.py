@@ -67,5 +67,5 @@ def _run(args: argparse.Namespace) -> None:
     if args.output is not None:
         beside = plots.with_ending(args.output, "-training.png")
         written = scaling_plot.plot_scaling(groups, base, args.output)
-        options.print_paths([*written, *scaling_plot.plot_training(groups, beside)])
+        print(*written, *scaling_plot.plot_training(groups, beside), sep="\n")
     print(scaling.as_table(groups))

@@ -49,7 +49,7 @@ def _plot_gates(args: argparse.Namespace) -> None:
     from fairseq_ext.evaluation import tables
 
     layer_gates = read_gates(args.checkpoint)
-    options.print_paths(draw(layer_gates, args.output))
+    print(*draw(layer_gates, args.output), sep="\n")
     print(tables.aligned(layer_gates.rows()))
 
 
