@@ -13,14 +13,8 @@ from typing import Any
 
 from fairseq_ext.checkpoints.describe import read_weights
 from fairseq_ext.corpora.contamination import texts as lines_of
-from fairseq_ext.evaluation import significance
-from fairseq_ext.evaluation.breakdown import (
-    Breakdown,
-    Overlap,
-    break_down,
-    measure_overlap,
-    most_different,
-)
+from fairseq_ext.evaluation import breakdown, significance
+from fairseq_ext.evaluation.breakdown import Breakdown, Overlap
 from fairseq_ext.evaluation.neural import NeuralMetric
 from fairseq_ext.evaluation.outputs import best_hypotheses, read_generated
 from fairseq_ext.evaluation.score import (
@@ -270,7 +264,7 @@ def compare(
     differing_samples = []
     if differing is not None:
         firsts = (texts[baseline][0], texts[differing][0])
-        for line, *pair in most_different(*firsts, references):
+        for line, *pair in breakdown.most_different(*firsts, references):
             scores = [f", chrF {score:.1f}" for score in pair]
             differing_samples.append(sample(line, {baseline: scores[0], differing: scores[1]}))
     training_lines = lines_of(training) if training else None
@@ -293,10 +287,10 @@ def compare(
         segments,
         texts,
         tokens,
-        measure_overlap(training, references, texts, tokenizer, extra_metrics)
+        breakdown.measure_overlap(training, references, texts, tokenizer, extra_metrics)
         if training
         else None,
-        break_down(references, texts, sources, training_lines) if kinds else None,
+        breakdown.break_down(references, texts, sources, training_lines) if kinds else None,
         differing_samples,
     )
 

@@ -130,15 +130,12 @@ def build_metrics(
         "BLEU": build_bleu(tokenizer, references=prepared),
         "chrF": CHRF(references=prepared),
     }
-    for name in extra_metrics:
-        if name == "chrf++":
-            metric = CHRF(word_order=2, references=prepared)
-        elif name == "ter":
-            metric = TER(references=prepared)
-        else:
-            metric = build_bleu("flores200", references=prepared)
-        metrics[TEXT_METRICS[name]] = metric
-    return metrics
+    further = {
+        "chrf++": lambda: CHRF(word_order=2, references=prepared),
+        "ter": lambda: TER(references=prepared),
+        "spbleu": lambda: build_bleu("flores200", references=prepared),
+    }
+    return metrics | {TEXT_METRICS[name]: further[name]() for name in extra_metrics}
 
 
 def multi_bleu() -> Any:

@@ -110,17 +110,6 @@ class Runs:
     values: np.ndarray  # score of each run
     sampled: np.ndarray  # scores on the bootstrap's samples, `[samples, runs]`
 
-    @property
-    def squares(self) -> float:
-        """The sum of the squared deviations of runs from their mean."""
-        return float(((self.values - self.values.mean()) ** 2).sum())
-
-    @property
-    def noise_squares(self) -> float:
-        """The mean contribution of sentence noise to :attr:`squares`."""
-        centred = self.sampled - self.sampled.mean(axis=1, keepdims=True)
-        return float(centred.var(axis=0, ddof=1).sum())
-
 
 @dataclass(frozen=True)
 class Variances:
@@ -146,8 +135,11 @@ class Variances:
         freedom = sum(len(system.values) - 1 for system in systems)
         means = [system.sampled.mean(axis=1) for system in systems]
         by_sentences = float((means[0] - sum(means[1:])).var(ddof=1))
-        noise = sum(system.noise_squares for system in systems) / freedom
-        seeds = sum(system.squares for system in systems) / freedom
+        # The squared deviations of runs from their mean, and the mean contribution of sentences.
+        deviations = [system.values - system.values.mean() for system in systems]
+        seeds = sum(float((values**2).sum()) for values in deviations) / freedom
+        centred = [x.sampled - x.sampled.mean(axis=1, keepdims=True) for x in systems]
+        noise = sum(float(x.var(axis=0, ddof=1).sum()) for x in centred) / freedom
         return cls(max(0.0, by_sentences - weight * noise), seeds, noise, weight, freedom)
 
     def half_width(self) -> float:
@@ -293,7 +285,9 @@ def bootstrap(
     and system, the scores of each run's segments, whose mean is the score of the text.
     ``SACREBLEU_SEED`` seeds the samples, as for the command ``sacrebleu --paired-bs``.
     """
-    drawn = draw_sentences(len(references), samples)
+    seed = chosen_seed()
+    draw = np.random.default_rng(None if seed == "none" else int(seed))
+    drawn = draw.choice(len(references), size=(samples, len(references)), replace=True)
     scored: dict[str, dict[str, Runs]] = {}
     signatures = {}
     for label, metric in build_metrics(references, tokenizer, extra_metrics).items():
@@ -303,7 +297,7 @@ def bootstrap(
         }
         signature = metric.get_signature()
         signature.update("bs", samples)
-        signature.update("seed", chosen_seed())
+        signature.update("seed", seed)
         signatures[label] = str(signature)
     for label, scores in (segments or {}).items():
         scored[label] = {
@@ -349,13 +343,6 @@ def _estimates(scored: Mapping[str, Runs], baseline: str, sentences: int) -> dic
         estimates[name] = Estimate(value, low, high, p, None, count, deviation, difference)
     corrected = holm({name: estimate.p for name, estimate in estimates.items()})
     return {name: replace(estimate, p_holm=corrected[name]) for name, estimate in estimates.items()}
-
-
-def draw_sentences(sentences: int, samples: int) -> np.ndarray:
-    """Draw sentence numbers ``[samples, sentences]`` with the seed that sacrebleu uses."""
-    seed = chosen_seed()
-    draw = np.random.default_rng(None if seed == "none" else int(seed))
-    return draw.choice(sentences, size=(samples, sentences), replace=True)
 
 
 def score_samples(metric: Any, lines: Sequence[str], draws: np.ndarray) -> tuple[float, np.ndarray]:
