@@ -11,6 +11,7 @@ BLEU, COMET in a Python environment of its own, or any metric of the optional li
 """
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -246,20 +247,15 @@ def random_subset(candidates: Candidates, size: int, seed: int) -> tuple[int, ..
 
 def decide(candidates: Candidates, utility: Utility, indices: Sequence[int]) -> Decision:
     """Choose the candidate with the best mean utility among those at ``indices``."""
-    first: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    for index in indices:
-        text = candidates.texts[index]
-        first.setdefault(text, index)
-        counts[text] = counts.get(text, 0) + 1
+    counts = Counter(candidates.texts[index] for index in indices)
     texts = list(counts)
-    weights = np.array([counts[text] for text in texts]) / len(indices)
+    weights = np.array([*counts.values()]) / len(indices)
     expected = utility.matrix(texts, candidates.source) @ weights
     best = int(np.argmax(expected))
     return Decision(
         index=candidates.index,
         text=texts[best],
-        candidate=first[texts[best]],
+        candidate=next(i for i in indices if candidates.texts[i] == texts[best]),
         expected_utility=float(expected[best]),
         mean_utility=float(weights @ expected),
         distinct=len(texts),

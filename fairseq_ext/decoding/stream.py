@@ -8,12 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from fairseq_ext.decoding.search import BUFFER, Candidate, Search, Translates
 from fairseq_ext.text.placeholders import Keeper
-from fairseq_ext.text.sentences import (
-    UNSPLIT,
-    SentenceSplitter,
-    is_copied,
-    texts_to_translate,
-)
+from fairseq_ext.text.sentences import UNSPLIT, SentenceSplitter, is_copied, texts_to_translate
 from fairseq_ext.text.subwords import Step
 from fairseq_ext.utils.errors import DataError, wrong_value
 

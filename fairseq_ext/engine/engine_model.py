@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,6 @@ class EngineModel:
     shortlist: Shortlist | None = None
     path: Path = Path("the model")
 
-    def interface(self) -> tuple[Any, ...]:
-        """Return the properties that all models of an ensemble must share.
-
-        These are the languages, the rules for sources, and the symbols of both dictionaries.
-        """
-        sources = self.begins, self.cut, self.affixes
-        return self.src, self.tgt, sources, self.source, self.target
-
     def check(self) -> None:
         """Check the model, except for its program."""
         cut = whole_number(self.cut)
@@ -70,8 +63,9 @@ def voting(models: Sequence[EngineModel]) -> EngineModel:
     All properties other than program and weights come from the first model.
     """
     first, *rest = models
+    shared = attrgetter("src", "tgt", "begins", "cut", "affixes", "source", "target")
     for model in rest:
-        if model.interface() != first.interface():
+        if shared(model) != shared(first):
             raise ConfigError(
                 f"{first.path} and {model.path} cannot form an ensemble: they have different "
                 "dictionaries, languages or rules for sources."
