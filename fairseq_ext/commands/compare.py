@@ -39,9 +39,9 @@ class Request:
         None, "system to test the others against (default: the first)", metavar="NAME"
     )
     tokenized_ref: Path | None = option(
-        None, "reference tokens without subword pieces, for tokenized BLEU as well", metavar="FILE"
+        None, "reference tokens without subword pieces, for tokenized BLEU as well"
     )
-    samples: int = option(1000, "samples of the bootstrap (%(default)s)", metavar="N")
+    samples: int = option(1000, "samples of the bootstrap (%(default)s)")
     output: Path | None = option(
         None,
         "write the table to OUT.md, OUT.csv, OUT.tex and OUT.json, translations to OUT.tsv.gz, a "
@@ -54,9 +54,7 @@ class Request:
         [],
         "training text in the target language, not tokenized; report the references that occur in "
         "it, exactly or nearly, and the scores without them",
-        type=Path,
         nargs="+",
-        metavar="FILE",
     )
     kinds: bool = option(
         False,
@@ -73,14 +71,11 @@ class Request:
         "measure the latency of the systems with a checkpoint on the first N source sentences, one "
         "at a time, on one thread, with beam 5: median and 99th percentile of the time, processor "
         "time, energy where Linux reports it (RAPL) and, for bundles, multiply-adds",
-        metavar="N",
     )
     pictures: Sequence[Path] = option(
         [],
         "pictures to show in OUT.md too, such as the learning curves of `plot curves`",
-        type=Path,
         nargs="+",
-        metavar="FILE",
     )
     json: Path | None = None
 

@@ -43,9 +43,9 @@ class Request:
     data: Path | None = option(None, DATA_HELP, metavar="DIR")
     beam: int | None = None
     lenpen: float | None = None
-    max_words: int = option(60, "longest sentence in words (%(default)s)", metavar="N")
+    max_words: int = option(60, "longest sentence in words (%(default)s)")
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
-    port: int = option(7860, "port to serve on; 0: any free one (%(default)s)", metavar="N")
+    port: int = option(7860, "port to serve on; 0: any free one (%(default)s)")
     split_sentences: bool = option(
         False, "translate each sentence of a text alone, and join the translations"
     )

@@ -29,8 +29,7 @@ class ReferenceOptions:
 
     ref: Path = option(
         help="reference as detokenized text, or the name of a test set of sacrebleu, such as "
-        "wmt14/full, which is downloaded once",
-        metavar="FILE",
+        "wmt14/full, which is downloaded once"
     )
     language_pair: str | None = option(
         None,
@@ -87,9 +86,7 @@ class ProcessOptions:
         "FAIRSEQ_EXT_METRIC_PYTHON, or else this Python)",
         metavar="PYTHON",
     )
-    metric_batch_size: int | None = option(
-        None, "sentences in a batch of the metric (16)", metavar="N"
-    )
+    metric_batch_size: int | None = option(None, "sentences in a batch of the metric (16)")
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments for a :class:`~fairseq_ext.evaluation.neural.NeuralMetric`."""
@@ -119,7 +116,6 @@ class MetricOptions:
         None,
         "source text for the metric (default: the source of sacrebleu's test set, or else the S "
         "lines of fairseq-generate)",
-        metavar="FILE",
     )
     process: ProcessOptions = dataclasses.field(default_factory=ProcessOptions)
 

@@ -51,14 +51,12 @@ class Request:
         "outputs of fairseq-generate --sampling --beam K --nbest K, each with another --seed; "
         "their samples are pooled",
         "generated",
-        type=Path,
         nargs="+",
         metavar="GENERATED",
     )
     num_candidates: int = option(
         help="number of candidates to compare for each sentence; without --candidates-of, the "
-        "files must have exactly N",
-        metavar="N",
+        "files must have exactly N"
     )
     candidates_of: int | None = option(
         None,
@@ -66,7 +64,7 @@ class Request:
         "(default: N)",
         metavar="M",
     )
-    seed: int = option(1, "seed of the draw for --candidates-of (1)", metavar="N")
+    seed: int = option(1, "seed of the draw for --candidates-of (1)")
     utility: str = option(
         "chrf",
         "measure of agreement: chrf (default), bleu, comet:MODEL (see `score --metric`), or "
@@ -83,7 +81,6 @@ class Request:
         None,
         "source text, for a utility that reads it: comet:MODEL, and metrics of mbrs such as "
         "comet (default: the S lines of fairseq-generate)",
-        metavar="FILE",
     )
     json: Path | None = None
 

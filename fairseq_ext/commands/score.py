@@ -19,21 +19,16 @@ class Request:
     metrics: evaluation_options.MetricOptions
     tokenizer: evaluation_options.TokenizerOptions
     texts: evaluation_options.UndoingOptions
-    hyp: Path | None = option(None, "translations as detokenized text", metavar="FILE")
+    hyp: Path | None = option(None, "translations as detokenized text")
     generated: Sequence[Path] | None = option(
-        None,
-        "output of fairseq-generate; with --num-shards, the outputs of all shards",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
+        None, "output of fairseq-generate; with --num-shards, the outputs of all shards", nargs="+"
     )
     tokenized_ref: Path | None = option(
         None,
         "reference tokens without subword pieces, for tokenized BLEU (default with --generated: "
         "its T lines)",
-        metavar="FILE",
     )
-    tokenized_hyp: Path | None = option(None, "tokens of --hyp, for tokenized BLEU", metavar="FILE")
+    tokenized_hyp: Path | None = option(None, "tokens of --hyp, for tokenized BLEU")
     split_compounds: bool = option(
         False,
         "also compute tokenized BLEU with hyphenated compounds split, which papers report only "

@@ -74,7 +74,7 @@ class SearchOptions:
     buffer_size: int | None = _number(BUFFER, "lines to read before translating; 1: line by line")
     skip_long: bool = option(False, "write an empty line for each line that is too long")
     engine: str = option(DEFAULT, f"{ENGINE_HELP} (%(default)s)", choices=(FAIRSEQ, *ENGINES))
-    shortlist: Path | None = option(None, SHORTLIST_HELP, metavar="FILE")
+    shortlist: Path | None = option(None, SHORTLIST_HELP)
     fp16: bool = option(False, "half precision, for GPUs")
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     sampling: bool = option(
@@ -84,13 +84,11 @@ class SearchOptions:
         None,
         "draw N samples of each line, and write the one that agrees best with all of them "
         "(minimum Bayes risk); lower --max-tokens if memory runs out",
-        metavar="N",
     )
     epsilon_sampling: float | None = option(
         None,
         "sample only tokens of at least this probability "
         f"({SAMPLES['epsilon_sampling']} with --mbr; 0 with --sampling or --sampling-topk)",
-        metavar="N",
     )
     sampling_topk: int | None = _number(
         SAMPLES["sampling_topk"], "sample only the N most probable tokens; 0: all"

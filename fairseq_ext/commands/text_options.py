@@ -32,9 +32,7 @@ class TextOptions:
     aggressive: bool | None = option(None, "split words at hyphens, which become the token @-@")
     lowercase: bool | None = option(None, "lower-case the source")
     keep_tokens: bool = option(False, "leave the translation as tokens")
-    bpe_codes: Path | None = option(
-        None, "file of merges from subword-nmt or fastBPE", metavar="FILE"
-    )
+    bpe_codes: Path | None = option(None, "file of merges from subword-nmt or fastBPE")
     remove_bpe: bool = option(False, "join subword pieces (`@@ `), if the input has them")
 
 

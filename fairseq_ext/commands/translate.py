@@ -47,7 +47,7 @@ class PartOptions:
         "is written when no part is missing",
         metavar="FOLDER",
     )
-    part_lines: int | None = option(None, f"lines in a part ({PART_LINES})", metavar="N")
+    part_lines: int | None = option(None, f"lines in a part ({PART_LINES})")
     shard: str | None = option(
         None,
         "translate only parts I, I + N, I + 2N …, counted from 0 (default: any missing part)",
@@ -97,11 +97,7 @@ class Request:
     data: Path | None = None  # folder with the dictionaries
     lines: Sequence[str] | None = None  # text from the command line
     input: Sequence[Path] | None = option(
-        None,
-        "files to translate, in this order (default: standard input)",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
+        None, "files to translate, in this order (default: standard input)", nargs="+"
     )
     split_sentences: bool = option(
         False, "translate each sentence of a line alone, and join the translations"
@@ -114,14 +110,12 @@ class Request:
         False, "treat lines as XML or HTML: keep tags; well-formed text stays well-formed"
     )
     output: Path | None = option(
-        None, "file to write (default: standard output)", *("-o", "--output"), metavar="FILE"
+        None, "file to write (default: standard output)", *("-o", "--output")
     )
     src: str | None = option(None, "source language (default: the trained one)", metavar="LANG")
     tgt: str | None = option(None, "target language (default: the trained one)", metavar="LANG")
     json: Path | None = option(
-        None,
-        "also write source, translations, tokens and scores as JSON, one line per sentence",
-        metavar="FILE",
+        None, "also write source, translations, tokens and scores as JSON, one line per sentence"
     )
     search: SearchOptions = dataclasses.field(default_factory=SearchOptions)
     text: TextOptions = dataclasses.field(default_factory=TextOptions)

@@ -78,11 +78,9 @@ class OfficialOptions:
         "folder or address with copies of the archives, under their original names",
         metavar="DIR_OR_URL",
     )
-    workers: int | None = option(
-        None, "processes (default: one for each core)", type=_natural, metavar="N"
-    )
+    workers: int | None = option(None, "processes (default: one for each core)", type=_natural)
     bpe: int | None = option(
-        None, "number of merges; 0 for words (default: the paper's)", type=_natural, metavar="N"
+        None, "number of merges; 0 for words (default: the paper's)", type=_natural
     )
     subwords: str = option(
         "bpe", "kind of subwords; --bpe sets their number (default: %(default)s)", choices=SUBWORDS
@@ -103,8 +101,8 @@ class TatoebaOptions:
     out: Path = option(dataclasses.MISSING, "folder to write into", *OUTPUT, metavar="DIR")
     src: str = option("es", "source language, es or en (default: %(default)s)")
     tgt: str = option("en", "target language, en or es (default: %(default)s)")
-    valid: int = option(1000, "validation pairs, at most 1000 (1000)", type=_natural, metavar="N")
-    test: int = option(1500, "test pairs, at most 1500 (1500)", type=_natural, metavar="N")
+    valid: int = option(1000, "validation pairs, at most 1000 (1000)", type=_natural)
+    test: int = option(1500, "test pairs, at most 1500 (1500)", type=_natural)
     sample: tuple[int, ...] | None = option(
         None,
         "number of pairs in each split, to try a part of the corpus",
@@ -160,10 +158,7 @@ class PairOptions:
     tokenize: bool = option(False, "tokenize as Moses does (sacremoses), without escapes")
     lowercase: bool = option(False, "lower-case both sides")
     max_words: int | None = option(
-        None,
-        "drop pairs with more than N words on a side (default: keep all)",
-        type=positive,
-        metavar="N",
+        None, "drop pairs with more than N words on a side (default: keep all)", type=positive
     )
     rule: Sequence[str] = option(
         [],
@@ -173,8 +168,8 @@ class PairOptions:
         action="append",
         metavar="NAME=VALUES",
     )
-    valid: int = option(1000, "validation pairs (%(default)s)", type=_natural, metavar="N")
-    test: int = option(1000, "test pairs (%(default)s)", type=_natural, metavar="N")
+    valid: int = option(1000, "validation pairs (%(default)s)", type=_natural)
+    test: int = option(1000, "test pairs (%(default)s)", type=_natural)
     key: str = option(
         "auto",
         "side whose sentences must not be in two splits (default: the side with more repeated "
@@ -192,18 +187,14 @@ class PairOptions:
         choices=SPLITS,
     )
     overwrite: bool = option(False, "overwrite a corpus in --output that was made differently")
-    workers: int | None = option(
-        None, "processes (default: one for each core)", type=_natural, metavar="N"
-    )
+    workers: int | None = option(None, "processes (default: one for each core)", type=_natural)
     parts: Path | None = option(
         None,
         "folder for finished parts; workers on one or several machines may share it, and a "
         "restarted worker continues with the missing parts",
         metavar="FOLDER",
     )
-    part_lines: int | None = option(
-        None, "pairs in a part (default: 200000)", type=positive, metavar="N"
-    )
+    part_lines: int | None = option(None, "pairs in a part (default: 200000)", type=positive)
 
 
 @dataclass(frozen=True)
@@ -226,7 +217,6 @@ class TranslationOptions:
         "WMT's .xml",
         "files",
         nargs="*",
-        type=Path,
         metavar="FILE",
     )
     source: Path | None = option(
@@ -262,10 +252,7 @@ class ContaminationOptions:
         dataclasses.MISSING, "test set as plain text, one sentence per line", "test"
     )
     training: Sequence[Path] = option(
-        help="training text in the same language, plain or compressed",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
+        help="training text in the same language, plain or compressed", nargs="+"
     )
     output: Path | None = option(
         None,
@@ -287,18 +274,18 @@ class NoiseOptions:
         "this case; punctuation: remove it",
         choices=NOISE_KINDS,
     )
-    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
+    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT)
     share: float | None = option(
         None, "share of words that get a typing error (default: 0.1)", metavar="SHARE"
     )
-    seed: int | None = option(None, "seed of the typing errors (default: 1)", metavar="N")
+    seed: int | None = option(None, "seed of the typing errors (default: 1)")
 
 
 @dataclass(frozen=True)
 class OwnTextOptions:
     """Options to check and copy a user's own text."""
 
-    data: Path = option(help="folder with the six text files")
+    data: Path = option(help="folder with the six text files", metavar="DIR")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
     out: Path = option(dataclasses.MISSING, "folder to write", *OUTPUT, metavar="DIR")
@@ -309,7 +296,7 @@ class OwnTextOptions:
 class PreparedCorpus:
     """A prepared corpus and its languages."""
 
-    data: Path = option(help="folder of the prepared corpus: tokens and text.json")
+    data: Path = option(help="folder of the prepared corpus: tokens and text.json", metavar="DIR")
     src: str = option(help="source language, the ending of its files")
     tgt: str = option(help="target language, the ending of its files")
 
@@ -319,11 +306,11 @@ class MonolingualOptions(PreparedCorpus):
     """Options to write text without a translation."""
 
     language: str = option(help="language of the side to write")
-    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT, metavar="FILE")
+    out: Path = option(dataclasses.MISSING, "file to write", *OUTPUT)
     text: Path | None = option(
-        None, "plain text to check and write instead of a side of the corpus", metavar="FILE"
+        None, "plain text to check and write instead of a side of the corpus"
     )
-    skip: int = option(0, "leave the first N lines out", type=_natural, metavar="N")
+    skip: int = option(0, "leave the first N lines out", type=_natural)
 
 
 @dataclass(frozen=True)
@@ -338,18 +325,14 @@ class MixOptions(PreparedCorpus):
         1,
         "copies of the corpus's own training pairs; 0: only synthetic pairs (default: 1)",
         type=_natural,
-        metavar="N",
     )
     longest: int = option(
-        250,
-        "leave out synthetic pairs with more tokens on a side (default: 250)",
-        type=positive,
-        metavar="N",
+        250, "leave out synthetic pairs with more tokens on a side (default: 250)", type=positive
     )
     ratio: float = option(
         3.0, "leave out synthetic pairs with a greater ratio of lengths (default: 3)", metavar="R"
     )
-    workers: int = option(1, "processes (default: 1)", type=positive, metavar="N")
+    workers: int = option(1, "processes (default: 1)", type=positive)
 
 
 # ---- the commands --------------------------------------------------------------------------------

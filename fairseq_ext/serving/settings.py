@@ -76,9 +76,7 @@ class BatchOptions:
     """The options for translating sentences together; None leaves a search option to the model."""
 
     beam: int | None = option(
-        None,
-        f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})",
-        metavar="N",
+        None, f"beam size; a request may ask for up to N - 1 alternatives ({Search.beam})"
     )
     lenpen: float | None = None
     max_len_a: float | None = None
@@ -106,7 +104,6 @@ class Settings:
         "bundle, which usually needs neither torch nor fairseq, or a checkpoint, folder of a run, "
         "or ORG/NAME[@REVISION] on the Hugging Face Hub; at most one for each pair of languages",
         "models",
-        type=Path,
         nargs="+",
         metavar="MODEL",
     )
@@ -121,9 +118,9 @@ class Settings:
         True, "keep URLs, e-mail addresses and emoji as they are (default: yes)"
     )
     host: str = option("127.0.0.1", "address to serve on (%(default)s)")
-    port: int = option(5000, "port to serve on; 0: any free one (%(default)s)", metavar="N")
+    port: int = option(5000, "port to serve on; 0: any free one (%(default)s)")
     workers: int = option(
-        1, "processes, which share the processors and the models' memory (%(default)s)", metavar="N"
+        1, "processes, which share the processors and the models' memory (%(default)s)"
     )
     grace: int = option(
         30, "seconds for running requests to finish at shutdown (%(default)s)", metavar="S"
@@ -134,7 +131,7 @@ class Settings:
         f"key in {KEY} or --api-key-file",
         metavar="KEY",
     )
-    api_key_file: Path | None = option(None, "file of keys, one per line", metavar="FILE")
+    api_key_file: Path | None = option(None, "file of keys, one per line")
     allow_host: Sequence[str] = option(
         [],
         "further host name of this server, such as its proxy's; * for any; may be repeated",

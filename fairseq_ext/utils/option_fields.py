@@ -4,21 +4,24 @@ import argparse
 import dataclasses
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_ext.utils.errors import ConfigError
 
 T = TypeVar("T")
 _OPTION = "option"
+METAVARS = {int: "N", float: "N", Path: "FILE"}
+"""The name of an option's value in the help, by its type."""
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", *names: str, **settings: Any) -> Any:
     """Declare a dataclass field that :func:`add_options` turns into a command-line option.
 
     An option without a default is required. Its name is that of the field unless ``names`` has
-    others; a name without ``--`` makes a positional argument. Its type and action follow from the
-    field's annotation. ``settings`` are passed to ``add_argument``.
+    others; a name without ``--`` makes a positional argument. Its type, action and metavar follow
+    from the field's annotation. ``settings`` are passed to ``add_argument``.
     """
     metadata = {_OPTION: {"names": names, "help": help, **settings}}
     if isinstance(default, list):
@@ -49,21 +52,28 @@ def add_options(parser: Any, kind: type, names: Collection[str] = ()) -> None:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
+        implied = _of_type(hints[field.name], default)
         if flags[0].startswith("-"):
             settings |= {"dest": field.name, "required": default is dataclasses.MISSING}
+        else:
+            implied.pop("metavar", None)  # a positional argument is shown by its own name
         if default is not dataclasses.MISSING:
             settings["default"] = default
-        parser.add_argument(*flags, **{**_of_type(hints[field.name], default), **settings})
+        parser.add_argument(*flags, **{**implied, **settings})
 
 
 def _of_type(hint: Any, default: Any) -> dict[str, Any]:
-    """Return argparse's setting for an annotation: a type or, for a boolean, an action."""
+    """Return argparse's settings for an annotation: type and metavar, or the action of a boolean.
+
+    The type of a sequence is that of its elements.
+    """
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = kinds[0]
     if kind is bool:
         return {"action": "store_true" if default is False else argparse.BooleanOptionalAction}
-    plain = isinstance(kind, type) and typing.get_origin(kind) is None and kind is not str
-    return {"type": kind} if plain else {}
+    if typing.get_origin(kind) is Sequence:
+        (kind,) = typing.get_args(kind)
+    return {"type": kind, "metavar": METAVARS[kind]} if kind in METAVARS else {}
 
 
 def from_args(kind: type[T], args: argparse.Namespace) -> T:
