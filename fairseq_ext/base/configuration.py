@@ -1,12 +1,11 @@
 """The configuration options that our models share, under fairseq's own names."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.tasks import FairseqTask
 from omegaconf import II, DictConfig, OmegaConf
@@ -176,11 +175,3 @@ def transformer_config(cfg: EncoderConfig) -> TransformerConfig:
         # fairseq copies `--decoder-embed-dim` to these only in configurations made by hydra.
         config.decoder.input_dim = config.decoder.output_dim = cfg.decoder_embed_dim
     return config
-
-
-def add_dataclass_args(parser: ArgumentParser, config: type[FairseqDataclass]) -> None:
-    """Add the options of a flat dataclass to a parser, without their defaults.
-
-    So a flag overrides the architecture's value, which overrides the dataclass's default.
-    """
-    gen_parser_from_dataclass(parser, config(), delete_default=True)

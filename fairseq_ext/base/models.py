@@ -1,6 +1,6 @@
 """Register architectures, build embedding tables, and give our Transformers a base class."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -8,6 +8,7 @@ import torch
 from fairseq import models
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
 from fairseq.models import register_model as fairseq_register_model
 from fairseq.models.transformer import (
     TransformerConfig,
@@ -145,10 +146,8 @@ class TranslationTransformer(TransformerModelBase):
     encoder_class: type[TransformerEncoderBase] = TransformerEncoderBase
     decoder_class: type[TransformerDecoderBase] = TransformerDecoderBase
 
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """Add the options of the model's configuration."""
-        configuration.add_dataclass_args(parser, cls.Config)
+    # without the options of fairseq's Transformer
+    add_args: Any = classmethod(BaseFairseqModel.add_args.__func__)
 
     @classmethod
     def build_model(cls, cfg: TransformerModelConfig, task: FairseqTask) -> TransformerModelBase:

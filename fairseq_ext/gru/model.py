@@ -3,7 +3,7 @@
 This module uses fairseq's order of dimensions: tokens ``[B, T]``, logits ``[B, T, V]``.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,11 +66,6 @@ models.without_effect.append(without_effect)
 @models.register_model("gru_attention", dataclass=GRUAttentionConfig)
 class GRUAttentionModel(FairseqEncoderDecoderModel):
     """A model with a bidirectional GRU encoder and an attentive GRU decoder."""
-
-    @staticmethod
-    def add_args(parser: ArgumentParser) -> None:
-        """Add the options of :class:`GRUAttentionConfig`."""
-        configuration.add_dataclass_args(parser, GRUAttentionConfig)
 
     @classmethod
     def build_model(cls, cfg: GRUAttentionConfig, task: FairseqTask) -> "GRUAttentionModel":
