@@ -15,6 +15,8 @@ LAYERS = ("qkv", "out", "ffn")
 PRODUCTS = (*LAYERS, "qk", "score-v")
 NORMS = ("layer", "scale", "none")
 OUTPUTS = ("shortcut", "layer", "scale", "plain")
+OPTIONS = {"ffn": "bmt_ffn", "output": "bmt_attention_output", "binarizer": "binarizer"}
+"""The options of ``bmt`` that override one field of a preset's :class:`Switches` each."""
 
 
 @dataclass(frozen=True)
@@ -69,46 +71,32 @@ def products(option: str, text: str, allowed: tuple[str, ...]) -> frozenset[str]
     return names
 
 
-def override(
-    switches: Switches,
-    weights: str = "",
-    activations: str = "",
-    ffn: str = "preset",
-    output: str = "preset",
-    binarizer: str = "preset",
-) -> Switches:
-    """Return ``switches`` as changed by options; ``preset`` and an empty text change nothing.
+def selected(cfg: Any) -> Switches:
+    """Read the switches from the options of ``bmt``, or of another model with binary products.
 
-    ``weights`` and ``activations`` are lists of products (:func:`products`).
+    Only ``bmt`` has presets, which its other options change; ``preset`` and an empty list of
+    products (:func:`products`) change nothing.
     """
-    if weights:
-        listed = weights.split(",")
+    switches = PRESETS[str(cfg.bmt_preset)] if hasattr(cfg, "bmt_preset") else Switches()
+    if cfg.binary_weights:
+        listed = cfg.binary_weights.split(",")
         ternary = TERNARY in listed
         listed = [name for name in listed if name != TERNARY] or [*LAYERS]
         named = products("--binary-weights", ",".join(listed), LAYERS)
         if ternary and not named:
-            raise ConfigError(f"`--binary-weights {weights}` names no weights to make ternary.")
+            raise ConfigError(
+                f"`--binary-weights {cfg.binary_weights}` names no weights to make ternary."
+            )
         switches = replace(switches, weights=named, ternary=ternary)
-    if activations:
-        named = products("--binary-activations", activations, PRODUCTS)
+    if cfg.binary_activations:
+        named = products("--binary-activations", cfg.binary_activations, PRODUCTS)
         switches = replace(switches, activations=named)
-    values = {"ffn": ffn, "output": output, "binarizer": binarizer}
-    switches = replace(switches, **{k: value for k, value in values.items() if value != "preset"})
-    if switches.ternary and not switches.activations and binarizer != "preset":
+    values = {name: str(getattr(cfg, option, "preset")) for name, option in OPTIONS.items()}
+    changes = {name: value for name, value in values.items() if value != "preset"}
+    switches = replace(switches, **changes)
+    if switches.ternary and not switches.activations and "binarizer" in changes:
         raise ConfigError(
             "`--binarizer` must not be given with ternary weights and float activations: it would "
             "have no effect."
         )
     return switches
-
-
-def selected(cfg: Any) -> Switches:
-    """Read the switches from the options of ``bmt``, or of another model with binary products."""
-    if not hasattr(cfg, "bmt_preset"):
-        return override(Switches(), cfg.binary_weights, cfg.binary_activations)
-    return override(
-        PRESETS[str(cfg.bmt_preset)],
-        cfg.binary_weights,
-        cfg.binary_activations,
-        *(str(cfg.bmt_ffn), str(cfg.bmt_attention_output), str(cfg.binarizer)),
-    )
