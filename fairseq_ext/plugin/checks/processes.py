@@ -28,6 +28,7 @@ from fairseq_ext.plugin.features import async_checkpoints
 from fairseq_ext.plugin.table import acting, around
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem, printable
+from fairseq_ext.utils.files import head
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +67,10 @@ def locked(folder: str | Path) -> Iterator[None]:
         try:
             protected = stack.enter_context(locks.held(path, wait=False))
         except filelock.Timeout:
+            holder = head(path, 200).decode(errors="replace") or "another process"
             raise ConfigError(
-                f"`--save-dir` must be used by one training at a time, but {holder(path)} trains "
-                f"in {folder}; choose another folder, or wait until that run has ended."
+                f"`--save-dir` must be used by one training at a time, but {holder} trains in "
+                f"{folder}; choose another folder, or wait until that run has ended."
             ) from None
         if protected:
             start = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -77,13 +79,6 @@ def locked(folder: str | Path) -> Iterator[None]:
         else:
             logger.warning(f"{folder} is on a file system without locks: start no second run there")
         yield
-
-
-def holder(path: Path) -> str:
-    """Describe the process that holds the lock file ``path``, as recorded in that file."""
-    with contextlib.suppress(OSError, ValueError):
-        return path.read_text(encoding="utf-8")[:200] or "another process"
-    return "another process"
 
 
 @around("fairseq.checkpoint_utils:verify_checkpoint_directory", patch="processes of a training")
