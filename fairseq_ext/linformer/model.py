@@ -13,7 +13,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.models import transformer
 from fairseq.modules import FairseqDropout
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_ext.base import configuration, models, padding
 from fairseq_ext.base.configuration import option
@@ -252,12 +252,6 @@ class LinformerModel(models.TranslationTransformer):
     encoder_class = LinformerEncoder
     # The message for options that need token alignments.
     no_alignment = "a Linformer attends to mixtures of source tokens, so no weight belongs to one"
-
-    def __init__(
-        self, cfg: transformer.TransformerConfig, encoder: nn.Module, decoder: nn.Module
-    ) -> None:
-        super().__init__(cfg, encoder, decoder)
-        self.supports_align_args = False
 
     @classmethod
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
