@@ -8,6 +8,7 @@ The model is fairseq's Transformer, with the same flags but MUSE blocks as layer
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fairseq import utils
@@ -25,7 +26,6 @@ from torch import Tensor, nn
 
 from fairseq_ext.base import configuration, models
 from fairseq_ext.base.configuration import option
-from fairseq_ext.base.dropout import dropout, is_active
 from fairseq_ext.base.padding import keep_sentences, reorder_rows, select_sentences
 from fairseq_ext.muse.attention import Source
 from fairseq_ext.muse.block import ParallelBlock
@@ -115,21 +115,9 @@ def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]
             "attention_dropout": cfg.attention_dropout,
             "activation_dropout": cfg.activation_dropout,
             "kernel_dropout": cfg.weight_dropout,
-            "make_dropout": BlockDropout,
+            # `--retain-dropout-modules` finds it by this name
+            "make_dropout": partial(FairseqDropout, module_name=ParallelBlock.__name__),
         }
-
-
-class BlockDropout(FairseqDropout):
-    """A faster dropout on the CPU; ``--retain-dropout-modules`` finds it by the block's name."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__(p, module_name=ParallelBlock.__name__)
-
-    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
-        """Drop values of ``x``, which may have any shape."""
-        if x.is_cuda or not is_active(self):
-            return super().forward(x, inplace)
-        return dropout(x, self.p)
 
 
 class EncoderBlock(ParallelBlock):
