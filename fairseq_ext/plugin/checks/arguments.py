@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from fairseq_ext.checkpoints.registry_checks import misfit
 from fairseq_ext.plugin.table import acting, around
 from fairseq_ext.utils.errors import ConfigError
+from fairseq_ext.utils.option_fields import flag
 from fairseq_ext.utils.parsing import Parser
 
 COMMANDS = ("train", "generate", "interactive", "preprocess")
@@ -259,21 +260,19 @@ def name_ignored(parser: ArgumentParser, args: Namespace) -> None:
         ]
         if name in REFUSED.get(command, ()) and task != ONLY_TASKS.get(name):
             raise ConfigError(f"`{option}` cannot be used here; leave it out.")
+        reason = f"without {missing[name]}" if name in missing else ""
         if name in ignored(command):
-            print(f"fairseq-{command}: `{option}` has no effect here.", file=sys.stderr)
+            reason = "here"
         elif name in ONLY_TASKS and task.startswith("translation") and task != ONLY_TASKS[name]:
-            print(f"fairseq-{command}: `{option}` has no effect in this task.", file=sys.stderr)
+            reason = "in this task"
         elif conflicts:
-            other = f"--{conflicts[0].replace('_', '-')}"
-            line = f"fairseq-{command}: `{option}` has no effect with `{other}`."
-            print(line, file=sys.stderr)
+            reason = f"with `{flag(conflicts[0])}`"
         elif dests & {*prerequisites} and all(
             getattr(args, other, None) in OFF for other in prerequisites
         ):
-            missing[name] = " or ".join(f"`--{other.replace('_', '-')}`" for other in prerequisites)
-        if name in missing:
-            line = f"fairseq-{command}: `{option}` has no effect without {missing[name]}."
-            print(line, file=sys.stderr)
+            reason = f"without {' or '.join(f'`{flag(other)}`' for other in prerequisites)}"
+        if reason:
+            print(f"fairseq-{command}: `{option}` has no effect {reason}.", file=sys.stderr)
 
 
 def _options_given(parser: ArgumentParser, words: Sequence[str]) -> dict[str, str]:
