@@ -10,9 +10,9 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 from fairseq_ext.plugin.checks import processes
-from fairseq_ext.plugin.repairs.cpu_training import _free_port
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support import harness
 from tests.support.harness import BIN, USER_DIR, fairseq, run
@@ -220,7 +220,11 @@ def train(folder: Path, *options: object, plugin: Path = USER_DIR) -> CompletedP
     """Train with two processes to the end."""
     words = (BIN / "fairseq-train", *options, "--save-dir", folder, "--user-dir", plugin)
     return run(
-        harness.forked("python"), harness.REPO / "tests/support/ranks.py", 2, _free_port(), *words
+        harness.forked("python"),
+        harness.REPO / "tests/support/ranks.py",
+        2,
+        get_free_port(),
+        *words,
     )
 
 

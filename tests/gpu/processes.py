@@ -6,7 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.plugin.repairs.cpu_training import _free_port
+from torch.distributed.elastic.utils.distributed import get_free_port
+
 from tests.gpu.material import Command, base, binarize, log_lines
 from tests.gpu.results import Results, arguments
 from tests.support.harness import hypotheses
@@ -85,7 +86,7 @@ def start_pair(options: Namespace, data: Path, backend: str, ddp: str) -> list[C
     words = [*training_of(options, data, "transformer", "fp32"), "--max-update", HALF]
     words += ["--distributed-backend", backend, "--ddp-backend", ddp, "--save-dir", folder]
     words += ["--distributed-world-size", 2]  # fairseq's default is the number of GPUs here
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": "2"}
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_free_port()), "WORLD_SIZE": "2"}
     return [
         Command(folder / f"{rank}.log", *words, **job, RANK=str(rank), LOCAL_RANK="0")
         for rank in range(2)

@@ -15,7 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.plugin.repairs.cpu_training import _free_port
+from torch.distributed.elastic.utils.distributed import get_free_port
+
 from tests.soak.report import Report, noted, parser
 from tests.support.harness import USER_DIR, after, binarize, digits_corpus, start
 from tests.support.trainings import ARCHITECTURES, TRAINING, load, same_state
@@ -90,7 +91,7 @@ class Job:
 
     def start(self, code: str = "") -> list[subprocess.Popen[bytes]]:
         """Start it; the process that saves runs the code first."""
-        join = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        join = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_free_port())}
         processes = []
         for rank in range(1 + self.two):
             place = {**join, "RANK": str(rank), "LOCAL_RANK": str(rank)} if self.two else {}

@@ -6,7 +6,6 @@ fairseq counts CUDA devices to find the number of processes, and assumes a TPU f
 import importlib.util
 import logging
 import os
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -18,17 +17,13 @@ from fairseq_ext.utils.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
-
-
 def join_processes(training: Any) -> None:
     """Set in ``cfg.distributed_training`` how this CPU process finds the job's other processes.
 
     The processes are started by ``torchrun``, or spawned because of ``--distributed-world-size``.
     """
+    from torch.distributed.elastic.utils.distributed import get_free_port
+
     if training.distributed_init_method is None:
         if int(os.environ.get("WORLD_SIZE", 1)) > 1 and "RANK" in os.environ:
             training.distributed_init_method = "env://"
@@ -38,7 +33,7 @@ def join_processes(training: Any) -> None:
             training.distributed_no_spawn = True
         elif training.distributed_world_size > 1:
             port = training.distributed_port
-            port = port if port > 0 else _free_port()
+            port = port if port > 0 else get_free_port()
             training.distributed_init_method = f"tcp://localhost:{port}"
             training.distributed_num_procs = training.distributed_world_size
     if training.distributed_init_method is not None:
