@@ -6,10 +6,8 @@ whole state of a model, without the version numbers of modules, so it later load
 a very old model.
 """
 
-import functools
 import logging
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,24 +73,19 @@ def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> Non
     but ends in `StopIteration`: the hooks that it uses fail on an encoder, whose output is not a
     tensor.
     """
+    from fairseq.utils import apply_to_sample
+
+    def watch(tensor: torch.Tensor) -> None:
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: self.bhook_fn(module, None, gradient))
+
+    def watch_all(module: torch.nn.Module, _: Any, output: Any) -> None:
+        apply_to_sample(watch, [output])
+
     if self.forward:
         self.fhooks.append(module.register_forward_hook(self.fhook_fn))
     if self.backward:
-        self.bhooks.append(module.register_forward_hook(functools.partial(_watch, self)))
-
-
-def _watch(detector: Any, module: torch.nn.Module, _: Any, output: Any) -> None:
-    for tensor in _tensors(output):
-        if tensor.requires_grad:
-            tensor.register_hook(lambda gradient: detector.bhook_fn(module, None, gradient))
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if torch.is_tensor(output):
-        yield output
-    elif isinstance(output, dict | list | tuple):
-        for part in output.values() if isinstance(output, dict) else output:
-            yield from _tensors(part)
+        self.bhooks.append(module.register_forward_hook(watch_all))
 
 
 HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientFP16Optimizer")
@@ -154,41 +147,28 @@ def restore_loss_scale(
         self.scaler.load_state_dict(state["grad_scaler"])
 
 
-@around("fairseq.models.ema.ema:EMA.__init__", patch="--store-ema of every model")
-def copy_whole_numbers(
-    original: Callable, self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any
+@around("fairseq.models.ema.ema:EMA._step_internal", patch="--store-ema of every model")
+def average_once(
+    original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
 ) -> None:
-    """Copy integers from the model into the average instead of averaging them.
+    """Average each floating-point tensor once, even if it has several names; copy the others.
+
+    Then load the whole state, with the modules' version numbers, which fairseq leaves out.
 
     Problem: The average of a pre-norm Transformer loses its last layer norms, tied weights decay
     once for each of their names, and a model with an integer buffer ends in `result type Float
     can't be cast`.
     """
-    original(self, model, *args, **kwargs)
-    state = self.model.state_dict()
-    integers = {name for name, value in state.items() if not torch.is_floating_point(value)}
-    self.skip_keys = {*self.skip_keys, *integers}
-
-
-@around("fairseq.models.ema.ema:EMA.restore", patch="--store-ema of every model")
-def keep_versions(
-    original: Callable, self: Any, state_dict: dict[str, Any], *args: Any, **kwargs: Any
-) -> None:
-    """Load an average with the modules' version numbers, which fairseq leaves out."""
-    state = self.model.state_dict()
-    versions = {name: value for name, value in state.items() if "version" in name}
-    original(self, {**versions, **state_dict}, *args, **kwargs)
-
-
-@around("fairseq.models.ema.ema:EMA._step_internal", patch="--store-ema of every model")
-def average_once(
-    original: Callable, self: Any, new_model: torch.nn.Module, updates: int | None = None
-) -> None:
-    """Average each tied tensor once, by hiding all of its names but the first."""
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     repeated = ties(averages)
-    state = {name: v for name, v in new_model.state_dict().items() if name not in repeated}
-    original(self, SimpleNamespace(state_dict=lambda: state), updates)
+    for name, value in new_model.state_dict().items():
+        if name in repeated:
+            continue
+        if not value.is_floating_point() or name in self.skip_keys or "version" in name:
+            averages[name].copy_(value)
+        else:
+            averages[name].mul_(self.decay).add_(value.to(averages[name]), alpha=1 - self.decay)
+    self.restore(dict(averages))
 
 
 @around("fairseq.models.ema.ema:EMA.step", patch="--store-ema after resume")
