@@ -48,21 +48,6 @@ def complete_groups(original: Callable, self: Any, *args: Any, **kwargs: Any) ->
         self._frozen_batches += ([],) * missing
 
 
-@around(
-    "fairseq.data.data_utils:get_buckets",
-    "fairseq.data.bucket_pad_length_dataset:get_buckets",
-    "fairseq.data.audio.raw_audio_dataset:get_buckets",
-    patch="length buckets",
-)
-def bucket_sizes(original: Callable, sizes: Any, num_buckets: int) -> np.ndarray:
-    """Return the lengths that divide the corpus into ``num_buckets`` parts of about equal size.
-
-    Problem: --num-batch-buckets fails: numpy.percentile no longer has `interpolation`.
-    """
-    shares = np.linspace(0, 100, num_buckets + 1)[1:]
-    return np.unique(np.percentile(sizes, shares, method="lower"))
-
-
 USERS_OF_REMOVED_NAMES = (
     "fairseq.data.language_pair_dataset:np",
     "fairseq.data.token_block_dataset:np",
@@ -75,11 +60,16 @@ USERS_OF_REMOVED_NAMES = (
 def numpy_with_old_names(original: ModuleType) -> ModuleType:
     """Return a copy of the module numpy that still has the old names that fairseq uses.
 
-    Problem: --num-batch-buckets and language modelling use numpy.compat.long, and two rarer places
-    numpy.int and numpy.float, which numpy has removed.
+    Problem: --num-batch-buckets and language modelling use numpy.compat.long, --num-batch-buckets
+    also the argument `interpolation` of numpy.percentile, and two rarer places numpy.int and
+    numpy.float, which numpy has removed.
     """
-    view = ModuleType("numpy")
-    vars(view).update(vars(original), int=int, float=float, compat=SimpleNamespace(long=int))
+
+    def percentile(values: Any, shares: Any, interpolation: str) -> Any:
+        return original.percentile(values, shares, method=interpolation)
+
+    view, old_names = ModuleType("numpy"), {"int": int, "float": float, "percentile": percentile}
+    vars(view).update(vars(original), **old_names, compat=SimpleNamespace(long=int))
     return view
 
 
