@@ -28,7 +28,7 @@ from fairseq.search import DiverseBeamSearch
 
 from fairseq_ext import register
 from fairseq_ext.plugin import patches, table
-from fairseq_ext.plugin.repairs import resume, weights
+from fairseq_ext.plugin.repairs import models, resume
 from fairseq_ext.plugin.table import Layer, Patch
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support.models import BMT, MUSE, SMALL, build, sample_of
@@ -68,7 +68,7 @@ def test_the_kind_of_each_patch_is_the_folder_of_its_module() -> None:
 
 @pytest.mark.parametrize("target", ["gone:nothing", "utils:nothing", "utils:No.thing"])
 def test_a_target_that_is_gone_names_its_patch(target: str) -> None:
-    patch = Patch("lost", "why", layers=(Layer((f"fairseq.{target}",), weights.load_once.wrapper),))
+    patch = Patch("lost", "why", layers=(Layer((f"fairseq.{target}",), models.load_once.wrapper),))
     with pytest.raises(EnvironmentProblem, match=r"lost.*does not fit the installed fairseq"):
         table.apply(patch)
 
@@ -152,7 +152,7 @@ class Weights:
 
 def test_weights_that_were_changed_in_a_checkpoint_stay() -> None:
     exact = torch.tensor([1.0001, 2.0])
-    restore = weights.restore_half_precision.wrapper(lambda *words: None)
+    restore = models.restore_half_precision.wrapper(lambda *words: None)
     for saved, expected in ((exact, exact), (exact + 1, exact.bfloat16().float())):
         restore(optimizer := Weights(exact), {"fp32_params": [saved]})
         assert torch.equal(optimizer.fp32_params[0].data, expected)
@@ -302,8 +302,8 @@ class LayerWithCopies(torch.nn.Module):
 
 
 class RepairedLayer(LayerWithCopies):
-    __init__ = weights.without_copies.wrapper(LayerWithCopies.__init__)
-    _load_from_state_dict = weights.load_once.wrapper(LayerWithCopies._load_from_state_dict)
+    __init__ = models.without_copies.wrapper(LayerWithCopies.__init__)
+    _load_from_state_dict = models.load_once.wrapper(LayerWithCopies._load_from_state_dict)
 
 
 def test_an_unused_bias_is_not_what_memory_held(without: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ These must survive a kill at any moment:
    another ``--best-checkpoint-metric`` is asked for;
 3. a complete checkpoint file under each name, the old one or the new one;
 4. the fact that a run has finished;
-5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.weights`;
+5. the float32 master weights of half precision, see :mod:`fairseq_ext.plugin.repairs.models`;
 6. the number of threads, on which the last bits of a matrix product depend.
 """
 

@@ -1,9 +1,10 @@
-"""Avoid fairseq's second copies of weights, and repair the moving averages of weights.
+"""Repair layers of fairseq's models, the training state of their weights, and moving averages.
 
 Encoder layers store a second copy of their weights for torch's fused layer (“BetterTransformer”),
-which would silently replace a Linformer's attention. With ``--store-ema`` fairseq averages the
-whole state of a model, without the version numbers of modules, so it later loads the average like
-a very old model.
+which would silently replace a Linformer's attention. ``--decoder-conv-type dynamic`` computes a
+kernel of K taps for each token (Wu et al., 2019, equation 4); generation takes the softmax over all
+K taps, as the paper does. With ``--store-ema`` fairseq averages the whole state of a model, without
+the version numbers of modules, so it later loads the average like a very old model.
 """
 
 import logging
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from fairseq_ext.checkpoints.layout import ties
 from fairseq_ext.plugin.table import around, replaced
@@ -18,6 +21,7 @@ from fairseq_ext.plugin.table import around, replaced
 logger = logging.getLogger(__name__)
 
 LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
+DYNAMIC = "fairseq.modules.dynamic_convolution:DynamicConv_scripatable"
 
 COPIES = tuple(
     f"{name}_{kind}"
@@ -53,16 +57,34 @@ def load_once(
     torch.nn.Module._load_from_state_dict(self, state, prefix, *rest)
 
 
-@around(
-    "fairseq.modules.dynamic_convolution:DynamicConv_scripatable.reset_parameters",
-    patch="unused weights that nothing initializes",
-)
+@around(f"{DYNAMIC}.reset_parameters", patch="unused weights that nothing initializes")
 def _initialize_unused_bias(original: Callable, self: Any) -> None:
     """Problem: A dynamic convolution without a bias stores a bias that holds whatever its memory
     held before: checkpoints of equal trainings differ, and a NaN there looks like divergence.
     """
     original(self)
     torch.nn.init.zeros_(self.conv_bias)
+
+
+@around(f"{DYNAMIC}._forward_unfolded", patch="dynamic convolution of short sentences")
+def over_all_taps(
+    original: Callable, self: Any, x: Tensor, incremental_state: Any, query: Tensor
+) -> Tensor:
+    """Pad targets ``[T, B, C]`` at their end to K words, where the softmax is over all K taps.
+
+    The convolution is causal, so the padding changes no word before it.
+
+    Problem: In training and scoring, fairseq takes the softmax of a dynamic convolution in the
+    decoder over T instead of K taps where T, the longest target of the batch, is below K. The model
+    depends on its batches, generates with other kernels, and repeats phrases.
+    """
+    missing = self.kernel_size - len(x)
+    causal = self.padding_l == self.kernel_size - 1
+    if incremental_state is not None or missing <= 0 or not causal:
+        return original(self, x, incremental_state, query)
+    at_end = (0, 0, 0, 0, 0, missing)
+    padded = original(self, F.pad(x, at_end), None, F.pad(query, at_end))
+    return padded[: len(x)]
 
 
 @around("fairseq.nan_detector:NanDetector.add_hooks", patch="report of a NaN")
@@ -75,7 +97,7 @@ def watch_tensors(original: Callable, self: Any, module: torch.nn.Module) -> Non
     """
     from fairseq.utils import apply_to_sample
 
-    def watch(tensor: torch.Tensor) -> None:
+    def watch(tensor: Tensor) -> None:
         if tensor.requires_grad:
             tensor.register_hook(lambda gradient: self.bhook_fn(module, None, gradient))
 
@@ -92,7 +114,7 @@ HALF_PRECISION = ("fairseq.optim:FP16Optimizer", "fairseq.optim:MemoryEfficientF
 SCALER_COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-def _master_weights(optimizer: Any) -> list[torch.Tensor]:
+def _master_weights(optimizer: Any) -> list[Tensor]:
     weights = getattr(optimizer, "fp32_params", [])
     return list(weights.values()) if isinstance(weights, dict) else list(weights)
 
