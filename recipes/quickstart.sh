@@ -222,7 +222,6 @@ Translate a sentence of yours:
   cd $(printf '%q' "$PWD")$activate
   echo '$sentence' | fairseq-ext translate bin --path checkpoints/average.pt
 The same on a page in a browser, with the model's attention:
-  pip install -c $(printf '%q' "$REPO")/constraints.txt gradio
   fairseq-ext demo $arch=checkpoints/average.pt --data bin
 NEXT
 }

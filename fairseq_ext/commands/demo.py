@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,9 +78,8 @@ def _run(args: argparse.Namespace) -> None:
 
     named = demo_systems.parse_systems(request.systems, request.data)
     listener = address.listen(request.host, request.port)
-    with options.ended_by_sigterm(), _leaving_nothing():
-        extras.need("gradio")
-        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when imported
+    with options.ended_by_sigterm():
+        extras.need("matplotlib")
         from fairseq_ext.demo import page
 
         systems = _load(named, request)
@@ -98,19 +94,8 @@ def _run(args: argparse.Namespace) -> None:
             named[0].data, translator.src, translator.tgt, request.max_words
         )
         about = {name: system.about for name, system in systems.items()}
-        blocks = page.build(about, translate, request.max_words, sentences)
-        page.serve(blocks, listener, request.host)
-
-
-@contextlib.contextmanager
-def _leaving_nothing() -> Iterator[None]:
-    """Keep all temporary files, gradio's too, in a folder that is removed at the end."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="fairseq-ext-demo-") as folder:
-            tempfile.tempdir = folder
-            yield
-    finally:
-        tempfile.tempdir = None  # let Python choose its usual folder again
+        app = page.application(about, translate, request.max_words, sentences, request.host)
+        page.serve(app, listener)
 
 
 def _load(named: Sequence[Named], request: Request) -> dict[str, System]:

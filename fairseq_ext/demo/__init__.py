@@ -2,5 +2,5 @@
 
 :mod:`~fairseq_ext.demo.systems` loads the models that the command names, and translates a sentence
 with them,
-:mod:`~fairseq_ext.demo.page` builds and serves the page, by gradio.
+:mod:`~fairseq_ext.demo.page` builds and serves the page.
 """

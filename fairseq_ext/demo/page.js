@@ -1,49 +1,74 @@
-() => {
-  // html[data-demo] is "busy" while a sentence is being translated. It is "stale" once the sentence
-  // or the choice of systems has changed since the results on the page were made.
-  // Enter translates and Shift+Enter breaks the line; in gradio's fields of several lines it is the
-  // other way round. A click on an example enters and translates it, as a reader would.
-  const root = document.documentElement;
-  const field = () => document.querySelector("#sentence textarea");
-  const chosen = () => [...document.querySelectorAll("#systems input")].map(box => box.checked);
-  const asked = () => JSON.stringify([field().value, chosen()]);
-  const texts = {
-    busy: "Translating …",
-    stale: "The results below are of another sentence or choice: press Enter to translate.",
-  };
-  let shown = null;
-  const say = state => {
-    root.dataset.demo = state;
-    document.querySelector("#status").textContent = texts[state] || "";
-  };
-  const compare = () => {
-    if (shown !== null && root.dataset.demo !== "busy") say(asked() === shown ? "" : "stale");
-  };
-  const translate = () => document.querySelector("#translate").click();
+// html[data-demo] is "busy" while a sentence is being translated. It is "stale" once the sentence
+// or the choice of systems has changed since the results on the page were made.
+// Enter translates and Shift+Enter breaks the line. A click on an example enters and translates it,
+// as a reader would.
+const root = document.documentElement;
+const find = selector => document.querySelector(selector);
+const field = find("#sentence textarea");
+const boxes = [...document.querySelectorAll("#systems input")];
+const columns = [...document.querySelectorAll("#results > div")];
+const asked = () => JSON.stringify([field.value, boxes.map(box => box.checked)]);
+const texts = {
+  busy: "Translating …",
+  stale: "The results below are of another sentence or choice: press Enter to translate.",
+};
+let shown = null;
 
-  window.demo = {
-    begin: () => { shown = asked(); say("busy"); },
-    end: () => { root.dataset.demo = ""; compare(); },
-  };
-  document.addEventListener("keydown", event => {
-    if (event.key !== "Enter" || !event.target.closest("#sentence")) return;
-    event.stopPropagation();
-    if (event.isComposing) return;
-    event.preventDefault();
-    if (event.shiftKey) document.execCommand("insertText", false, "\n"); // can be undone
-    else translate();
-  }, true);
-  for (const kind of ["input", "change"]) {
-    document.addEventListener(kind, event => {
-      if (event.target.closest("#sentence, #systems")) compare();
-    });
-  }
-  document.addEventListener("click", event => {
-    const example = event.target.closest("#examples button");
-    if (!example) return;
-    field().value = example.textContent;
-    field().dispatchEvent(new Event("input", { bubbles: true }));
-    field().focus();
-    setTimeout(translate);
+const say = state => {
+  root.dataset.demo = state;
+  find("#status").textContent = texts[state] || "";
+};
+const compare = () => {
+  if (shown !== null && root.dataset.demo !== "busy") say(asked() === shown ? "" : "stale");
+};
+const picture = (png, name) => {
+  const image = new Image();
+  image.alt = name;
+  image.srcset = `data:image/png;base64,${png} 1.5x`; // the density of plots.save_picture
+  return image;
+};
+const show = (answers, message) => {
+  find("#message").textContent = message;
+  find("#message").hidden = !message;
+  columns.forEach((column, place) => {
+    const answer = answers[place];
+    column.hidden = !answer;
+    if (!answer) return;
+    column.querySelector("textarea").value = answer.text;
+    column.querySelector("small").textContent = answer.remark;
+    column.querySelector(".picture").replaceChildren(
+      ...(answer.picture ? [picture(answer.picture, `Attention of ${boxes[place].value}`)] : []));
   });
-}
+};
+const translate = async () => {
+  if (root.dataset.demo === "busy") return;
+  shown = asked();
+  say("busy");
+  const systems = boxes.filter(box => box.checked).map(box => box.value);
+  try {
+    const answer = await fetch("translate", { method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ sentence: field.value, systems }) });
+    const content = await answer.json();
+    show(answer.ok ? content : [], answer.ok ? "" : content.error);
+  } catch (error) {
+    show([], "The server does not answer.");
+  }
+  say("");
+  compare();
+};
+
+find("#translate").addEventListener("click", translate);
+field.addEventListener("keydown", event => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  translate();
+});
+for (const part of [field, find("#systems")]) part.addEventListener("input", compare);
+find("#examples").addEventListener("click", event => {
+  const example = event.target.closest("button");
+  if (!example) return;
+  field.value = example.textContent;
+  field.focus();
+  translate();
+});

@@ -14,7 +14,6 @@ EXTRAS: dict[str, str] = {
     "scipy": "statistics",
     "tokenizers": "subwords",
     "sentencepiece": "subwords",
-    "gradio": "demo",
     "mbrs": "mbr",
     "ray": "ray",
     "zstandard": "zstd",

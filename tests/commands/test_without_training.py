@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -99,7 +98,6 @@ def test_serving(hidden: dict[str, str], tmp_path: Path):
         server.process.wait(30)
 
 
-@pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed")
 def test_the_demo(hidden: dict[str, str], tmp_path: Path):
     command = [BIN / "fairseq-ext", "demo", "tatoeba-es-en", "bmt=tatoeba-es-en-bmt-1", "--port=0"]
     variables = {**os.environ, **hidden}
