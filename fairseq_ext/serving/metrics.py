@@ -8,6 +8,7 @@ No label comes from clients, so clients cannot make the page long.
 import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -28,31 +29,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = prometheus.CollectorRegistry()
+        counter = partial(prometheus.Counter, registry=registry)
+        histogram = partial(prometheus.Histogram, registry=registry)
         self.queue = prometheus.Gauge(
             *("fairseq_ext_queue_sentences", "Sentences that wait to be translated."),
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self._requests = prometheus.Counter(
-            *("fairseq_ext_requests", "Requests answered.", ("path", "status")), registry=registry
-        )
-        self._seconds = prometheus.Histogram(
+        self._requests = counter("fairseq_ext_requests", "Requests answered.", ("path", "status"))
+        self._seconds = histogram(
             *("fairseq_ext_request_seconds", "Seconds from a request to its answer.", ("path",)),
-            registry=registry,
             buckets=_SECONDS,
         )
-        self._batches = prometheus.Histogram(
-            *("fairseq_ext_batch_sentences", "Sentences translated together."),
-            registry=registry,
-            buckets=_SENTENCES,
+        self._batches = histogram(
+            "fairseq_ext_batch_sentences", "Sentences translated together.", buckets=_SENTENCES
         )
-        self._tokens = prometheus.Counter(
-            *("fairseq_ext_tokens", "Tokens read and written, </s> included.", ("side",)),
-            registry=registry,
+        self._tokens = counter(
+            "fairseq_ext_tokens", "Tokens read and written, </s> included.", ("side",)
         )
-        self._failures = prometheus.Counter(
-            *("fairseq_ext_failed_sentences", "Sentences that the model could not translate."),
-            registry=registry,
+        self._failures = counter(
+            "fairseq_ext_failed_sentences", "Sentences that the model could not translate."
         )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
