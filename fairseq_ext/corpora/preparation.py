@@ -21,7 +21,7 @@ from fairseq_ext.corpora import streams
 from fairseq_ext.corpora.catalogue import CORPORA, Corpus, Source
 from fairseq_ext.corpora.command_lines import OfficialOptions
 from fairseq_ext.corpora.downloads import RECORD, Unavailable, fetch, unpack
-from fairseq_ext.corpora.streams import KEPT, Encode, Tally, raw_pairs
+from fairseq_ext.corpora.streams import KEPT, Encode, RawPair, Tally, raw_pairs
 from fairseq_ext.text.cleaning import one_spaced
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import LEARNT, learn
@@ -178,18 +178,21 @@ class Preparation:
             raw = raw_pairs(*paths, source.form)
             pairs = tqdm(raw, desc=source.name, unit=" pairs", total=total, disable=None)
             if plain_files:
-                pairs = streams.copying(pairs, plain_files, self._plain)
+                pairs = self._copied(pairs, plain_files)
             parts[source.name] = {"origin": origin, "fates": (tally := Tally())}
             yield from self._work(source).kept_pairs(pairs, self.workers, tally)
 
-    def _plain(self, text: str, language: str) -> str:
-        """Turn a sentence into sacrebleu's reference: untokenized, in the corpus's letter case."""
-        text = one_spaced(text)
-        if not self.corpus.tokenize:
-            from fairseq_ext.text import moses
+    def _copied(self, pairs: Iterable[RawPair], files: Sequence[IO[str]]) -> Iterator[RawPair]:
+        """Yield the pairs; write untokenized references for sacrebleu, in the corpus's case."""
+        from fairseq_ext.text import moses
 
-            text = moses.detokenize(text, language)
-        return text.lower() if self.corpus.lowercase else text
+        for pair in pairs:
+            for sentence, language, file in zip(pair, self._sides, files, strict=True):
+                text = one_spaced(sentence or "")
+                if not self.corpus.tokenize:
+                    text = moses.detokenize(text, language)
+                file.write(f"{text.lower() if self.corpus.lowercase else text}\n")
+            yield pair
 
     def _text(self) -> Report:
         """Write ``train`` and ``valid`` as tokens into ``text/``."""

@@ -160,15 +160,9 @@ RULES: dict[str, Rule] = {
 
 
 @functools.lru_cache
-def checks(
-    specifications: Sequence[str], languages: tuple[str, str], max_words: int | None = None
-) -> tuple[Check, ...]:
-    """Return the checks that ``--rule`` options ask for, in order.
-
-    Checks for an empty side and, unless it is None, for ``max_words`` on a side come first.
-    """
-    first = [empty] if not max_words else [empty, length(languages, f"1:{max_words}")]
-    return (*first, *(_check(specification, languages) for specification in specifications))
+def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[Check, ...]:
+    """Return the checks that ``--rule`` options ask for, in order, after one for empty sides."""
+    return (empty, *(_check(specification, languages) for specification in specifications))
 
 
 def _check(specification: str, languages: tuple[str, str]) -> Check:

@@ -16,6 +16,7 @@ The pairs are cut into parts. Each stage writes files into a folder. Several pro
 may share the work of a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed,
 another one does its work again::
 
+    input-0        the pairs of a text as tab-separated lines
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair
     repeat-000000  the pairs of all parts that repeat an earlier pair, for one range of fingerprints
     held           the pairs of test and valid: those with the smallest fingerprints on the key
@@ -44,13 +45,13 @@ import numpy as np
 from fairseq_ext.corpora import SPLITS, near_duplicates, pair_texts, rules
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import WordHashes, normalized
-from fairseq_ext.corpora.pair_texts import PairPart, Text
-from fairseq_ext.corpora.streams import ordered_map, processes, step
-from fairseq_ext.text import pipeline
+from fairseq_ext.corpora.pair_texts import Text
+from fairseq_ext.corpora.streams import KEPT, Encode, ordered_map, processes
+from fairseq_ext.text import pipeline, reading
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import LOOKED_AT, QUOTED, refuse_document, suggest_format, through
+from fairseq_ext.text.reading import Part
 from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
@@ -83,6 +84,12 @@ def text_pipeline(options: PairOptions) -> Pipeline:
     )
 
 
+def rules_of(options: PairOptions) -> tuple[str, ...]:
+    """Return the rules that leave pairs out, that of ``--max-words`` first."""
+    longest = () if options.max_words is None else (f"length=1:{options.max_words}",)
+    return (*longest, *options.rule)
+
+
 @dataclass(frozen=True)
 class SplitJob:
     """A job that splits texts in stages; other processes can receive it.
@@ -93,7 +100,7 @@ class SplitJob:
     options: PairOptions  # how to clean and split the pairs
     texts: tuple[Text, ...]  # where the pairs come from; only the first of repeated pairs is kept
     folder: Path  # the folder with the files of the stages
-    parts: tuple[PairPart, ...]  # the parts of all texts
+    parts: tuple[Part, ...]  # the parts of all texts
     partitions: int  # number of ranges of fingerprints
 
     @property
@@ -136,19 +143,16 @@ class SplitJob:
 
     def clean(self, name: str) -> None:
         """Clean one part; save the pairs that pass all rules, with their fingerprints."""
-        part = self.parts[_number(name)]
-        options, pipeline = self.options, text_pipeline(self.options)
-        langs = (pipeline.src, pipeline.tgt)
-        steps = [step(pipeline, lang) for lang in langs]
-        checks = rules.checks(tuple(options.rule), langs, options.max_words)
+        options, part = self.options, self.parts[_number(name)]
+        encode = Encode(text_pipeline(options), rules_of(options), words=True)
         hashes = [bytearray() for _ in range(PAIR + 1)]
         dropped = Counter[str]()
         kept = 0
         with atomic_write(self.beside(name, "tsv")) as out:
-            for pair in pair_texts.read(self.texts[part.text], part):
-                source, target = (do(sentence) for do, sentence in zip(steps, pair, strict=True))
-                if (reason := rules.why_left_out(source, target, checks)) is not None:
-                    dropped[reason] += 1
+            pairs = (line.decode().removesuffix("\n").split("\t") for line in part.read())
+            for fate, source, target in encode(pairs):
+                if fate != KEPT:
+                    dropped[fate] += 1
                     continue
                 kept += 1
                 line = f"{source}\t{target}"
@@ -293,8 +297,9 @@ class SplitJob:
                     for side, sentence in enumerate(line.rstrip("\n").split("\t")):
                         files[fate][side].write(f"{sentence}\n" * times)
                         words[fate][side] += len(sentence.split()) * times
-            texts[part.text]["read"] += report["read"]
-            texts[part.text]["train"] += pairs[0] - before
+            counts = texts[_number(part.path.name)]
+            counts["read"] += report["read"]
+            counts["train"] += pairs[0] - before
         dropped.update({why: fate_counts[fate] for fate, why in late.items() if fate_counts[fate]})
         return {
             "read": self.total("read"),
@@ -336,12 +341,12 @@ class SplitJob:
             repeated[places[1, span]] = True
         return repeated
 
-    def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
+    def _copies(self, part: Part, clean: str, fates: np.ndarray) -> np.ndarray:
         """Return how often each pair is written: the weight, rounded up or down at random.
 
         The pair's fingerprint is the random number. Pairs of valid and test are written once.
         """
-        weight = self.texts[part.text].weight
+        weight = self.texts[_number(part.path.name)].weight
         if weight == 1:
             return np.ones(len(fates), np.uint8)
         drawn = self._fingerprints(clean)[PAIR] < (weight - int(weight)) * 2.0**64
@@ -360,19 +365,14 @@ def prepare(
     part_lines: int,
     range_size: int = RANGE,
 ) -> SplitJob:
-    """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
+    """Write all pairs into an existing folder, cut them into parts, and return the job.
 
-    The first worker unpacks for all. A part has at most ``part_lines`` pairs, and a range of
-    fingerprints has about ``range_size``.
+    One worker writes a text's pairs for all workers. A part has at most ``part_lines`` pairs, and a
+    range of fingerprints has about ``range_size``.
     """
-    packed = {
-        pair_texts.unpacked_name(number, place): (text, place)
-        for number, text in enumerate(texts)
-        for place, path in enumerate(text.files)
-        if pair_texts.is_packed(text, path)
-    }
-    shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
-    parts = pair_texts.cut_texts(texts, folder, part_lines)
+    names = [f"input-{number}.tsv" for number in range(len(texts))]
+    shared(folder).work(names, lambda name: pair_texts.write(texts[_number(name)], folder / name))
+    parts, _ = reading.cut([folder / name for name in names], part_lines)
     total = sum(part.lines for part in parts)
     return SplitJob(options, texts, folder, tuple(parts), max(1, -(-total // range_size)))
 
@@ -404,7 +404,7 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
 
 
 def _number(name: str) -> int:
-    """Return the number of the part or range that a file belongs to."""
+    """Return the number of the text, part or range that a file belongs to."""
     return int(Path(name).stem.rpartition("-")[2])
 
 
@@ -458,14 +458,14 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
     inputs = (options.pairs, options.source, options.target)
     paths = tuple(require_file(path, "text file") for path in inputs if path is not None)
     for path in paths:
-        refuse_document(path)
+        reading.refuse_document(path)
     if options.pairs is None:
         if paths[0].samefile(paths[1]):
             raise ConfigError(f"`--source` and `--target` are the same file, {paths[0]}.")
         return (Text("", paths),)
     table = options.csv or pair_texts.is_csv(options.member or options.pairs.name)
     text = Text("", paths, table=table, header=options.header, member=options.member)
-    top = [row for _, row in itertools.islice(pair_texts.rows(text), LOOKED_AT)]
+    top = [row for _, row in itertools.islice(pair_texts.rows(text), reading.LOOKED_AT)]
     text = replace(text, columns=_column_numbers(options, top[0] if top else []))
     _warn_of_columns(text, top, (options.src_lang, options.tgt_lang))
     return (text,)
@@ -483,7 +483,7 @@ def _column_numbers(options: PairOptions, first: list[str]) -> tuple[int, int]:
             listed = ", ".join(names)
             raise DataError(
                 f"`{options.pairs}` must have one column `{name}`; it has {listed}."
-                f"{'' if options.csv else suggest_format(names)}"
+                f"{'' if options.csv else reading.suggest_format(names)}"
             )
     return names.index(options.columns[0]) + 1, names.index(options.columns[1]) + 1
 
@@ -512,7 +512,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
                 f"holds numbers or names (`{cells[0]}` …), no sentences; choose others with "
                 "--columns"
             )
-        elif not text.table and all(QUOTED.fullmatch(cell) for cell in cells):
+        elif not text.table and all(reading.QUOTED.fullmatch(cell) for cell in cells):
             fault = "is in quotation marks, which become part of the text; remove them with --csv"
         elif all(OTHER_QUOTES.fullmatch(cell) for cell in cells):
             fault = (
@@ -525,7 +525,7 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
         ):
             strange = [match[0] for cell in cells if (match := pattern.search(cell))]
             if not fault and len(strange) > 1:
-                command = through(text.files[0], f"iconv -f {start} -t {end}")
+                command = reading.through(text.files[0], f"iconv -f {start} -t {end}")
                 fault = f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
         if fault:
             print(f"warning: column {number} of {text.files[0]} {fault}.", file=sys.stderr)
@@ -552,7 +552,7 @@ def _checked_texts(options: PairOptions) -> tuple[Text, ...]:
     if options.src_lang == options.tgt_lang:
         raise ConfigError("`--src` and `--tgt` are the same; their files would collide.")
     langs = (options.src_lang, options.tgt_lang)
-    rules.checks(tuple(options.rule), langs, options.max_words)  # refuses impossible rules
+    rules.checks(rules_of(options), langs)  # refuses impossible rules
     texts = _texts(options)
     if options.as_split is not None and any(text.weight != 1 for text in texts):
         raise ConfigError("`--as` writes every pair once; leave the weights of the corpora out.")
@@ -566,10 +566,17 @@ def run(options: PairOptions) -> str:
     if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
+    part_lines = options.part_lines or PART_LINES
+    job_record = {**record, "part_lines": part_lines}
+    if options.corpora is not None:
+        job_record["corpora"] = [_described(text) for text in texts]
     with _folder(options) as folder:
         if not options.overwrite:  # now that no other run is writing there
             _keep_others(options, record)
-        return _write(_work(options, texts, record, folder), record)
+        shared(folder).begin(job_record)
+        job = prepare(options, texts, folder, part_lines)
+        work(job, options.workers)
+        return _write(job, record)
 
 
 def _check_folder(options: PairOptions, texts: Sequence[Text]) -> None:
@@ -637,20 +644,6 @@ def _folder(options: PairOptions) -> Iterator[Path]:
                 shutil.rmtree(left, ignore_errors=True)
             with files.scratch_folder(options.out / "partial") as folder:
                 yield folder
-
-
-def _work(
-    options: PairOptions, texts: tuple[Text, ...], record: dict[str, Any], folder: Path
-) -> SplitJob:
-    """Do all stages of the job, together with other workers in the folder."""
-    part_lines = options.part_lines or PART_LINES
-    job_record = {**record, "part_lines": part_lines}
-    if options.corpora is not None:
-        job_record["corpora"] = [_described(text) for text in texts]
-    shared(folder).begin(job_record)
-    job = prepare(options, texts, folder, part_lines)
-    work(job, options.workers)
-    return job
 
 
 def _described(text: Text) -> dict[str, Any]:

@@ -120,19 +120,16 @@ class Encode:
     words: bool = False  # leave subwords, and words that are symbols of fairseq, to a later step
     must_keep: str = ""  # the text's name, if none of its pairs may be dropped
     tag: str = ""  # a word put before the source tokens; none if empty
-    version: str = (
-        ""  # a checksum or the like of the pipeline's files, because processes cache them
-    )
+    # A checksum or the like of the pipeline's files, because processes cache the functions.
+    version: str = ""
 
-    def __call__(self, chunk: Sequence[RawPair], first: int = 1) -> list[tuple[str, str, str]]:
-        """Return ``kept`` or the reason for dropping, and both sides' tokens, of each pair."""
-        languages = (self.pipeline.src, self.pipeline.tgt)
-        checks = rules.checks(self.rules, languages)
-        to_source, to_target = (
-            step(self.pipeline, side, self.words, self.version) for side in languages
-        )
-        encoded = []
-        for number, (source, target) in enumerate(chunk, first):
+    def __call__(
+        self, pairs: Iterable[Sequence[str | None]], first: int = 1
+    ) -> Iterator[tuple[str, str, str]]:
+        """Yield ``kept`` or the reason for dropping, and both sides' tokens, of each pair."""
+        to_source, to_target = _steps(self)
+        checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))
+        for number, (source, target) in enumerate(pairs, first):
             left, right, fate = "", "", "not UTF-8"
             if source is not None and target is not None:
                 left, right = to_source(source), to_target(target)
@@ -142,8 +139,7 @@ class Encode:
                     f"{self.must_keep}, sentence {number}: {fate}. Every sentence must be kept; "
                     "the archive is not the official one."
                 )
-            encoded.append((fate, left, right))
-        return encoded
+            yield fate, left, right
 
     def kept_pairs(
         self, pairs: Iterable[RawPair], workers: int, tally: Tally
@@ -156,28 +152,21 @@ class Encode:
                     yield f"{self.tag} {source}" if self.tag else source, target
 
     def _encode_chunk(self, numbered: tuple[int, Sequence[RawPair]]) -> list[tuple[str, str, str]]:
-        return self(numbered[1], numbered[0])
+        return list(self(numbered[1], numbered[0]))
 
 
 @functools.lru_cache
-def step(pipeline: Pipeline, language: str, words: bool = True, version: str = "") -> Step:
-    """Return a pipeline's function from a line to its words, or to its subword pieces.
-
-    It returns pieces if ``words`` is False. Each process builds the function once for each
-    ``version``, a checksum or the like of the files that it reads.
-    """
-    return pipeline.words(language) if words else pipeline.encoder(language)
+def _steps(encode: Encode) -> list[Step]:
+    """Return the functions from a line to tokens, source and target; a process builds them once."""
+    make = encode.pipeline.words if encode.words else encode.pipeline.encoder
+    return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 
 
-def _add(counts: list[int], source: str, target: str) -> None:
+def _add(counts: list[int], *pair: str) -> None:
     """Add a pair to the counts of pairs, source tokens and target tokens."""
-    for place, number in enumerate((1, count(source), count(target))):
-        counts[place] += number
-
-
-def count(tokens: str) -> int:
-    """Return the number of tokens in a line, which are separated by single spaces."""
-    return tokens.count(" ") + 1 if tokens else 0
+    counts[0] += 1
+    for place, tokens in enumerate(pair, start=1):
+        counts[place] += tokens.count(" ") + 1 if tokens else 0
 
 
 def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
@@ -186,19 +175,6 @@ def _cut(pairs: Iterable[RawPair]) -> Iterator[tuple[int, Sequence[RawPair]]]:
     while chunk := list(islice(pairs, CHUNK)):
         yield first, chunk
         first += len(chunk)
-
-
-def copying(
-    pairs: Iterable[RawPair], files: Sequence[IO[str]], plain: Callable[[str, str], str]
-) -> Iterator[RawPair]:
-    """Yield the pairs, and also write them to the two ``files``, source and target.
-
-    ``plain(text, language)`` returns the line to write; the file name's ending is the language.
-    """
-    for pair in pairs:
-        for text, file in zip(pair, files, strict=True):
-            file.write(f"{plain(text or '', file.name.rpartition('.')[2])}\n")
-        yield pair
 
 
 def deal(pairs: Iterable[tuple[str, str]], turns: Sequence[Sequence[IO[str]]]) -> list[list[int]]:
