@@ -215,8 +215,8 @@ def example_sentences(data: Path, src: str, tgt: str, max_words: int) -> list[st
                 lines = [dictionary.string(dataset[i]) for i in _spread(len(dataset), 25 * COUNT)]
                 complete = [line for line in lines if dictionary.unk_word not in line.split()]
                 texts = dict.fromkeys(undo.text(undo.words(complete)))
-                most = min(max_words, WORDS[-1])
-                fitting = [text for text in texts if WORDS[0] <= len(text.split()) <= most]
+                limit = min(max_words, WORDS[-1])
+                fitting = [text for text in texts if WORDS[0] <= len(text.split()) <= limit]
                 return [fitting[i] for i in _spread(len(fitting), COUNT)]
     return []
 
