@@ -3,12 +3,14 @@
 import asyncio
 import html
 import re
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from http import HTTPStatus
+from importlib import import_module
 from pathlib import Path
 from string import Template
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -27,6 +29,9 @@ from fairseq_ext.serving.settings import Refusal, Settings
 from fairseq_ext.text import html_text
 from fairseq_ext.text.sentences import texts_to_translate
 from fairseq_ext.version import __version__
+
+if TYPE_CHECKING:
+    from fairseq_ext.serving.query import Query
 
 _T = TypeVar("_T")
 POLICY = (
@@ -71,9 +76,18 @@ class Service:
         self._reading = 0  # requests with bodies in memory, now or soon
         self._encoding = 0  # lines that wait to become tokens, which takes time, too
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Translate until the ``with`` block ends, and import what the first request will need."""
+        self._text_thread.submit(import_module, "fairseq_ext.serving.query")
+        async with self._batcher.running():
+            yield
+
     async def answer(self, request: Request) -> dict[str, Any]:
         try:
-            query = requests.parse_query(await self._fields(request))
+            from fairseq_ext.serving.query import parse_query
+
+            query = parse_query(await self._fields(request))
             self._limits.check_texts(query.texts)
             source, model = self._pairs.find(query.source, query.target)
             if query.alternatives >= model.nbest:
@@ -129,7 +143,7 @@ class Service:
         finally:
             self._encoding -= lines
 
-    async def _translated(self, query: requests.Query, model: Served) -> dict[str, Any]:
+    async def _translated(self, query: "Query", model: Served) -> dict[str, Any]:
         """Split a query's texts into sentences, translate them, and join their translations."""
         in_html, ranks = query.format == requests.HTML, 1 + query.alternatives
         keeper = self._settings.keeper(in_html)
@@ -240,7 +254,6 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     sizes = {"batch_size": batches.batch_size, "max_tokens": batches.max_tokens}
     batcher = Batcher(metrics, room=limits.max_queue, **sizes)
     service = Service(pairs, settings, batcher)
-    schema = requests.Query.model_json_schema()
     policy = {"Content-Security-Policy": POLICY}
 
     async def translate(request: Request) -> Response:
@@ -257,7 +270,9 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
 
     async def docs_page(request: Request) -> Response:
         """Serve the page that describes this interface."""
-        page = _interface_page(schema, str(request.base_url))
+        from fairseq_ext.serving.query import Query
+
+        page = _interface_page(Query.model_json_schema(), str(request.base_url))
         return HTMLResponse(page, headers=policy)
 
     async def languages(_: Request) -> Response:
@@ -273,7 +288,9 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(_: Request) -> Response:
-        return JSONResponse(_description(interface, schema))
+        from fairseq_ext.serving.query import Query
+
+        return JSONResponse(_description(interface, Query.model_json_schema()))
 
     interface = [
         Route("/translate", translate, methods=["POST"]),
@@ -285,7 +302,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     pages = [Route("/", translate_page), Route("/docs", docs_page), Route("/openapi.json", openapi)]
     app = Starlette(
         routes=[*interface, *pages],
-        lifespan=lambda _: batcher.running(),
+        lifespan=lambda _: service.running(),
         exception_handlers=dict.fromkeys((Refusal, HTTPException), _refused),
     )
     return Measured(app, metrics)

@@ -1,4 +1,4 @@
-"""Read and parse a request to ``/translate``, which is JSON or a form and may be hostile."""
+"""Read the fields of a request, which is JSON or a form and may be hostile; check its key."""
 
 import asyncio
 import hmac
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, Field, ValidationError
 from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -17,34 +16,15 @@ from fairseq_ext.utils.errors import DataError, printable
 from fairseq_ext.utils.json_files import parse_json
 
 AUTO = "auto"
+FORMATS = (TEXT, HTML) = ("text", "html")
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-FORMATS = (TEXT, HTML) = ("text", "html")
 FIELDS = 1000  # most fields of a form
 # Closing a connection with unread bytes resets it, and many clients then never see the answer. So
 # this much of a body that is too large is read and dropped before the answer.
 DRAINED = 1 << 24
 CLOSE = {"Connection": "close"}
 GONE = 499  # status, as in nginx, for a client that has closed the connection before its answer
-
-
-class Query(BaseModel):
-    """A request, with LibreTranslate's names."""
-
-    q: str | list[str] = Field(
-        description="a text or a list of texts; each line is translated alone, and usually each "
-        "sentence of a line"
-    )
-    source: str = Field(min_length=1, description="language code, or `auto`")
-    target: str = Field(min_length=1, description="language code")
-    format: str = Field(TEXT, description="`text` or `html`")
-    alternatives: int = Field(0, ge=0, le=1000, description="number of further translations")
-    api_key: str = Field("", description="key, if the server requires one")
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts as a list, even if there is only one."""
-        return [self.q] if isinstance(self.q, str) else self.q
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -140,33 +120,3 @@ def check_key(fields: dict[str, Any], keys: Sequence[str]) -> None:
     allowed = [key.encode(errors="surrogateescape") for key in keys]  # they may not be UTF-8
     if not any([hmac.compare_digest(sent, key) for key in allowed]):  # equal time for all
         raise Refusal(403, "Invalid API key")
-
-
-def parse_query(fields: dict[str, Any]) -> Query:
-    """Make a query from the fields of a request.
-
-    Raises:
-        Refusal: a field is missing or wrong (status 400).
-    """
-    # LibreTranslate's clients send null or nothing for fields that they leave to the server.
-    fields = {
-        name: value
-        for name, value in fields.items()
-        if value is not None and (value != "" or name == "q")
-    }
-    for name in ("q", "source", "target"):
-        if name not in fields:
-            raise Refusal(400, f"Invalid request: missing {name} parameter")
-    try:
-        query = Query.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = printable(str(first["loc"][0]))
-        raise Refusal(400, f"Invalid request: `{name}`: {first['msg']}") from None
-    if query.format not in FORMATS:
-        raise Refusal(400, f"`format` must be {' or '.join(f'`{name}`' for name in FORMATS)}.")
-    try:
-        "".join([*query.texts, query.source, query.target]).encode()
-    except UnicodeEncodeError:  # from a form in an odd encoding
-        raise Refusal(400, "The request has half of a surrogate pair in a text.") from None
-    return query
