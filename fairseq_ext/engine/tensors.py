@@ -12,6 +12,7 @@ A weight is stored under its name in fp32, bf16 or whole numbers, or in one of t
 """
 
 import math
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ class Tensors:
             path = files.require_file(path)
             with safe_open(path, framework="numpy"):  # checks the file
                 self.size = path.stat().st_size
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                header = file.read(length)
+            # It stays open, because opening it takes longer than reading most weights.
+            self._file = path.open("rb")
+            weakref.finalize(self, self._file.close)
+            length = int.from_bytes(self._file.read(8), "little")
+            header = self._file.read(length)
             self._begin = 8 + length
             self._table = parse_json(header.decode("utf-8"), "its header")
             self._table.pop("__metadata__", None)
@@ -95,12 +98,9 @@ class Tensors:
         """Read a tensor as it is stored, with bf16 as uint16."""
         entry = self._entry(name)
         kind, count = TYPES[entry["dtype"]], math.prod(entry["shape"])
-        begin = self._begin + entry["data_offsets"][0]
-        try:
-            array = np.fromfile(self._path, kind, count, offset=begin)
-        except OSError as error:  # the file was removed meanwhile
-            raise self.damaged(error) from None
-        if array.size < count:
+        array = np.empty(count, kind)
+        self._file.seek(self._begin + entry["data_offsets"][0])
+        if self._file.readinto(array) < array.nbytes:
             raise DataError(f"it ends within the weight `{name:.60}`")
         return array.reshape(entry["shape"])
 
