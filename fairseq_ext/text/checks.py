@@ -7,11 +7,17 @@ accepted. A lone ``\\r`` is refused: it shifts every later sentence against its 
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.text.reading import READERS, compression, lines, refuse_document, through
+from fairseq_ext.text.reading import (
+    READERS,
+    compression,
+    lines,
+    read_text,
+    refuse_document,
+    through,
+)
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head, require_file
 
@@ -120,38 +126,42 @@ def check_dictionary(path: str | Path) -> None:
         first_lines.setdefault(match[1], number)
 
 
-def check_merges(path: str | Path) -> tuple[str, list[list[str]]]:
+def check_merges(path: str | Path) -> tuple[str, list[tuple[str, str]]]:
     """Check a file of subword-nmt; return its version, 0.1 or 0.2, and its pairs of pieces."""
-    path = require_file(path, "file of merges")
+    text = _text(path)
+    first = re.match(r" *#version: ([^ \r\n]+) *\r?$", text, re.MULTILINE)
+    version = first[1] if first else "0.1"
+    if version not in ("0.1", "0.2"):
+        raise DataError(
+            f"{path}, line 1: `#version: {version:.50}` is not a version that subword-nmt can "
+            "apply (0.1 and 0.2). Give a file that its `learn-bpe` wrote."
+        )
     form = "a merge of two pieces. Give a file that subword-nmt's `learn-bpe` wrote"
-    version, merges = "0.1", []
-    for number, match in _rows(path, re.compile(r" *([^ \r]+) ([^ \r]+) *"), form):
-        if number > 1 or match[1] != "#version:":
-            merges.append([match[1], match[2]])
-            continue
-        version = match[2]
-        if version not in ("0.1", "0.2"):
-            raise DataError(
-                f"{path}, line 1: `{match[0][:60]}` is not a version that subword-nmt can apply "
-                "(0.1 and 0.2). Give a file that its `learn-bpe` wrote."
-            )
+    merges = _rows(text, r" *([^ \r\n]+) ([^ \r\n]+) *", path, form)[1 if first else 0 :]
     if not merges:
         raise DataError(f"{path} has no merges. Give a file that subword-nmt's `learn-bpe` wrote.")
     return version, merges
 
 
-def check_fastbpe(path: str | Path) -> list[list[str]]:
+def check_fastbpe(path: str | Path) -> list[tuple[str, str]]:
     """Check merges of fastBPE, two pieces and a count in each line, and return the pairs."""
-    row = re.compile(r"([^ ]+) ([^ ]+) \d+")
     form = "a merge of two pieces and its count. Give a file that fastBPE's `learnbpe` wrote"
-    rows = _rows(require_file(path, "file of merges"), row, form)
-    return [[match[1], match[2]] for _, match in rows]
+    return _rows(_text(path), r"([^ \n]+) ([^ \n]+) \d+", path, form)
 
 
-def _rows(path: Path, row: re.Pattern[str], form: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield each line's number and match; refuse the first line that does not match."""
-    for number, line in lines(path):
-        match = row.fullmatch(line)
-        if match is None:
-            raise DataError(f"{path}, line {number}: `{line[:60]}` is not {form}.")
-        yield number, match
+def _text(path: str | Path) -> str:
+    return read_text(require_file(path, "file of merges")).removeprefix("\ufeff")
+
+
+def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
+    """Return the two pieces of each line; refuse the first line that does not match ``row``."""
+    rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
+    written = text.removesuffix("\n").split("\n") if text else []
+    if len(rows) < len(written):
+        number, line = next(
+            (number, line.removesuffix("\r"))
+            for number, line in enumerate(written, start=1)
+            if not re.fullmatch(rf"{row}\r?", line)
+        )
+        raise DataError(f"{path}, line {number}: `{line[:60]}` is not {form}.")
+    return rows

@@ -156,13 +156,16 @@ def decoded(raws: Iterable[bytes], path: Path | str, first: int = 1) -> Iterator
 
 def read_text(path: str | Path) -> str:
     """Read all of a UTF-8 text file, plain or compressed, with its line ends."""
-    path, size, texts = Path(path), 0, list[str]()
-    for number, raw in enumerate(raw_lines(path), start=1):
+    path, size, raws = Path(path), 0, list[bytes]()
+    for raw in raw_lines(path):
         size += len(raw)
         if size > MOST:
             raise DataError(f"`{path}` has more than {MOST:,} bytes; give a shorter file.")
-        texts.append(_decode(raw, path, number))
-    return "".join(texts)
+        raws.append(raw)
+    try:
+        return _decode(b"".join(raws), path, 1)
+    except DataError:  # name the faulty line
+        return "".join(_decode(raw, path, number) for number, raw in enumerate(raws, start=1))
 
 
 def _decode(raw: bytes, path: Path | str, number: int) -> str:
