@@ -114,16 +114,17 @@ def check_parallel(source: str | Path, target: str | Path, **options: Any) -> in
 
 def check_dictionary(path: str | Path) -> None:
     """Check a fairseq dictionary: one ``<token> <count>`` per line, no token twice."""
-    row = re.compile(r"(.+) -?\d+( #fairseq:overwrite)?\s*")
     first_lines: dict[str, int] = {}
     form = "`<token> <count>`. Give a dict.*.txt that fairseq-preprocess wrote"
-    for number, match in _rows(require_file(path, "dictionary"), row, form):
-        if match[1] in first_lines and not match[2]:
+    row = r"(.+) -?\d+( #fairseq:overwrite)?[^\S\n]*"
+    rows = _rows(_text(path, "dictionary"), row, path, form)
+    for number, (token, overwrites) in enumerate(rows, start=1):
+        if token in first_lines and not overwrites:
             raise DataError(
-                f"{path}, line {number}: `{match[1][:60]}` is already in line "
-                f"{first_lines[match[1]]}. Delete one of the two."
+                f"{path}, line {number}: `{token[:60]}` is already in line {first_lines[token]}. "
+                "Delete one of the two."
             )
-        first_lines.setdefault(match[1], number)
+        first_lines.setdefault(token, number)
 
 
 def check_merges(path: str | Path) -> tuple[str, list[tuple[str, str]]]:
@@ -149,12 +150,12 @@ def check_fastbpe(path: str | Path) -> list[tuple[str, str]]:
     return _rows(_text(path), r"([^ \n]+) ([^ \n]+) \d+", path, form)
 
 
-def _text(path: str | Path) -> str:
-    return read_text(require_file(path, "file of merges")).removeprefix("\ufeff")
+def _text(path: str | Path, kind: str = "file of merges") -> str:
+    return read_text(require_file(path, kind)).removeprefix("\ufeff")
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Return the two pieces of each line; refuse the first line that does not match ``row``."""
+    """Return the two groups of each line; refuse the first line that does not match ``row``."""
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []
     if len(rows) < len(written):
