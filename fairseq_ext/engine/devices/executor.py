@@ -75,9 +75,7 @@ def rounded(count: int) -> int:
     return 3 * power // 4 if power > 2 and count <= 3 * power // 4 else power
 
 
-def allocate(
-    program: Program, attention: bool, sizes: Sizes, device: torch.device, dtype: torch.dtype
-) -> dict[str, Tensor]:
+def allocate(model: Model, attention: bool, sizes: Sizes) -> dict[str, Tensor]:
     """Allocate the tensors of a search's state by name, filled with 0.
 
     ``line [b, w, t]`` is the row that hypothesis w descends from at step t, so that the data of
@@ -86,6 +84,7 @@ def allocate(
     0. With ``attention``, there is a tensor of attention weights, too.
     """
     b, s, t, w = sizes
+    program, dtype = model.program, model.dtype
     integer, number = torch.int64, torch.float32
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
         "step": ((1,), integer),
@@ -119,7 +118,7 @@ def allocate(
                 between = {Phase.TOKENS: (s,), Phase.SENTENCES: (), Phase.SLOTS: (rows,)}[phase]
                 shapes[f"source {place.register}"] = (b, *between, width), dtype
     return {
-        name: torch.zeros(shape, dtype=kind, device=device)
+        name: torch.zeros(shape, dtype=kind, device=model.device)
         for name, (shape, kind) in shapes.items()
     }
 
@@ -272,11 +271,10 @@ class Stage:
     """Memory on the device for the state of a search, and the step that updates it."""
 
     def __init__(self, model: Model, rules: Rules, sizes: Sizes) -> None:
-        self.sizes = sizes
-        attention = rules.attention and model.program.has_alignment
-        self.state = allocate(model.program, attention, sizes, model.device, model.dtype)
+        self.rules, self.sizes, self.symbols = rules, sizes, model.program.symbols
+        self.state = allocate(model, rules.attention and model.program.has_alignment, sizes)
         self.bytes = sum(tensor.nbytes for tensor in self.state.values())
-        symbols, state = model.program.symbols, self.state
+        symbols, state = self.symbols, self.state
 
         def step() -> None:
             advance(rules, symbols, state, decode(model, state))
@@ -334,7 +332,7 @@ class Executor:
             for _ in range(self._every):
                 if steps + 2 > stage.sizes.steps:
                     larger = stage.sizes._replace(steps=2 * stage.sizes.steps)
-                    stage = self._moved(stage, rules, larger, range(len(places)))
+                    stage = self._moved(stage, larger, range(len(places)))
                 stage.run()
                 steps += 1
             still = stage.state["open"][: len(places)].tolist()
@@ -343,13 +341,13 @@ class Executor:
                 continue
             finished = [row for row, is_open in enumerate(still) if not is_open]
             finished_lengths = [lengths[places[row]] for row in finished]
-            results = collect(self._model.program, rules, stage.state, finished, finished_lengths)
+            results = collect(stage, finished, finished_lengths)
             for row, hypotheses in zip(finished, results, strict=True):
                 translations[places[row]] = hypotheses
             places = [places[row] for row in going]
             if places:
                 smaller = stage.sizes._replace(sentences=rounded(len(places)))
-                stage = self._moved(stage, rules, smaller, going)
+                stage = self._moved(stage, smaller, going)
         return translations
 
     def _stage(self, rules: Rules, sizes: Sizes) -> Stage:
@@ -365,8 +363,8 @@ class Executor:
             del self._stages[next(iter(self._stages))]
         return stage
 
-    def _moved(self, stage: Stage, rules: Rules, sizes: Sizes, rows: Sequence[int]) -> Stage:
-        destination = self._stage(rules, sizes)
+    def _moved(self, stage: Stage, sizes: Sizes, rows: Sequence[int]) -> Stage:
+        destination = self._stage(stage.rules, sizes)
         move(destination.state, stage.state, torch.tensor(rows, device=self._model.device))
         return destination
 
@@ -407,17 +405,12 @@ def padded(rows: Rows, pad: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=pad)
 
 
-def collect(
-    program: Program,
-    rules: Rules,
-    state: dict[str, Tensor],
-    rows: Sequence[int],
-    lengths: Sequence[int],
-) -> list[list[Found]]:
+def collect(stage: Stage, rows: Sequence[int], lengths: Sequence[int]) -> list[list[Found]]:
     """Return the finished hypotheses of the sentences at ``rows`` of the state, best first.
 
     ``lengths`` are the numbers of source tokens of these sentences.
     """
+    state = stage.state
     where = torch.tensor(rows, dtype=torch.long, device=state["open"].device)
     names = ("count", "ended lines", "ended steps", "ended totals", "tokens", "totals")
     names += ("attention",) if "attention" in state else ()
@@ -428,12 +421,12 @@ def collect(
         for place in range(arrays["count"][row]):
             end, total = arrays["ended steps"][row, place], arrays["ended totals"][row, place]
             times, line = np.arange(end + 1), arrays["ended lines"][row, place, : end + 1]
-            tokens = np.append(arrays["tokens"][row, times, line][1:], program.symbols.end)
+            tokens = np.append(arrays["tokens"][row, times, line][1:], stage.symbols.end)
             scores = np.diff(np.append(arrays["totals"][row, times, line], total))
             attention = None
             if "attention" in arrays:
                 attention = arrays["attention"][row, times, line, :length]
-            score = rules.score(float(total), len(tokens))
+            score = stage.rules.score(float(total), len(tokens))
             hypotheses.append(Found(tokens, score, scores, attention))
         translations.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.score))
     return translations
