@@ -284,6 +284,7 @@ def add_models(commands: options.Subparsers) -> None:
 
 def _models(args: argparse.Namespace) -> None:
     from fairseq_ext.checkpoints import bundle
+    from fairseq_ext.evaluation import tables
     from fairseq_ext.model import find_model
 
     rows: list[dict[str, Any]] = []
@@ -293,10 +294,9 @@ def _models(args: argparse.Namespace) -> None:
         rows.append({"name": name, "src": model.src, "tgt": model.tgt})
         rows[-1] |= {"architecture": model.architecture, "bytes": size}
     options.write_json(args.json, rows)
-    if not rows:
-        print("none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)")
-    width = max((len(row["name"]) for row in rows), default=0)
+    shown = []
     for row in rows:
-        languages = f"{row['src']} → {row['tgt']}"
-        megabytes = f"{row['bytes'] / 1e6:.1f} MB"
-        print(f"{row['name']:<{width}}  {languages}  {megabytes:>8}  {row['architecture']}")
+        languages, megabytes = f"{row['src']} → {row['tgt']}", f"{row['bytes'] / 1e6:.1f} MB"
+        shown.append([row["name"], languages, f"{megabytes:>8}", row["architecture"]])
+    none = "none: this installation was built without models (FAIRSEQ_EXT_WITHOUT_MODELS)"
+    print(tables.aligned(shown) or none)

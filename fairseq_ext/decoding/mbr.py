@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_ext.decoding.stream import Translation
-from fairseq_ext.evaluation import neural
+from fairseq_ext.evaluation import neural, tables
 from fairseq_ext.evaluation.outputs import Sentence, read_generated
 from fairseq_ext.evaluation.score import build_bleu, generated_sources, read_sources, shown
 from fairseq_ext.text.bleu_tokenizers import USUAL
@@ -283,7 +283,7 @@ def as_table(decisions: Sequence[Decision], utility: Utility) -> str:
         ("utility of the chosen one", shown(name, _mean(decisions, "expected_utility"))),
         ("utility", name),
     )
-    return "\n".join(f"{name:<29}  {value}" for name, value in rows)
+    return tables.aligned(rows)
 
 
 def _mean(decisions: Sequence[Decision], name: str) -> float:

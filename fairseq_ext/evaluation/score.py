@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_ext.evaluation import outputs
+from fairseq_ext.evaluation import outputs, tables
 from fairseq_ext.text import bleu_tokenizers, checks
 from fairseq_ext.text.bleu_tokenizers import USUAL
 from fairseq_ext.text.generated import Undoing, require_text
@@ -289,11 +289,7 @@ def score_lines(
 
 def as_table(scores: Sequence[Score]) -> str:
     """Format a table of names, values and signatures."""
-    width = max(len(score.name) for score in scores)
-    return "\n".join(
-        f"{score.name:<{width}}  {shown(score.name, score.value):>6}  {score.signature}"
-        for score in scores
-    )
+    return tables.aligned([(s.name, f"{shown(s.name, s.value):>6}", s.signature) for s in scores])
 
 
 def test_set_source(test_set: Path, pair: str | None) -> Path | None:
