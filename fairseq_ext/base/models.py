@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -24,14 +25,6 @@ from fairseq_ext.base.configuration import TransformerModelConfig, TranslationMo
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 
 Model = TypeVar("Model", bound=type)
-
-# Functions to call with every new model and its configuration. `binary` adds a function that
-# binarizes the layers named by the options, so that no paper's folder has to import another.
-after_build: list[Callable[[nn.Module, TransformerModelConfig], None]] = []
-
-# Functions that yield the options of a configuration that have no effect beside its other options,
-# each with what is missing, such as `--attention-type mlp`.
-without_effect: list[Callable[[Namespace], Iterator[tuple[str, str]]]] = []
 
 
 def register_model(name: str, dataclass: type[FairseqDataclass]) -> Callable[[Model], Model]:
@@ -97,14 +90,11 @@ def options_without_effect(args: Namespace) -> dict[str, str]:
     Map the name of each such option to a phrase that says what it needs: ``attention_dim`` to
     `--attention-type mlp`, for instance. The result is empty for architectures that are not ours.
     """
-    config = models.MODEL_DATACLASS_REGISTRY.get(
-        models.ARCH_MODEL_NAME_REGISTRY.get(getattr(args, "arch", None))
-    )
-    if config is None or not config.__module__.startswith("fairseq_ext."):
+    model = models.ARCH_MODEL_REGISTRY.get(getattr(args, "arch", None))
+    if not hasattr(model, "without_effect"):
         return {}
-    defaults = {name: option.default for name, option in config.__dataclass_fields__.items()}
-    cfg = Namespace(**{**defaults, **vars(args)})
-    return dict(missing for find in without_effect for missing in find(cfg))
+    defaults = {name: option.default for name, option in model.Config.__dataclass_fields__.items()}
+    return dict(model.without_effect(Namespace(**{**defaults, **vars(args)})))
 
 
 def build_embedding(dictionary: Dictionary, embed_dim: int) -> nn.Embedding:
@@ -145,6 +135,9 @@ class TranslationTransformer(TransformerModelBase):
     Config: type[TransformerModelConfig]
     encoder_class: type[TransformerEncoderBase] = TransformerEncoderBase
     decoder_class: type[TransformerDecoderBase] = TransformerDecoderBase
+    binarization: ModuleType | None = None
+    """The module :mod:`fairseq_ext.binary.compose`, which binarizes the layers that options name.
+    It sets this attribute itself, so that no paper's folder has to import another."""
 
     # without the options of fairseq's Transformer
     add_args: Any = classmethod(BaseFairseqModel.add_args.__func__)
@@ -162,9 +155,18 @@ class TranslationTransformer(TransformerModelBase):
         prepared: Any = cls.prepare(options)
         model = super().build_model(configuration.transformer_config(prepared), task)
         cls.complete(model, options)
-        for change in after_build:
-            change(model, options)
+        if cls.binarization is not None:
+            cls.binarization.binarize_model(model, options)
         return model
+
+    @classmethod
+    def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
+        """Yield ``(option, need)`` for each option that has no effect beside the others.
+
+        ``need`` is a phrase for what it lacks, such as `--attention-type mlp`.
+        """
+        if cls.binarization is not None:
+            yield from cls.binarization.without_effect(cfg)
 
     @classmethod
     def build_encoder(

@@ -5,6 +5,7 @@ The model is built with float layers first. Then the layers that compute the sel
 same parameters.
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
@@ -142,8 +143,6 @@ def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
 
     ``need`` is a phrase for what the option lacks, such as ``binary weights``.
     """
-    if not hasattr(cfg, "binary_weights"):
-        return
     selection = switches.selected(cfg)
     weights, inputs = selection.weights, selection.activations & {*switches.LAYERS}
     bounded = selection.binarizer == "bmt"  # XNOR-Net's numbers have no bound
@@ -169,5 +168,4 @@ def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
             yield option, needs
 
 
-models.after_build.append(binarize_model)
-models.without_effect.append(without_effect)
+models.TranslationTransformer.binarization = sys.modules[__name__]

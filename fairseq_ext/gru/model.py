@@ -51,18 +51,6 @@ class GRUAttentionConfig(configuration.TranslationModelConfig):
     )
 
 
-def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each option of the GRU that has no effect beside the others.
-
-    ``need`` names the options that it lacks, such as `--attention-type mlp`.
-    """
-    if getattr(cfg, "attention_type", "mlp") != "mlp":
-        yield "attention_dim", "`--attention-type mlp`"
-
-
-models.without_effect.append(without_effect)
-
-
 @models.register_model("gru_attention", dataclass=GRUAttentionConfig)
 class GRUAttentionModel(FairseqEncoderDecoderModel):
     """A model with a bidirectional GRU encoder and an attentive GRU decoder."""
@@ -79,6 +67,12 @@ class GRUAttentionModel(FairseqEncoderDecoderModel):
             of_target = models.build_embedding(target, cfg.decoder_embed_dim)
         encoder = GRUEncoder(cfg, source, of_source)
         return cls(encoder, GRUAttentionDecoder(cfg, target, of_target))
+
+    @staticmethod
+    def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
+        """Yield ``(option, need)`` for each option that has no effect beside the others."""
+        if cfg.attention_type != "mlp":
+            yield "attention_dim", "`--attention-type mlp`"
 
 
 class GRUEncoder(FairseqEncoder):

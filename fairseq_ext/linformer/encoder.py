@@ -32,6 +32,7 @@ from fairseq_ext.linformer.model import (
     LinformerEncoder,
     LinformerOptions,
     replace_attentions,
+    without_effect,
 )
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class LinformerClassifier(TransformerClassifier):
     encoder_class = LinformerEncoder
 
     change_attention = staticmethod(replace_attentions)
+    without_effect = staticmethod(without_effect)
 
 
 def pool(features: Tensor, padding_mask: Tensor, pooling: str) -> Tensor:

@@ -64,15 +64,9 @@ class LinformerConfig(LinformerOptions, configuration.TransformerModelConfig):
 
 
 def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each option of a Linformer that has no effect beside the others.
-
-    ``need`` names the options that it lacks, such as `--linformer-projection learned`.
-    """
-    if getattr(cfg, "linformer_projection", "learned") != "learned":
+    """Yield ``(option, need)`` for each option of a Linformer without effect beside the others."""
+    if cfg.linformer_projection != "learned":
         yield "linformer_init", "`--linformer-projection learned`"
-
-
-models.without_effect.append(without_effect)
 
 
 def slots_of_layers(cfg: LinformerOptions, decoder: bool = True) -> list[int]:
@@ -257,6 +251,12 @@ class LinformerModel(models.TranslationTransformer):
     def complete(cls, model: "LinformerModel", cfg: LinformerConfig) -> None:
         """Replace the attentions over the source."""
         replace_attentions(cfg, model.encoder, model.decoder)
+
+    @classmethod
+    def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
+        """Yield ``(option, need)`` for each option that has no effect beside the others."""
+        yield from super().without_effect(cfg)
+        yield from without_effect(cfg)
 
 
 # The sizes of fairseq's transformer_wmt_en_de and transformer_iwslt_de_en. The paper's model shares

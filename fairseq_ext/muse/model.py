@@ -75,23 +75,6 @@ class MuseConfig(configuration.TransformerModelConfig):
     )
 
 
-def without_effect(cfg: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield ``(option, need)`` for each option of MUSE that has no effect beside the others.
-
-    ``need`` is a phrase for what the option lacks, such as ``dynamic convolutions``.
-    """
-    if not hasattr(cfg, "muse_kernels"):
-        return
-    if cfg.muse_kernels == "none":
-        yield "muse_convolution", "convolutions (`--muse-kernels`)"
-    if cfg.muse_kernels == "none" or cfg.muse_convolution != "dynamic":
-        yield "muse_separate_projection", "dynamic convolutions"
-        yield "weight_dropout", "dynamic convolutions"
-
-
-models.without_effect.append(without_effect)
-
-
 def block_options(cfg: TransformerConfig, side: str) -> Iterator[dict[str, Any]]:
     """Yield each layer's arguments of :class:`ParallelBlock` in the ``encoder`` or ``decoder``."""
     sizes = getattr(cfg, side)
@@ -260,6 +243,16 @@ class MuseModel(models.TranslationTransformer):
     """A Transformer with MUSE blocks in encoder and decoder."""
 
     encoder_class, decoder_class = MuseEncoder, MuseDecoder
+
+    @classmethod
+    def without_effect(cls, cfg: Namespace) -> Iterator[tuple[str, str]]:
+        """Yield ``(option, need)`` for each option that has no effect beside the others."""
+        yield from super().without_effect(cfg)
+        if cfg.muse_kernels == "none":
+            yield "muse_convolution", "convolutions (`--muse-kernels`)"
+        if cfg.muse_kernels == "none" or cfg.muse_convolution != "dynamic":
+            yield "muse_separate_projection", "dynamic convolutions"
+            yield "weight_dropout", "dynamic convolutions"
 
 
 models.register_architecture("muse", "muse_base")
