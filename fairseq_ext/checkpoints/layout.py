@@ -143,22 +143,19 @@ def without_training_state(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "extra_state": remaining}
 
 
-def memory(weight: Any) -> tuple[Any, ...]:
-    """Return a key that tied weights share: a tensor's place in memory and its layout.
-
-    Callers leave out weights without elements: all of these have address 0.
-    """
-    return weight.data_ptr(), weight.dtype, tuple(weight.shape), weight.stride()
-
-
 def ties(state: Mapping[str, Any]) -> dict[str, str]:
-    """Map the name of each tied tensor to the name of the first tensor that shares its memory.
+    """Map the name of each tied tensor to the name of the first one with its memory and layout.
 
-    The first tensors themselves are not in the result, nor are tensors without elements.
+    The first tensors themselves are not in the result, nor are tensors without elements, all of
+    which have address 0.
     """
     first: dict[tuple[Any, ...], str] = {}
-    names = {n: first.setdefault(memory(t), n) for n, t in state.items() if t.numel()}
-    return {name: first_name for name, first_name in names.items() if name != first_name}
+    tied: dict[str, str] = {}
+    for name, tensor in state.items():
+        key = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        if tensor.numel() and first.setdefault(key, name) != name:
+            tied[name] = first[key]
+    return tied
 
 
 def differences(report: str) -> str:

@@ -145,6 +145,9 @@ def _keep_options_out_of_the_log() -> None:
 def _parse_args_and_arch(
     original: Callable, parser: ArgumentParser, *rest: Any, **options: Any
 ) -> Any:
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.tasks import TASK_REGISTRY
+
     parser.error = types.MethodType(_error, parser)
     try:
         parsed = original(parser, *rest, **options)
@@ -163,8 +166,11 @@ def _parse_args_and_arch(
     args = parsed[0] if isinstance(parsed, tuple) else parsed
     if not rest and "input_args" not in options:
         name_ignored(parser, args)
-    if getattr(args, "arch", None) != parser.get_default("arch"):  # in fairseq-generate wav2vec2
-        refuse_misfit(args)
+    arch, name = getattr(args, "arch", None), getattr(args, "task", None)
+    model, task = ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
+    is_default = arch == parser.get_default("arch")  # in fairseq-generate wav2vec2
+    if model and task and not is_default and misfit(task, model):
+        raise ConfigError(f"`--task {name}` does not go with `--arch {arch}`; give another one.")
     return parsed
 
 
@@ -190,17 +196,6 @@ def _error(parser: ArgumentParser, message: str) -> NoReturn:
                 "`--arch`."
             )
     Parser.error(parser, message)
-
-
-def refuse_misfit(args: Namespace) -> None:
-    """Raise :class:`ConfigError` if the architecture in ``args`` is not made for the task."""
-    from fairseq.models import ARCH_MODEL_REGISTRY
-    from fairseq.tasks import TASK_REGISTRY
-
-    arch, name = getattr(args, "arch", None), getattr(args, "task", None)
-    model, task = ARCH_MODEL_REGISTRY.get(arch), TASK_REGISTRY.get(name)
-    if model and task and misfit(task, model):
-        raise ConfigError(f"`--task {name}` does not go with `--arch {arch}`; give another one.")
 
 
 @around("fairseq.dataclass.utils:compose", patch="command lines")
