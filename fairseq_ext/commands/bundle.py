@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_ext.commands import options, search_options
+from fairseq_ext.commands import decoding_options, options
 from fairseq_ext.engine import NUMBERS
 from fairseq_ext.utils.errors import ConfigError, wrong_value
 from fairseq_ext.utils.option_fields import add_options
@@ -66,7 +66,7 @@ def add(commands: options.Subparsers) -> None:
     )
     option("--system", metavar="NAME", help="system in the file of --scores, if it has several")
     group = parser.add_argument_group("default search options")
-    add_options(group, search_options.SearchOptions, search_options.OF_A_MODEL)
+    add_options(group, decoding_options.SearchOptions, decoding_options.OF_A_MODEL)
     options.add_output(parser, "OUT", OUTPUT)
     parser.set_defaults(run=_bundle, makes_folder=True)
 
@@ -88,7 +88,7 @@ def _bundle(args: argparse.Namespace) -> None:
         raise ConfigError("`--system` goes with `--scores`, which is missing.")
     scores = read_scores(args.scores, args.system) if args.scores else []
     checkpoint = model_of(args.model, args.src, args.tgt)
-    search = search_options.specified(args)
+    search = decoding_options.specified(args)
     Search(**search).check()
     source_bundle = bundle.read(checkpoint) if bundle.is_bundle(checkpoint) else None
     task = layout.options(storage.peek(checkpoint), "task")

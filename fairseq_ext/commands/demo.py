@@ -8,9 +8,8 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_ext.commands import options, search_options
-from fairseq_ext.commands.search_options import SearchOptions
-from fairseq_ext.commands.text_options import TextOptions, add_text_options, chosen_codec
+from fairseq_ext.commands import decoding_options, options
+from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
 from fairseq_ext.decoding.search import DATA_HELP
 from fairseq_ext.utils import extras
 from fairseq_ext.utils.option_fields import add_options, from_args, option, require_at_least
@@ -62,7 +61,7 @@ def add(commands: options.Subparsers) -> None:
     )
     add_options(parser, Request)
     add_options(parser, SearchOptions, SEARCH)
-    add_text_options(parser)
+    decoding_options.add_text_options(parser)
     parser.set_defaults(run=_run)
 
 
@@ -108,10 +107,11 @@ def _load(named: Sequence[Named], request: Request) -> dict[str, System]:
 
     def codec(system: Named, translator: Translates) -> TextCodec:
         folders = (bundle.home(system.checkpoint), system.data)
-        return chosen_codec(request.text, translator.src, translator.tgt, folders, system.codes)
+        languages = (translator.src, translator.tgt)
+        return decoding_options.chosen_codec(request.text, *languages, folders, system.codes)
 
     def search(defaults: Mapping[str, int | float]) -> Search:
-        numbers = {**defaults, **search_options.specified(request, SEARCH)}
+        numbers = {**defaults, **decoding_options.specified(request, SEARCH)}
         return Search(**numbers, cpu=request.cpu, attention=True)
 
     with tqdm(named, desc="load", unit=" systems", disable=None) as shown:

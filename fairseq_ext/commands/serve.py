@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 
 from fairseq_ext.commands import options
-from fairseq_ext.commands.search_options import SearchOptions
+from fairseq_ext.commands.decoding_options import SearchOptions
 from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.serving.settings import KEY, BatchOptions, Limits, Settings
 from fairseq_ext.utils import extras

@@ -16,9 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from fairseq_ext.commands import options, search_options, text_options
-from fairseq_ext.commands.search_options import SearchOptions
-from fairseq_ext.commands.text_options import TextOptions
+from fairseq_ext.commands import decoding_options, options
+from fairseq_ext.commands.decoding_options import SearchOptions, TextOptions
 from fairseq_ext.decoding.search import BUFFER, DATA_HELP, KEEP_HELP, require_compatible
 from fairseq_ext.utils.errors import ConfigError, printable, wrong_value
 from fairseq_ext.utils.option_fields import add_options, flag, from_args, option, require_at_least
@@ -171,8 +170,8 @@ def add(commands: options.Subparsers) -> None:
         "folder of models/)",
     )
     add_options(parser, Request)
-    text_options.add_text_options(parser)
-    search_options.add_search(parser)
+    decoding_options.add_text_options(parser)
+    decoding_options.add_search(parser)
     add_options(parser.add_argument_group("large texts"), PartOptions)
     parser.set_defaults(run=_run)
 
@@ -309,7 +308,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     model = open_model(request.path, request.data, languages, search.search)
     src, tgt = model.translator.src, model.translator.tgt
     constrained = search.constraints is not None
-    codec = text_options.chosen_codec(
+    codec = decoding_options.chosen_codec(
         request.text, src, tgt, model.folders, constraints=constrained
     )
     splitter = sentence_splitter(src, tgt) if request.split_sentences else UNSPLIT
@@ -318,7 +317,7 @@ def load(request: Request) -> tuple[Translates, TranslateLines]:
     if search.mbr is not None:
         from fairseq_ext.decoding import mbr
 
-        utility = mbr.build_utility(search.utility or search_options.SAMPLES["utility"])
+        utility = mbr.build_utility(search.utility or decoding_options.SAMPLES["utility"])
 
     def translate(raw: Iterable[bytes], name: Path | str, **place: int) -> Iterator[Translation]:
         translations = stream.translations(
@@ -529,7 +528,7 @@ def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
             for name, value in values.items()
             if name not in NOT_OF_JOB
             and value is not None
-            and (value is not False or name in text_options.TEXT_FLAGS)  # --no-tokenize
+            and (value is not False or name in decoding_options.TEXT_FLAGS)  # --no-tokenize
         },
         "details": request.json is not None,
     }

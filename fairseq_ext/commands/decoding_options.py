@@ -1,16 +1,27 @@
-"""Command-line options of search and sampling, with the names and types of :class:`Search`."""
+"""Options of the commands that translate: of search and sampling, and of how text becomes tokens.
+
+Those of search have the names and types of :class:`Search`. The ``text.json`` of the run or the
+data decides every step from text to tokens that the options leave open.
+"""
+
+from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairseq_ext.decoding.search import BUFFER, Search
 from fairseq_ext.engine import DEFAULT, ENGINES, FAIRSEQ, SHORTLIST_HELP
 from fairseq_ext.engine import HELP as ENGINE_HELP
 from fairseq_ext.utils.errors import ConfigError
 from fairseq_ext.utils.option_fields import add_options, flag, option, require_at_least
+
+if TYPE_CHECKING:
+    from fairseq_ext.decoding.stream import TextCodec
+    from fairseq_ext.text.pipeline import Pipeline
 
 OF_A_MODEL = ("beam", "lenpen", "max_len_a", "max_len_b")
 """Options for which a model may have defaults."""
@@ -30,11 +41,12 @@ OPTIONS_OF_MODE = {
     "sampling": ("nbest", *DRAWS),
     "mbr": (*DRAWS, "utility"),
 }
+TEXT_FLAGS = ("normalize", "tokenize", "escape", "aggressive", "lowercase")
 
 
 def _number(default: float, text: str) -> Any:
     """Declare a numeric option, whose value is None if it is not given."""
-    return option(None, f"{text} ({default})", metavar="N")
+    return option(None, f"{text} ({default})")
 
 
 def specified(args: Any, names: Iterable[str] = OF_A_MODEL) -> dict[str, Any]:
@@ -147,3 +159,74 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("search"), SearchOptions, (*SEARCH, *LIMITS, *ENGINE))
     group = parser.add_argument_group("samples instead of search")
     add_options(group, SearchOptions, ("sampling", "mbr", *SAMPLES))
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Options for the preparation of text; for None, ``text.json`` decides."""
+
+    normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
+    tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
+    escape: bool | None = option(None, "write XML entities in tokens, as Moses does by default")
+    aggressive: bool | None = option(None, "split words at hyphens, which become the token @-@")
+    lowercase: bool | None = option(None, "lower-case the source")
+    keep_tokens: bool = option(False, "leave the translation as tokens")
+    bpe_codes: Path | None = option(None, "file of merges from subword-nmt or fastBPE")
+    remove_bpe: bool = option(False, "join subword pieces (`@@ `), if the input has them")
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "how the training corpus was prepared",
+        "Needed only where neither the run nor the data has a text.json, or to override it.",
+    )
+    add_options(group, TextOptions)
+
+
+def chosen_codec(
+    options: TextOptions,
+    src: str,
+    tgt: str,
+    folders: Iterable[Path],
+    codes: Path | None = None,
+    constraints: bool = False,
+) -> TextCodec:
+    """Make the functions that turn text into tokens and back.
+
+    The first ``text.json`` in ``folders`` is used. ``codes`` replaces ``--bpe-codes``. With
+    ``constraints``, a line may have target text after the source, separated by tabs.
+    """
+    from fairseq_ext.decoding.stream import TextCodec
+    from fairseq_ext.text import pipeline
+
+    saved = pipeline.find_towards(folders, src, tgt)
+    steps = _overridden(options, saved, pipeline.Pipeline(src, tgt), codes or options.bpe_codes)
+    if options.keep_tokens and not steps.tokenize:
+        raise ConfigError("`--keep-tokens` goes with `--tokenize`, which is missing.")
+    codec = TextCodec(steps.encoder(), steps.joiner() if options.keep_tokens else steps.decoder())
+    return codec.with_constraints(steps.encoder(tgt)) if constraints else codec
+
+
+def _overridden(
+    options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
+) -> Pipeline:
+    """Change the saved steps, or ``plain`` if there are none, by options and merges ``codes``."""
+    overrides: dict[str, Any] = {
+        name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
+    }
+    if codes is not None:
+        from fairseq_ext.text.subwords import kind_of_merges
+
+        overrides |= {"subwords": kind_of_merges(codes), "files": (codes,)}
+    elif options.remove_bpe:
+        overrides |= {"subwords": "joined", "files": ()}
+    base = saved or plain
+    if overrides.get("tokenize") is False:
+        overrides = {"escape": False, "aggressive": False, **overrides}
+    steps = replace(base, **overrides)
+    if saved is not None and steps != saved:
+        print(
+            f"options instead of text.json ({saved.describe()}): {steps.describe()}",
+            file=sys.stderr,
+        )
+    return steps
