@@ -194,7 +194,7 @@ class PairOptions:
         "restarted worker continues with the missing parts",
         metavar="FOLDER",
     )
-    part_lines: int | None = option(None, "pairs in a part (default: 200000)", type=positive)
+    part_lines: int = option(200_000, "pairs in a part (default: %(default)s)", type=positive)
 
 
 @dataclass(frozen=True)

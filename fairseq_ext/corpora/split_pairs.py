@@ -61,7 +61,6 @@ from fairseq_ext.utils.shared_folder import SharedFolder
 REPEATED, FURTHER, LEAKED = range(len(SPLITS), len(SPLITS) + 3)  # fates other than a split
 GROUPS = "groups"  # the value of --key for groups of near-duplicates
 HEAD = {"format": "fairseq-ext preparation", "version": 3}
-PART_LINES = 200_000
 RANGE = 1_000_000  # approximate number of fingerprints in a range
 PAIR = 2  # row of the pairs' fingerprints, after the rows of both SIDES
 HELD = np.dtype(
@@ -566,15 +565,14 @@ def run(options: PairOptions) -> str:
     if options.parts is not None and files.twice([options.parts, options.out]):
         raise ConfigError("`--parts` and `--output` are the same; name two folders.")
     record = _record(options, texts)
-    part_lines = options.part_lines or PART_LINES
-    job_record = {**record, "part_lines": part_lines}
+    job_record = {**record, "part_lines": options.part_lines}
     if options.corpora is not None:
         job_record["corpora"] = [_described(text) for text in texts]
     with _folder(options) as folder:
         if not options.overwrite:  # now that no other run is writing there
             _keep_others(options, record)
         shared(folder).begin(job_record)
-        job = prepare(options, texts, folder, part_lines)
+        job = prepare(options, texts, folder, options.part_lines)
         work(job, options.workers)
         return _write(job, record)
 
