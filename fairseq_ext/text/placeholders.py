@@ -38,8 +38,7 @@ class MaskedLine:
     for the model. ``ends`` are untranslated texts at the start and at the end of the line.
     """
 
-    # Text before, between and after the spans, one part more than there are spans.
-    parts: Sequence[str]
+    parts: Sequence[str]  # text before, between and after the spans
     spans: Sequence[str]  # spans to keep unchanged
     markup: bool  # whether the parts are XML text, whose spans must stay in order
     years: Sequence[str]  # numbers that replace the spans; fewer than spans if a line has very many

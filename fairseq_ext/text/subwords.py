@@ -41,8 +41,6 @@ class Subwords(NamedTuple):
 
     encode: Step  # turns words into pieces
     decode: Step  # turns pieces into words
-    # A character in the first piece of every line, which tells that pieces are not joined yet;
-    # empty if `decode` leaves words unchanged anyway.
     mark: str = ""
 
 

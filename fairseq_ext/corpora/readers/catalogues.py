@@ -28,9 +28,7 @@ class Message:
     """
 
     line: int = 0  # the line where it begins; 0 if the format has no lines
-    # Whether the translation is a tool's guess that no translator has confirmed.
     fuzzy: bool = False
-    # Texts by keyword, such as `msgid`, `msgid_plural`, `msgstr` or `msgstr[1]`.
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
