@@ -23,10 +23,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fairseq_ext.demo.systems import Answer, heat_map
-from fairseq_ext.serving.origins import OriginFilter
+from fairseq_ext.serving.origins import OriginFilter, names_of
 from fairseq_ext.serving.requests import read_body
 from fairseq_ext.serving.settings import Limits, Refusal
-from fairseq_ext.utils.address import names_of
 from fairseq_ext.utils.errors import DataError
 
 LIMITS = Limits(max_body=1 << 16)  # sentences are shorter

@@ -1,13 +1,13 @@
 """Decide by ``Host`` and ``Origin`` which web pages may use the server."""
 
 import ipaddress
+import socket
 from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-from fairseq_ext.utils.address import host_in
 
 ANY = "*"
 
@@ -33,13 +33,26 @@ class OriginFilter:
 
     def _error(self, headers: Headers) -> str | None:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        name = host_in(hosts[0]) if len(hosts) == 1 else None
+        name = _host_in(hosts[0]) if len(hosts) == 1 else None
         if ANY not in self.names and not (name in self.names or _is_address(name)):
             return "This server has another name; `serve --allow-host NAME` gives it one more."
         allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
         for origin in origins:
             if origin not in allowed and origin.partition("://")[2].lower() != hosts[0].lower():
                 return "Pages of other origins need `serve --cors ORIGIN`."
+        return None
+
+
+def names_of(host: str) -> set[str]:
+    """Return the names, not the IP addresses, by which clients may address a server on ``host``."""
+    return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
+
+
+def _host_in(header: str) -> str | None:
+    """Parse the host of a ``Host`` header, without its port; None if there is none."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
         return None
 
 

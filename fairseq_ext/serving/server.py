@@ -20,9 +20,8 @@ from uvicorn.supervisors import Multiprocess
 
 from fairseq_ext.decoding.engine_translator import available_threads
 from fairseq_ext.serving import app, metrics, pairs
-from fairseq_ext.serving.origins import OriginFilter
+from fairseq_ext.serving.origins import OriginFilter, names_of
 from fairseq_ext.serving.settings import Settings
-from fairseq_ext.utils.address import names_of
 
 CONNECTIONS = 1_000  # most requests at a time; uvicorn answers others with 503
 ANSWERS = 60  # seconds that a worker has to answer whether it is alive

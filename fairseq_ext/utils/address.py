@@ -1,7 +1,6 @@
-"""Listen on the network address of `demo` or `serve`, and find host names."""
+"""Listen on the network address of `demo` or `serve`."""
 
 import socket
-from urllib.parse import urlsplit
 
 from fairseq_ext.utils.errors import ConfigError
 
@@ -34,16 +33,3 @@ def url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
-
-
-def names_of(host: str) -> set[str]:
-    """Return the names, not the IP addresses, by which clients may address a server on ``host``."""
-    return {host.lower(), socket.gethostname().lower()} - {"", "0.0.0.0", "::"}
-
-
-def host_in(header: str) -> str | None:
-    """Parse the host of a ``Host`` header, without its port; None if there is none."""
-    try:
-        return urlsplit(f"//{header}").hostname
-    except ValueError:
-        return None
