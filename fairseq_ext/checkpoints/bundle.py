@@ -41,7 +41,7 @@ from fairseq_ext.engine.tensors import Tensors
 from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.archives import unpacked_in_cache
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
-from fairseq_ext.utils.file_versions import FileVersions
+from fairseq_ext.utils.files import FileVersions
 from fairseq_ext.utils.json_files import read_json
 
 MANIFEST, CONFIG = "bundle.json", "config.json"

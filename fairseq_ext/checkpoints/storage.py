@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from fairseq_ext.checkpoints import bundle, layout, published, safe_load
-from fairseq_ext.utils import file_versions
-from fairseq_ext.utils.files import atomic_write, head
+from fairseq_ext.utils.files import atomic_write, head, version
 
 EXACTNESS = {
     "fp32": "exactly the weights of the bundle",
@@ -93,5 +92,5 @@ def _version(path: str | Path) -> tuple[Any, ...]:
     versions: list[Any] = []
     for file in paths:
         with suppress(OSError, ValueError):  # the reader reports a missing file or invalid path
-            versions.append((str(file), file_versions.version(file)))
+            versions.append((str(file), version(file)))
     return tuple(versions)

@@ -46,7 +46,7 @@ def serve(settings: Settings) -> int:
     from fairseq_ext.decoding.loading import files_of, models_of
     from fairseq_ext.serving import server
     from fairseq_ext.utils import address
-    from fairseq_ext.utils.file_versions import FileVersions
+    from fairseq_ext.utils.files import FileVersions
 
     # Resolved here, so that all workers load the same commit from the Hub.
     models = [file for path in settings.models for file in models_of(path)]

@@ -189,7 +189,7 @@ def translate(request: Request) -> None:
     # This logger tells why fairseq translates instead of the engine.
     logging.getLogger("fairseq_ext.generation.on_engine").setLevel(logging.INFO)
     from fairseq_ext.utils import files
-    from fairseq_ext.utils.file_versions import FileVersions
+    from fairseq_ext.utils.files import FileVersions
 
     if request.parts.parts is not None:
         translate_parts(request)
@@ -440,8 +440,7 @@ def translate_parts(request: Request) -> None:
     from fairseq_ext.decoding import parts
     from fairseq_ext.decoding.loading import files_of, in_run
     from fairseq_ext.text.reading import cut
-    from fairseq_ext.utils.file_versions import FileVersions
-    from fairseq_ext.utils.files import require_file
+    from fairseq_ext.utils.files import FileVersions, require_file
 
     details = request.json is not None
     remainder, divisor = _shard(request.parts.shard)

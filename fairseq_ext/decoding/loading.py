@@ -17,7 +17,7 @@ from fairseq_ext.model import find_model, program_file
 from fairseq_ext.text import pipeline
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.utils.errors import CheckpointError, ConfigError
-from fairseq_ext.utils.file_versions import FileVersions
+from fairseq_ext.utils.files import FileVersions
 
 MakeSearch = Callable[[Mapping[str, int | float]], Search]
 Languages = tuple[str | None, str | None]  # source and target; None for those of the training

@@ -8,7 +8,7 @@ from typing import Any
 from fairseq_ext.decoding.search import DATA_HELP, KEEP_HELP, Search
 from fairseq_ext.text.placeholders import Keeper, keeper
 from fairseq_ext.utils.errors import wrong_value
-from fairseq_ext.utils.file_versions import FileVersions
+from fairseq_ext.utils.files import FileVersions
 from fairseq_ext.utils.option_fields import flag, option, require_at_least
 
 KEY = "FAIRSEQ_EXT_API_KEY"

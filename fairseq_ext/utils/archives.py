@@ -19,10 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from fairseq_ext.utils import extras
+from fairseq_ext.utils import extras, files
 from fairseq_ext.utils.errors import CheckpointError, DataError, EnvironmentProblem, FairseqExtError
-from fairseq_ext.utils.file_versions import Version, version
-from fairseq_ext.utils.files import cache_folder, explain, require_file, staged_folder, whole_folder
 
 # All errors that tarfile, zipfile and the decompressors raise for bytes that are not an archive.
 _DAMAGED = (
@@ -57,11 +55,11 @@ def safe_extract(
         EnvironmentProblem: the disk is full, or the library that reads zstd is not installed.
     """
     if file is None:
-        with require_file(archive, "archive").open("rb") as opened:
+        with files.require_file(archive, "archive").open("rb") as opened:
             return safe_extract(archive, folder, max_bytes, file=opened)
     folder = Path(folder)
     try:
-        with whole_archive(archive), staged_folder(folder) as stage:
+        with whole_archive(archive), files.staged_folder(folder) as stage:
             unpack = _unzip if zipfile.is_zipfile(file) else _untar
             try:
                 unpack(file, stage, max_bytes)
@@ -75,7 +73,7 @@ def safe_extract(
                     f"{folder / conflicts[0]} is there already; remove it or unpack elsewhere."
                 )
     except OSError as error:
-        raise EnvironmentProblem(explain(error)) from error
+        raise EnvironmentProblem(files.explain(error)) from error
     return [folder / name for name in names]
 
 
@@ -85,23 +83,23 @@ def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Pa
     This is done once for each version of the file. ``kind`` is the folder of the cache. ``find``
     returns the wanted folder in the unpacked one, or raises DataError or CheckpointError.
     """
-    return _unpacked(path.absolute(), version(path), kind, find)
+    return _unpacked(path.absolute(), files.version(path), kind, find)
 
 
 @functools.cache
-def _unpacked(path: Path, former: Version, kind: str, find: Callable[[Path], Path]) -> Path:
+def _unpacked(path: Path, former: files.Version, kind: str, find: Callable[[Path], Path]) -> Path:
     key = hashlib.sha256(repr((str(path), former)).encode()).hexdigest()
-    folder = cache_folder() / kind / key[:32]
+    folder = files.cache_folder() / kind / key[:32]
     if folder.is_dir():
         try:
             return find(folder)
         except (CheckpointError, DataError):
             shutil.rmtree(folder, ignore_errors=True)  # it was damaged later; unpack it again
     try:
-        with path.open("rb") as file, whole_folder(folder) as stage:
+        with path.open("rb") as file, files.whole_folder(folder) as stage:
             max_bytes = MOST_TIMES * path.stat().st_size + SPARE
             safe_extract(path, stage, max_bytes, file=file)
-            if {version(path), version(file.fileno())} != {former}:
+            if {files.version(path), files.version(file.fileno())} != {former}:
                 raise DataError(f"{path} was written to while it was read; run the command again.")
             try:
                 place = find(stage).relative_to(stage)

@@ -1,4 +1,4 @@
-"""Write files completely or not at all: atomic writes, staged folders, checksums.
+"""Write files completely or not at all (atomic writes, staged folders), and notice their changes.
 
 Nothing here needs fairseq or torch.
 """
@@ -13,6 +13,7 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,9 @@ from fairseq_ext.utils.errors import DataError, EnvironmentProblem
 LONGEST_NAME = 255  # bytes, in all common file systems
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+Version = tuple[int, ...]
+_content = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns")
+_attributes = attrgetter("st_mode", "st_uid", "st_gid", "st_nlink")
 
 
 def explain(error: OSError, path: str | Path | None = None) -> str:
@@ -334,3 +338,37 @@ def cache_folder() -> Path:
     except RuntimeError:
         raise EnvironmentProblem("there is no home folder; set XDG_CACHE_HOME.") from None
     return caches / "fairseq-ext"
+
+
+def version(file: str | Path | int) -> Version:
+    """Return device, inode, size, and times of modification and change of a path or descriptor."""
+    status = os.stat(file)  # noqa: PTH116  # takes a descriptor, too
+    return *_content(status), status.st_ctime_ns
+
+
+class FileVersions:
+    """The versions of files when this object is made; make it before the files are read."""
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self._files = {path: path.stat() for path in paths}
+
+    def require_unchanged(self) -> None:
+        """Raise :class:`DataError` if a file has been written to since this object was made.
+
+        Modification times alone do not show this, because anyone can set them back, but nobody can
+        set back the time of change. A new name, mode or owner also sets the time of change, so a
+        later one is accepted if one of those has changed.
+        """
+        for path, former in self._files.items():
+            now = path.stat() if path.exists() else None
+            if (
+                now is None
+                or _content(now) != _content(former)
+                or (
+                    now.st_ctime_ns != former.st_ctime_ns
+                    and _attributes(now) == _attributes(former)
+                )
+            ):
+                raise DataError(
+                    f"{path} has changed since this process read it; start the command again."
+                )

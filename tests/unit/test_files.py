@@ -26,7 +26,6 @@ from fairseq_ext.commands import options
 from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
-from fairseq_ext.utils.file_versions import FileVersions, version
 from tests.hostile.pickles import Calls
 from tests.support.harness import error_line, run, write_sides
 from tests.support.troubled_server import member as special
@@ -503,12 +502,12 @@ class TestSafeExtract:
 def test_a_file_that_was_written_after_it_was_read_is_noticed(rewrite: str, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(b"weights")
-    versions, former = FileVersions([path]), version(path)
+    versions, former = files.FileVersions([path]), files.version(path)
     before = path.stat()
     if rewrite == "same size and time":
         path.write_bytes(b"WEIGHTS")
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert version(path) != former  # which names the copy of an archive in the cache
+        assert files.version(path) != former  # which names the copy of an archive in the cache
     elif rewrite == "a mode":
         path.chmod(0o600)
     elif rewrite == "another name":

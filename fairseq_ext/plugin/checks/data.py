@@ -11,7 +11,7 @@ from fairseq_ext.plugin.table import around
 from fairseq_ext.text import checks
 from fairseq_ext.utils import files
 from fairseq_ext.utils.errors import ConfigError, DataError
-from fairseq_ext.utils.file_versions import FileVersions
+from fairseq_ext.utils.files import FileVersions
 
 
 @around("fairseq.tasks:setup_task", patch="data folders")
