@@ -34,7 +34,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairseq_ext.corpora import pair_texts
 from fairseq_ext.corpora.catalogue import MULTI30K_LICENCE, WMT_LICENCE, Corpus, Source
 from fairseq_ext.corpora.contamination import find
 from fairseq_ext.corpora.markup import Rules
@@ -154,9 +153,8 @@ def parts(folder: Path) -> dict[str, Part]:
     texts.append(aligned(folder, "tico-19", "medicine", TICO_LICENCE))
     texts += help_parts(folder)
     for archive in sorted(folder.rglob("deu-eng.zip")):
-        pairs = pair_texts.read(pair_texts.Text("tatoeba", (archive,), member="deu.txt"))
-        rows = [(plain(english), plain(german)) for english, german in pairs]
-        texts.append(Part("tatoeba", rows, "phrases", TATOEBA_LICENCE))
+        rows = reading.cells(reading.lines(archive, "deu.txt"), archive, (1, 2))
+        texts.append(Part("tatoeba", list(rows), "phrases", TATOEBA_LICENCE))
     return {text.name: text for text in texts if text is not None}
 
 

@@ -1,4 +1,4 @@
-"""Texts of sentence pairs: read them from files of several forms, and name them in a list.
+"""Texts of sentence pairs, which can be cut into parts that are read independently.
 
 Several texts are named by a JSON list, with the weight and licence of each::
 
@@ -11,14 +11,14 @@ Several texts are named by a JSON list, with the weight and licence of each::
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from fairseq_ext.text import reading
-from fairseq_ext.text.cleaning import one_spaced
+from fairseq_ext.text.cleaning import one_spaced, plain
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import atomic_write, require_file
 from fairseq_ext.utils.json_files import read_json
@@ -95,44 +95,87 @@ def read_list(path: Path) -> tuple[Text, ...]:
     return tuple(entry.text(path.parent) for entry in entries)
 
 
-def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(first line, row)`` of a file of pairs, including its header.
+@dataclass(frozen=True)
+class PairPart:
+    """A part of a text: successive pairs."""
 
-    Empty lines are left out of a CSV file; in a tab-separated file they are empty rows.
-    """
+    number: int  # number of this part, from 0
+    text: int  # number of the text, from 0
+    parts: tuple[reading.Part, ...]  # the part of each of the text's files
+
+    @property
+    def lines(self) -> int:
+        """The number of pairs."""
+        return self.parts[0].lines
+
+
+def unpacked_name(text: int, file: int) -> str:
+    """Return the name of a text's unpacked file in the folder of a job."""
+    return f"input-{text}-{file}.txt"
+
+
+def is_packed(text: Text, path: Path) -> bool:
+    """Return whether a file must go through :func:`unpack` before its parts can be read."""
+    packed = reading.compression(path) is not None or path.suffix.lower() in reading.ENDINGS
+    return packed or text.table or text.header
+
+
+def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
+    """Yield ``(first line, row)`` of a table, including its header, without empty lines."""
     if text.table:
         table = reading.table_rows(text.files[0], text.member)
         return ((number, row) for number, row in table if row)
     lines = reading.lines(text.files[0], text.member)
-    return ((number, line.split("\t") if line else []) for number, line in lines)
+    return ((number, line.split("\t")) for number, line in lines if line)
 
 
-def read(text: Text) -> Iterator[tuple[str, str]]:
-    """Yield source and target of each pair of a text, with plain spaces.
+def unpack(text: Text, file: int, path: Path) -> None:
+    """Write file number ``file`` (from 0) of a text to ``path`` as plain lines without compression.
+
+    A table becomes tab-separated lines without its header. Parts of ``path`` can then be read.
+    """
+    if text.table or text.header:
+        with atomic_write(path) as out:
+            for line, row in itertools.islice(rows(text), int(text.header), None):
+                reading.require_columns(row, text.files[0], line, text.columns)
+                out.write("\t".join(map(one_spaced, row)) + "\n")
+        return
+    with atomic_write(path, "wb") as out:
+        out.writelines(reading.raw_lines(text.files[file], text.member))
+
+
+def cut_texts(texts: Sequence[Text], folder: Path, part_lines: int) -> list[PairPart]:
+    """Cut texts into parts of at most ``part_lines`` pairs, each from a single text.
+
+    ``folder`` has the files that :func:`unpack` wrote.
 
     Raises:
-        DataError: a row lacks a column, or two aligned files have different numbers of lines.
+        DataError: two aligned files have different numbers of lines.
     """
-    if len(text.files) == 1:
-        for number, row in itertools.islice(rows(text), int(text.header), None):
-            if row:
-                reading.require_columns(row, text.files[0], number, text.columns)
-            source, target = (row[column - 1] if row else "" for column in text.columns)
-            yield one_spaced(source), one_spaced(target)
-        return
-    counts = [0, 0]
-    for sides in itertools.zip_longest(*map(reading.lines, text.files)):
-        counts = [side[0] if side else count for side, count in zip(sides, counts, strict=True)]
-        if None not in sides:
-            yield one_spaced(sides[0][1]), one_spaced(sides[1][1])
-    if counts[0] != counts[1]:
-        raise DataError(
-            f"`{text.files[0]}` has {counts[0]} lines, `{text.files[1]}` {counts[1]}; "
-            "aligned files must have equally many."
-        )
+    pair_parts: list[PairPart] = []
+    for number, text in enumerate(texts):
+        sides = []
+        for place, path in enumerate(text.files):
+            packed = is_packed(text, path)
+            plain_path = folder / unpacked_name(number, place) if packed else path
+            sides.append(reading.cut([plain_path], part_lines))
+        lines = [described[0]["lines"] for _, described in sides]
+        if len({*lines}) > 1:
+            raise DataError(
+                f"`{text.files[0]}` has {lines[0]} lines, `{text.files[1]}` {lines[1]}; "
+                "aligned files must have equally many."
+            )
+        for parts in zip(*(parts for parts, _ in sides), strict=True):
+            pair_parts.append(PairPart(len(pair_parts), number, parts))
+    return pair_parts
 
 
-def write(text: Text, path: Path) -> None:
-    """Write the pairs of a text as tab-separated lines, so that parts of them can be read."""
-    with atomic_write(path) as out:
-        out.writelines(f"{source}\t{target}\n" for source, target in read(text))
+def read(text: Text, part: PairPart) -> Iterator[tuple[str, str]]:
+    """Yield source and target of each pair of a part."""
+    sides = [
+        reading.decoded(file_part.read(), path, file_part.first)
+        for file_part, path in zip(part.parts, text.files, strict=True)
+    ]
+    if len(sides) == 1:
+        return reading.cells(sides[0], text.files[0], text.columns)
+    return ((plain(source), plain(target)) for (_, source), (_, target) in zip(*sides, strict=True))

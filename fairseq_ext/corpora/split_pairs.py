@@ -16,7 +16,6 @@ The pairs are cut into parts. Each stage writes files into a folder. Several pro
 may share the work of a stage (:mod:`fairseq_ext.utils.shared_folder`). If a process is killed,
 another one does its work again::
 
-    input-0        the pairs of a text as tab-separated lines
     clean-000000   a part's pairs that are kept, and fingerprints of source, target and pair
     repeat-000000  the pairs of all parts that repeat an earlier pair, for one range of fingerprints
     held           the pairs of test and valid: those with the smallest fingerprints on the key
@@ -45,13 +44,12 @@ import numpy as np
 from fairseq_ext.corpora import SPLITS, near_duplicates, pair_texts, rules
 from fairseq_ext.corpora.command_lines import SIDES, PairOptions
 from fairseq_ext.corpora.near_duplicates import WordHashes, normalized
-from fairseq_ext.corpora.pair_texts import Text
+from fairseq_ext.corpora.pair_texts import PairPart, Text
 from fairseq_ext.corpora.streams import KEPT, Encode, ordered_map, processes
 from fairseq_ext.text import pipeline, reading
 from fairseq_ext.text.bleu_tokenizers import suggest_pieces
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import Part
 from fairseq_ext.utils import files, locks
 from fairseq_ext.utils.errors import ConfigError, DataError, wrong_value
 from fairseq_ext.utils.files import atomic_write, require_file, sha256, writers
@@ -99,7 +97,7 @@ class SplitJob:
     options: PairOptions  # how to clean and split the pairs
     texts: tuple[Text, ...]  # where the pairs come from; only the first of repeated pairs is kept
     folder: Path  # the folder with the files of the stages
-    parts: tuple[Part, ...]  # the parts of all texts
+    parts: tuple[PairPart, ...]  # the parts of all texts
     partitions: int  # number of ranges of fingerprints
 
     @property
@@ -148,7 +146,7 @@ class SplitJob:
         dropped = Counter[str]()
         kept = 0
         with atomic_write(self.beside(name, "tsv")) as out:
-            pairs = (line.decode().removesuffix("\n").split("\t") for line in part.read())
+            pairs = pair_texts.read(self.texts[part.text], part)
             for fate, source, target in encode(pairs):
                 if fate != KEPT:
                     dropped[fate] += 1
@@ -296,9 +294,8 @@ class SplitJob:
                     for side, sentence in enumerate(line.rstrip("\n").split("\t")):
                         files[fate][side].write(f"{sentence}\n" * times)
                         words[fate][side] += len(sentence.split()) * times
-            counts = texts[_number(part.path.name)]
-            counts["read"] += report["read"]
-            counts["train"] += pairs[0] - before
+            texts[part.text]["read"] += report["read"]
+            texts[part.text]["train"] += pairs[0] - before
         dropped.update({why: fate_counts[fate] for fate, why in late.items() if fate_counts[fate]})
         return {
             "read": self.total("read"),
@@ -340,12 +337,12 @@ class SplitJob:
             repeated[places[1, span]] = True
         return repeated
 
-    def _copies(self, part: Part, clean: str, fates: np.ndarray) -> np.ndarray:
+    def _copies(self, part: PairPart, clean: str, fates: np.ndarray) -> np.ndarray:
         """Return how often each pair is written: the weight, rounded up or down at random.
 
         The pair's fingerprint is the random number. Pairs of valid and test are written once.
         """
-        weight = self.texts[_number(part.path.name)].weight
+        weight = self.texts[part.text].weight
         if weight == 1:
             return np.ones(len(fates), np.uint8)
         drawn = self._fingerprints(clean)[PAIR] < (weight - int(weight)) * 2.0**64
@@ -364,14 +361,19 @@ def prepare(
     part_lines: int,
     range_size: int = RANGE,
 ) -> SplitJob:
-    """Write all pairs into an existing folder, cut them into parts, and return the job.
+    """Unpack texts into an existing folder, cut them into parts, and return the job to split them.
 
-    One worker writes a text's pairs for all workers. A part has at most ``part_lines`` pairs, and a
-    range of fingerprints has about ``range_size``.
+    The first worker unpacks for all. A part has at most ``part_lines`` pairs, and a range of
+    fingerprints has about ``range_size``.
     """
-    names = [f"input-{number}.tsv" for number in range(len(texts))]
-    shared(folder).work(names, lambda name: pair_texts.write(texts[_number(name)], folder / name))
-    parts, _ = reading.cut([folder / name for name in names], part_lines)
+    packed = {
+        pair_texts.unpacked_name(number, place): (text, place)
+        for number, text in enumerate(texts)
+        for place, path in enumerate(text.files)
+        if pair_texts.is_packed(text, path)
+    }
+    shared(folder).work([*packed], lambda name: pair_texts.unpack(*packed[name], folder / name))
+    parts = pair_texts.cut_texts(texts, folder, part_lines)
     total = sum(part.lines for part in parts)
     return SplitJob(options, texts, folder, tuple(parts), max(1, -(-total // range_size)))
 
@@ -403,7 +405,7 @@ def _spread(workers: int, do: Callable[[str], bool], names: Iterable[str]) -> It
 
 
 def _number(name: str) -> int:
-    """Return the number of the text, part or range that a file belongs to."""
+    """Return the number of the part or range that a file belongs to."""
     return int(Path(name).stem.rpartition("-")[2])
 
 

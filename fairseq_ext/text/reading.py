@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from fairseq_ext.text.cleaning import plain
 from fairseq_ext.utils.archives import decompressed, whole_archive
 from fairseq_ext.utils.errors import DataError
 from fairseq_ext.utils.files import head
@@ -263,6 +264,16 @@ def suggest_format(fields: Sequence[str]) -> str:
     if line.startswith(("{", "[")):
         return " If it is JSON, write its sentences as tab-separated lines, for example with jq."
     return " If it is CSV, give --csv." if re.search("[,;|]", line) else ""
+
+
+def cells(
+    numbered: Iterable[tuple[int, str]], path: Path, columns: tuple[int, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield (source, target) from two columns of a tab-separated file, given as numbered lines."""
+    for number, line in numbered:
+        fields = line.split("\t") if line else [""] * max(columns)
+        require_columns(fields, path, number, columns)
+        yield plain(fields[columns[0] - 1]), plain(fields[columns[1] - 1])
 
 
 def require_columns(

@@ -195,7 +195,7 @@ def unpack(folder: Path, name: str) -> None:
 def read_zipped_pairs(folder: Path) -> None:
     path = folder / "a.zip"
     list(table_rows(path))
-    read_all_pairs(path)
+    read_all_pairs(folder, path)
 
 
 def read_bundle(folder: Path) -> None:
@@ -221,5 +221,5 @@ def readers() -> list[Reader]:
         Reader("tar archives", tar, lambda folder: unpack(folder, "a.tar")),
         Reader("zip archives", zips, lambda folder: unpack(folder, "a.zip")),
         Reader("pairs in zip archives", zips, read_zipped_pairs),
-        Reader("compressed pairs", gz, lambda folder: read_all_pairs(folder / "a.gz")),
+        Reader("compressed pairs", gz, lambda folder: read_all_pairs(folder, folder / "a.gz")),
     ]

@@ -87,15 +87,18 @@ def read_bytes(folder: Path) -> None:
 
 
 def read_pairs(folder: Path) -> None:
-    """As `corpus pairs` does: tab-separated lines, and two aligned files."""
-    read_all_pairs(folder / "a")
-    read_all_pairs(folder / "a", folder / "b")
+    read_all_pairs(folder, folder / "a")
+    read_all_pairs(folder, folder / "a", folder / "b")
 
 
-def read_all_pairs(*paths: Path) -> None:
-    """Check that no pair has another tab or line end, which would part it anew."""
-    for pair in pair_texts.read(pair_texts.Text("fuzzed", paths)):
-        assert not any({"\t", "\n"} & {*sentence} for sentence in pair)
+def read_all_pairs(folder: Path, *paths: Path) -> None:
+    """As `corpus pairs` does, in parts: of tab-separated lines, or of two aligned files."""
+    text = pair_texts.Text("fuzzed", paths)
+    for place, path in enumerate(paths):
+        if pair_texts.is_packed(text, path):
+            pair_texts.unpack(text, place, folder / pair_texts.unpacked_name(0, place))
+    for part in pair_texts.cut_texts([text], folder, 3):
+        list(pair_texts.read(text, part))
 
 
 def read_raw(folder: Path) -> None:

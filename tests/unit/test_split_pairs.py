@@ -24,7 +24,7 @@ from fairseq_ext.corpora.pair_texts import Text
 from fairseq_ext.corpora.split_pairs import SplitJob
 from fairseq_ext.text.cleaning import plain
 from fairseq_ext.text.pipeline import Pipeline
-from fairseq_ext.text.reading import lines, table_rows
+from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
 from tests.support.harness import error_line, run, write_lines
@@ -251,9 +251,14 @@ def test_nothing_left_is_an_error(tmp_path):
         split([("", "a"), ("b", "")], tmp_path)
 
 
-def pairs_of(*files: Path, **how: object) -> Pairs:
-    """Read the pairs of a text."""
-    return list(pair_texts.read(Text("pairs", files, **how)))
+def pairs_of(folder: Path, *files: Path, **how: object) -> Pairs:
+    """Read the pairs of a text in parts of two lines."""
+    text = Text("pairs", files, **how)
+    for number, path in enumerate(files):
+        if pair_texts.is_packed(text, path):
+            pair_texts.unpack(text, number, folder / pair_texts.unpacked_name(0, number))
+    parts = pair_texts.cut_texts([text], folder, 2)
+    return [pair for part in parts for pair in pair_texts.read(text, part)]
 
 
 def packed(folder: Path, form: str, content: bytes) -> Path:
@@ -271,19 +276,19 @@ def packed(folder: Path, form: str, content: bytes) -> Path:
 @pytest.mark.parametrize("form", ["tsv", "gz", "bz2", "xz", "zip"])
 def test_every_form_reads_alike(tmp_path, form):
     text = "\ufeffGo.\tVe.\tx\r\nI'm\u2028in\u00a0love.\tEstoy\renamorado.\ty\nlast\túltima"
-    texts = pairs_of(packed(tmp_path, form, text.encode()), columns=(2, 1))
+    texts = pairs_of(tmp_path, packed(tmp_path, form, text.encode()), columns=(2, 1))
     assert texts == [("Ve.", "Go."), ("Estoy enamorado.", "I'm in love."), ("última", "last")]
 
 
 def test_aligned_files(tmp_path):
     source = write_lines(tmp_path / "s", ["a", "b", "c"])
     target = packed(tmp_path, "gz", b"A\nB\nC\n")
-    assert pairs_of(source, target) == [("a", "A"), ("b", "B"), ("c", "C")]
+    assert pairs_of(tmp_path, source, target) == [("a", "A"), ("b", "B"), ("c", "C")]
     write_lines(source, ["a", "b", "c", "d", "e"])
     with pytest.raises(ValueError, match=r"has 5 lines.*f\.gz` 3"):
-        pairs_of(source, target)
+        pairs_of(tmp_path, source, target)
     with pytest.raises(ValueError, match=r"f\.gz` has 3 lines, `.*s` 5"):
-        pairs_of(target, source)
+        pairs_of(tmp_path, target, source)
 
 
 def test_unreadable_input_is_named(tmp_path):
@@ -292,11 +297,11 @@ def test_unreadable_input_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"line 2: not UTF-8, byte 0xff at offset 2"):
         list(lines(packed(tmp_path, "tsv", b"fine\nno\xff\n")))
     with pytest.raises(ValueError, match=r"line 2: 1 column\(s\).* needs 2\.$"):
-        pairs_of(packed(tmp_path, "tsv", b"a\tb\nc d\n"))
+        pairs_of(tmp_path, packed(tmp_path, "tsv", b"a\tb\nc d\n"))
     for form in ("csv", "gz", "zip"):
         path = packed(tmp_path, form, b"a,b\rc,d\r")
         with pytest.raises(ValueError, match=r"without a line feed; convert it: tr '\\r'"):
-            pairs_of(path)
+            pairs_of(tmp_path, path)
     with pytest.raises(ValueError, match=r"no member `x`; it has .*spa-eng/spa\.txt"):
         list(lines(packed(tmp_path, "zip", b"a\n"), "x"))
     for form in ("gz", "bz2", "xz"):
@@ -360,7 +365,7 @@ def test_a_row_with_too_few_columns_is_named_by_its_line_in_the_file(tmp_path, t
         rows = [row.replace(";", "\t").replace("\n", " ") for row in rows]
     text = Text("", (write_lines(tmp_path / "pairs", rows),), table=table, header=True)
     with pytest.raises(DataError, match=rf"pairs`, line {5 if table else 4}: 1 column\(s\)"):
-        pair_texts.write(text, tmp_path / "out")
+        pair_texts.unpack(text, 0, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -387,7 +392,7 @@ def test_the_delimiter_of_csv_is_as_frequent_in_every_line(tmp_path):
 def test_a_line_without_columns_suggests_its_format(tmp_path, line, cure):
     path = write_lines(tmp_path / "pairs", [line])
     with pytest.raises(DataError, match=r"1 column\(s\), .*needs 2\. " + re.escape(cure)):
-        pairs_of(path)
+        list(cells(lines(path), path, (1, 2)))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
