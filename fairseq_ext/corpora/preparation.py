@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -249,11 +250,8 @@ class Preparation:
         steps = {"subwords": TRAINING} | {f"subwords.{name}": (name,) for name in test_names}
         for step, splits in steps.items():
             outputs = [bpe / name for name in self._names(splits)]
-
-            def split_into_pieces(splits: Iterable[str] = splits) -> Report:
-                return {"fates": self._split_into_pieces(splits, learnt["sha256"])}
-
-            fates |= do_once(self.out, step, settings, outputs, split_into_pieces)["fates"]
+            work = partial(self._split_into_pieces, splits, learnt["sha256"])
+            fates |= do_once(self.out, step, settings, outputs, work)["fates"]
         return {"fates": fates}
 
     def _split_into_pieces(self, splits: Iterable[str], checksum: str) -> Report:
@@ -270,7 +268,7 @@ class Preparation:
                 fates[split] = Tally()
                 with writers([stage / name for name in names]) as files:
                     streams.deal(work.kept_pairs(bar, self.workers, fates[split]), [files])
-        return fates
+        return {"fates": fates}
 
     def _checksums(self, test_names: Sequence[str]) -> dict[str, str]:
         folders = {"text": (*TRAINING, *test_names), "reference": tuple(test_names)}

@@ -8,6 +8,7 @@ run's file at the old path has another checksum, so it is not used.
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairseq_ext.text import pipeline, subwords
@@ -27,9 +28,7 @@ class Undoing:
         self._join, self._mark = str, ""
         if text_pipeline.subwords != "none":
             _, self._join, self._mark = text_pipeline.pieces
-        self._text = Pipeline(
-            text_pipeline.src, text_pipeline.tgt, tokenize=text_pipeline.tokenize
-        ).decoder()
+        self._of_words = replace(text_pipeline, subwords="none", files=())
 
     @classmethod
     def by_language(cls, language: str | None) -> "Undoing":
@@ -45,12 +44,11 @@ class Undoing:
 
     def text(self, words: Iterable[str]) -> list[str]:
         """Turn lines of words into text."""
-        return [self._text(line) for line in words]
+        return list(map(self._of_words.decoder(), words))
 
     def sources(self, lines: Iterable[str]) -> list[str]:
         """Turn lines of source tokens into text."""
-        text = Pipeline(self.made.src, self.made.tgt, tokenize=self.made.tokenize)
-        return list(map(text.decoder(self.made.src), self.words(lines)))
+        return list(map(self._of_words.decoder(self.made.src), self.words(lines)))
 
 
 def note(folders: Iterable[str | Path], src: str, tgt: str) -> str | None:
