@@ -83,7 +83,8 @@ class Service:
         async with self._batcher.running():
             yield
 
-    async def answer(self, request: Request) -> dict[str, Any]:
+    async def translate(self, request: Request) -> Response:
+        """Translate texts line by line; an empty line stays empty."""
         try:
             from fairseq_ext.serving.query import parse_query
 
@@ -104,16 +105,16 @@ class Service:
             detected = {"confidence": 0.0, "language": source}
             single = isinstance(query.q, str)
             answer["detectedLanguage"] = detected if single else [detected] * len(query.q)
-        return answer
+        return JSONResponse(answer)
 
-    async def detect(self, request: Request) -> list[dict[str, Any]]:
-        """Return the languages that a request's text may have, the most probable first."""
+    async def detect(self, request: Request) -> Response:
+        """Detect the language of a text: the source languages, the most probable first."""
         fields = await self._fields(request)
         text = fields.get("q")
         if not isinstance(text, str) or not text.strip():
             raise Refusal(400, "Invalid request: missing q parameter")
         self._limits.check_texts([text])
-        return await self._in_text_thread(1, lambda: self._pairs.detect(text))
+        return JSONResponse(await self._in_text_thread(1, lambda: self._pairs.detect(text)))
 
     async def _fields(self, request: Request) -> dict[str, Any]:
         """Read a request unless too many are waiting; check its key if one is needed."""
@@ -256,14 +257,6 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
     service = Service(pairs, settings, batcher)
     policy = {"Content-Security-Policy": POLICY}
 
-    async def translate(request: Request) -> Response:
-        """Translate texts line by line; an empty line stays empty."""
-        return JSONResponse(await service.answer(request))
-
-    async def detect(request: Request) -> Response:
-        """Detect the language of a text, among the source languages."""
-        return JSONResponse(await service.detect(request))
-
     async def translate_page(_: Request) -> Response:
         """Serve the page for translating."""
         return HTMLResponse(TRANSLATE_PAGE, headers=policy)
@@ -293,8 +286,8 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         return JSONResponse(_description(interface, Query.model_json_schema()))
 
     interface = [
-        Route("/translate", translate, methods=["POST"]),
-        Route("/detect", detect, methods=["POST"]),
+        Route("/translate", service.translate, methods=["POST"]),
+        Route("/detect", service.detect, methods=["POST"]),
         Route("/languages", languages),
         Route("/health", health),
         Route("/metrics", figures),

@@ -270,6 +270,11 @@ async def service_of(*models: Served, limits: Limits | None = None) -> AsyncIter
         yield Service(pairs, Settings(models=[], limits=limits), queue)
 
 
+async def reply(service: Service, query: Request) -> dict[str, Any]:
+    """The content of the answer to a request."""
+    return json.loads((await service.translate(query)).body)
+
+
 def held_model() -> tuple[Model, Served]:
     model = Model()
     model.held = True
@@ -287,7 +292,7 @@ def answers(*requests: Request, limits: Limits | None = None) -> list[dict[str, 
         async with service_of(*served, limits=limits) as service:
             for incoming in requests:
                 try:
-                    replies.append(await service.answer(incoming))
+                    replies.append(await reply(service, incoming))
                 except Refusal as error:
                     replies.append(error)
 
@@ -357,7 +362,7 @@ def test_html_keeps_its_markup_and_only_its_text_is_translated(drops_numbers: bo
         model.limit = 50
         async with service_of(Served(model, TextCodec(plain, decode), 2)) as service:
             texts = [*HTML_TEXTS, "a\n\nb"]
-            answer = await service.answer(asking(q=texts, format="html"))
+            answer = await reply(service, asking(q=texts, format="html"))
         assert answer["translatedText"] == [*HTML_TEXTS.values(), "A B"]
 
     run(test)
@@ -409,7 +414,7 @@ async def test_what_takes_too_long_is_refused():
     async with service_of(served, limits=Limits(timeout=0.01)) as service:
         for incoming, status in ((request(BODY), 503), (request(BODY[:9], complete=False), 408)):
             with refused(status):
-                await service.answer(incoming)
+                await reply(service, incoming)
         model.go.release()
 
 
@@ -417,7 +422,7 @@ async def test_what_takes_too_long_is_refused():
 async def test_a_server_that_ends_says_so():
     model, served = held_model()
     async with service_of(served) as service:
-        task = asyncio.create_task(service.answer(request(BODY)))
+        task = asyncio.create_task(reply(service, request(BODY)))
         await model.is_at_work()
         task.cancel()  # as uvicorn does when the grace has passed
         with refused(503):
@@ -429,13 +434,13 @@ async def test_a_server_that_ends_says_so():
 async def test_a_full_queue_refuses_before_a_body_is_read():
     model, served = held_model()
     async with service_of(served, limits=Limits(max_queue=1, max_sentences=1)) as service:
-        tasks = [asyncio.create_task(service.answer(request(BODY)))]
+        tasks = [asyncio.create_task(reply(service, request(BODY)))]
         await model.is_at_work()
-        tasks.append(asyncio.create_task(service.answer(request(BODY))))
+        tasks.append(asyncio.create_task(reply(service, request(BODY))))
         await waits(service._batcher, 1)
         unread = request(BODY)
         with pytest.raises(Refusal) as refusal:
-            await service.answer(unread)
+            await reply(service, unread)
         assert (refusal.value.status, refusal.value.headers["Retry-After"]) == (429, "1")
         assert await unread.body() == BODY
         model.held = False
@@ -731,11 +736,11 @@ async def test_lines_that_wait_to_become_tokens_count_as_waiting():
 
     served = Served(Model(), TextCodec(slow, str), 1)
     async with service_of(served, limits=Limits(max_queue=3, max_sentences=3)) as service:
-        first = asyncio.create_task(service.answer(asking(q="a\nb\nc")))
+        first = asyncio.create_task(reply(service, asking(q="a\nb\nc")))
         while not service._encoding:
             await asyncio.sleep(0.01)
         with refused(429):
-            await service.answer(asking(q="d"))
+            await reply(service, asking(q="d"))
         release.set()
         assert len((await first)["translatedText"].split("\n")) == 3
         assert not service._encoding
@@ -746,10 +751,10 @@ async def test_sentences_of_a_line_are_translated_alone_and_joined():
     splitter = SentenceSplitter(lambda line: line.split("|"), " / ")
     served = Served(Model(), TextCodec(plain, str.strip), 2, splitter)
     async with service_of(served, limits=Limits(max_sentences=3)) as service:
-        answer = await service.answer(asking(q="a|b\n\nc", alternatives=1))
-        alone = await service.answer(asking(q=["a", "b", "c"], alternatives=1))
+        answer = await reply(service, asking(q="a|b\n\nc", alternatives=1))
+        alone = await reply(service, asking(q=["a", "b", "c"], alternatives=1))
         with pytest.raises(Refusal, match="has 4 sentences, but at most 3 are translated"):
-            await service.answer(asking(q="a|b|c|d"))
+            await reply(service, asking(q="a|b|c|d"))
     first, second, third = alone["translatedText"]
     assert answer["translatedText"] == f"{first} / {second}\n\n{third}"
     (first,), (second,), (third,) = alone["alternatives"]
