@@ -4,13 +4,19 @@ Imports take seconds, most of a tiny command's time, and a fork has them already
 script itself, with its own arguments, folder, environment, streams, plugin import and exit. The
 test of the quickstart starts every command in a *fresh* interpreter.
 
-`programs` returns a folder for PATH. Each program in it asks the process for a fork, with a packet
-of JSON and its standard streams, and then exits like the fork.
+fairseq's commands with ``--user-dir user_dir`` are forks of a second process. It has also imported
+these commands and then the plugin, in the order in which each of them does; their own import of
+the plugin changes nothing more. Tests of that import use fresh interpreters, or other plugins.
+
+`programs` returns a folder for PATH. Each program in it asks one of the processes for a fork, with
+a packet of JSON and its standard streams, and then exits like the fork.
 """
 
 import contextlib
 import functools
+import importlib
 import json
+import logging
 import os
 import select
 import shlex
@@ -21,6 +27,9 @@ from pathlib import Path
 
 LONGEST = 1 << 17  # bytes of a request
 SERVERS: list[object] = []  # kept, so that their pipes stay open while this process lives
+USER_DIR = str(Path(__file__).parents[2] / "user_dir")
+WITH_PLUGIN = ("train", "generate", "interactive", "validate", "preprocess")
+"""The commands that the second process has imported."""
 
 
 @functools.cache
@@ -30,17 +39,21 @@ def programs(owner: int) -> Path:
     import tempfile
 
     folder = Path(tempfile.mkdtemp(prefix="forking-"))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(folder / "socket"))
+    listeners = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    for listener, name in zip(listeners, ("socket", "socket-with-plugin"), strict=True):
+        listener.bind(str(folder / name))
         listener.listen(64)
-        server = subprocess.Popen(
-            [sys.executable, __file__, "serve", str(listener.fileno()), folder],
-            pass_fds=[listener.fileno()],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,  # otherwise a fork would treat a pipe as seekable
-            stderr=subprocess.DEVNULL,
-        )
+    descriptors = [listener.fileno() for listener in listeners]
+    server = subprocess.Popen(
+        [sys.executable, __file__, "serve", *map(str, descriptors), folder],
+        pass_fds=descriptors,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,  # otherwise a fork would treat a pipe as seekable
+        stderr=subprocess.DEVNULL,
+    )
+    for listener in listeners:
+        listener.close()
     SERVERS.append(server)
     (folder / "bin").mkdir()
     scripts = Path(sys.executable).parent
@@ -59,6 +72,8 @@ def ask(address: str, program: str, *arguments: str) -> None:
         if not arguments or not arguments[0].endswith(".py"):
             os.execv(program, words)
         del words[0]
+    elif USER_DIR in arguments and Path(program).name.removeprefix("fairseq-") in WITH_PLUGIN:
+        address += "-with-plugin"
     content = {"words": words, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(address)
@@ -120,7 +135,6 @@ def become(request: dict, streams: list[int]) -> None:
 def preload() -> None:
     """Import what a training and a translation import, before the first fork."""
     import gc
-    import logging
 
     import fairseq
     import fairseq.sequence_generator  # noqa: F401
@@ -138,6 +152,29 @@ def preload() -> None:
     gc.freeze()  # else a fork's collector would write to all shared memory, and so copy it
 
 
+def register() -> dict[str, dict]:
+    """Import fairseq's commands and register the plugin; return how each command sets up logging.
+
+    A command does so while it is imported, so each fork still has to.
+    """
+    import gc
+    from unittest import mock
+
+    import fairseq_ext
+    from tests.support import hydra_parser
+
+    logs: dict[str, dict] = {}
+    for name in WITH_PLUGIN:
+        with mock.patch.object(logging, "basicConfig") as configure:
+            importlib.import_module(f"fairseq_cli.{name}")
+        if configure.called:
+            logs[f"fairseq-{name}"] = configure.call_args.kwargs
+    fairseq_ext.register()
+    hydra_parser.compose_defaults()
+    gc.freeze()
+    return logs
+
+
 def main() -> None:
     import runpy
     import shutil
@@ -147,10 +184,22 @@ def main() -> None:
         ask(*arguments)
     sys.path[0] = str(Path(__file__).parents[2])
     preload()
-    descriptor, folder = arguments
-    if not serve(socket.socket(fileno=int(descriptor))):
-        shutil.rmtree(folder, ignore_errors=True)
-        return
+    *descriptors, folder = arguments
+    plain, with_plugin = (socket.socket(fileno=int(number)) for number in descriptors)
+    logs: dict[str, dict] = {}
+    if os.fork():
+        with_plugin.close()
+        if not serve(plain):
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+    else:
+        plain.close()
+        logs = register()
+        if not serve(with_plugin):
+            return
+    command = Path(sys.argv[0]).name
+    if command in logs:
+        logging.basicConfig(**logs[command])
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except Exception:

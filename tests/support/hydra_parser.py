@@ -1,8 +1,9 @@
-"""Let Hydra parse each option of fairseq only once, and compose each choice of groups only once.
+"""Let Hydra parse each option of fairseq only once, and compose each choice of groups only twice.
 
 fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
 and for every checkpoint. Hydra reads them with a parser in pure Python, which takes half the time.
-Most of the other half is for the groups, such as ``model=bmt``, whatever the options are.
+Most of the other half is for the groups, such as ``model=bmt``, whatever the options are: where the
+same groups come a second time, their configuration is stored.
 """
 
 import copy
@@ -16,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 ORIGINAL = OverridesParser.parse_rule
 PARSED: dict[tuple[str, str], Any] = {}
 COMPOSE = ConfigLoaderImpl._load_configuration_impl
-COMPOSED: dict[tuple[object, ...], Any] = {}
+COMPOSED: dict[tuple[object, ...], list[Any]] = {}
 
 
 def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
@@ -49,8 +50,11 @@ def compose(
     groups = [text for text in overrides if "." not in text.partition("=")[0]]
     defaults = schemas(ConfigStore.instance().repo)
     key = (config_name, str(loader.get_search_path()), *groups, *map(id, defaults))
-    if key not in COMPOSED:  # `defaults` are kept, so that no others have the same ids
-        COMPOSED[key] = defaults, COMPOSE(loader, config_name, groups, **how)
+    if key not in COMPOSED:
+        COMPOSED[key] = [defaults]  # they are kept, so that no others have the same ids
+        return COMPOSE(loader, config_name, overrides, **how)
+    if len(COMPOSED[key]) == 1:
+        COMPOSED[key].append(COMPOSE(loader, config_name, groups, **how))
     values = [text for text in overrides if "." in text.partition("=")[0]]
     parsed = OverridesParser.create().parse_overrides(values)
     loader.validate_sweep_overrides_legal(parsed, how["run_mode"], from_shell=False)
@@ -60,15 +64,11 @@ def compose(
 
 
 def remember(of_defaults: bool = False) -> None:
-    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first.
-
-    A process that is forked for a command, and so has ``of_defaults``, composes only once or twice.
-    """
+    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first."""
+    ConfigLoaderImpl._load_configuration_impl = compose
     OverridesParser.parse_rule = parse_rule
     CachingConfigRepository.__init__ = copy_sources
-    if not of_defaults:
-        ConfigLoaderImpl._load_configuration_impl = compose
-    else:
+    if of_defaults:
         from fairseq import options
         from fairseq.dataclass.utils import override_module_args
 
@@ -79,3 +79,19 @@ def remember(of_defaults: bool = False) -> None:
         ):
             arguments = options.parse_args_and_arch(parser, [*words])
             OverridesParser.create().parse_overrides(override_module_args(arguments)[0])
+
+
+def compose_defaults() -> None:
+    """Store what commands compose most: for decoding, and for training with Adam."""
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    tasks = [(options.get_generation_parser(), ("--path", "model.pt"))]
+    smoothed = "label_smoothed_cross_entropy"
+    for arch, loss in (("gru_tiny", "cross_entropy"), ("gru_tiny", smoothed), ("lstm", smoothed)):
+        words = ("--arch", arch, "--optimizer", "adam", "--criterion", loss)
+        tasks.append((options.get_training_parser(), words))
+    for parser, words in tasks:
+        arguments = options.parse_args_and_arch(parser, ["data", *words])
+        for _ in range(2):
+            convert_namespace_to_omegaconf(arguments)
