@@ -7,9 +7,14 @@ Python, an environment is made, the package installed from that folder alone, an
 translated. `serve` is the time until the server answers. ``--extra serve,subwords`` installs what
 the image of docs/howto/serve/Dockerfile has. Of a second WHEEL, such as one without the trained
 models, only the size is reported.
+
+``python benchmarks/install.py --recipes --json install_recipes.json`` times the commands by which
+the recipes install their environment in a fresh clone, as the recipes print them. Empty pip's cache
+first, or pip takes the wheel of fairseq that an earlier installation compiled.
 """
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -25,10 +30,16 @@ CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 def main() -> None:
     parser = bench.parser_with(__doc__)
-    parser.add_argument("--wheel", type=Path, nargs="+", required=True)
-    parser.add_argument("--python", nargs="+", required=True, help="interpreters")
+    parser.add_argument("--wheel", type=Path, nargs="+")
+    parser.add_argument("--python", nargs="+", help="interpreters")
     parser.add_argument("--extra", help="extras of the package, separated by commas")
+    parser.add_argument("--recipes", action="store_true", help="time what the recipes install")
     options = parser.parse_args()
+    if options.recipes == bool(options.wheel and options.python):
+        parser.error("give either --wheel and --python, or --recipes")
+    if options.recipes:
+        bench.save(options.json, title="Installation by a recipe", rows=of_recipes())
+        return
     wheel = options.wheel[0].resolve()
     rows = [measured(python, wheel, options.extra) for python in options.python]
     wheels = {path.parent.name: path.stat().st_size for path in options.wheel}
@@ -36,6 +47,22 @@ def main() -> None:
     for row in rows:
         print(f"{row['python']:<{width}}  " + ", ".join(f"{k} {row[k]}" for k in list(row)[1:]))
     bench.save(options.json, title=wheel.name, wheel_bytes=wheels, rows=rows)
+
+
+def of_recipes() -> list[dict[str, object]]:
+    """Let a recipe install everything in a fresh clone; return the seconds of each command."""
+    clone = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory() as folder:
+        run("git", "clone", "-q", clone, folder)
+        script = f"source {folder}/recipes/lib.sh && use_environment sacremoses"
+        done = subprocess.run(
+            ["bash", "-c", script], env=CLEAN, stderr=subprocess.PIPE, text=True, check=True
+        )
+    pip = re.findall(r"^\+ (pip install .*)\n(?:.*\n)*?\[.*\] took (\d+) s$", done.stderr, re.M)
+    together = re.findall(r"^\[.*\] (installed) in (\d+) s$", done.stderr, re.M)
+    rows = [{"command": command, "s": int(seconds)} for command, seconds in [*pip, *together]]
+    print(*(f"{row['s']:>5} s  {row['command']}" for row in rows), sep="\n")
+    return rows
 
 
 def measured(python: str, wheel: Path, extra: str | None) -> dict[str, object]:

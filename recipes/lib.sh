@@ -205,9 +205,11 @@ install_fairseq() {
 
 # CONSTRAINTS names another file than the tested set.
 pip_install() {
+    local began=$SECONDS
     show pip install "$@"
     python -m pip install --quiet -c "${CONSTRAINTS:-constraints.txt}" "$@" ||
         die "pip could not install: $*. Its message is above; run the same command to try again."
+    log "took $((SECONDS - began)) s"
 }
 
 # pythons NAME: the versions that fairseq_ext/version.py lists under that name.
