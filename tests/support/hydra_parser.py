@@ -1,12 +1,12 @@
-"""Let Hydra parse each option of fairseq only once, and compose each choice of groups only twice.
+"""Let Hydra parse each option of fairseq only once, and compose each choice of groups only once.
 
 fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
 and for every checkpoint. Hydra reads them with a parser in pure Python, which takes half the time.
-Most of the other half is for the groups, such as ``model=bmt``, whatever the options are: where the
-same groups come a second time, their configuration is stored.
+Most of the other half is for the groups, such as ``model=bmt``, whatever the options are.
 """
 
 import copy
+import functools
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -42,9 +42,17 @@ def schemas(store: dict[str, Any]) -> list[Any]:
 
 
 def compose(
-    loader: ConfigLoaderImpl, config_name: str | None, overrides: list[str], **how: Any
+    loader: ConfigLoaderImpl,
+    config_name: str | None,
+    overrides: list[str],
+    *,
+    at_once: bool,
+    **how: Any,
 ) -> Any:
-    """Set the options in a copy of an earlier configuration that has the same groups."""
+    """Set the options in a copy of an earlier configuration that has the same groups.
+
+    It is stored when these groups come a second time, or ``at_once``.
+    """
     if how["from_shell"]:
         return COMPOSE(loader, config_name, overrides, **how)
     groups = [text for text in overrides if "." not in text.partition("=")[0]]
@@ -52,7 +60,8 @@ def compose(
     key = (config_name, str(loader.get_search_path()), *groups, *map(id, defaults))
     if key not in COMPOSED:
         COMPOSED[key] = [defaults]  # they are kept, so that no others have the same ids
-        return COMPOSE(loader, config_name, overrides, **how)
+        if not at_once:
+            return COMPOSE(loader, config_name, overrides, **how)
     if len(COMPOSED[key]) == 1:
         COMPOSED[key].append(COMPOSE(loader, config_name, groups, **how))
     values = [text for text in overrides if "." in text.partition("=")[0]]
@@ -64,8 +73,12 @@ def compose(
 
 
 def remember(of_defaults: bool = False) -> None:
-    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first."""
-    ConfigLoaderImpl._load_configuration_impl = compose
+    """Remember from now on; with ``of_defaults``, parse the defaults of fairseq's options first.
+
+    That is for commands. Most compose only once, so what they compose is not stored at once.
+    """
+    composing = functools.partialmethod(compose, at_once=not of_defaults)
+    ConfigLoaderImpl._load_configuration_impl = composing
     OverridesParser.parse_rule = parse_rule
     CachingConfigRepository.__init__ = copy_sources
     if of_defaults:

@@ -35,12 +35,21 @@ FILES = (
 )
 SLOW_FIXTURES = {"copy_data", "quiet_page", "server", "trained"}
 """Fixtures that start processes, most of them to train a model."""
-SLOW_TESTS = {"test_overfits_one_batch", "test_the_names_of_runs_cover_nothing"}
-"""A sixth of the time of all quick tests: small trainings, and many legends of pictures."""
+SLOW_TESTS = {
+    "test_overfits_one_batch",
+    "test_the_names_of_runs_cover_nothing",
+    "test_curves_are_drawn",
+    "test_the_name_of_a_picture_may_have_an_ending_or_none",
+    "test_alignment_is_drawn_with_every_letter",
+    "test_a_letter_that_the_font_lacks_is_drawn_by_one_that_has_it",
+    "test_sentencepiece_keeps_what_cleaning_keeps",
+    "test_scores_stay_bounded_at_32768_tokens",
+}
+"""A quarter of the time of all quick tests: trainings, pictures, subwords, and a long sentence."""
 LEFT_OUT = """\
 --quick leaves out: fairseq's commands and ours as processes (tests/commands), trainings, recipes,
-variants of architectures, legends of pictures, the bundle, the demo with its page, fuzzing, kills
-and full disks.
+variants of architectures, pictures, learning subwords with SentencePiece, a sentence of 32,768
+tokens, the bundle, the demo with its page, fuzzing, kills and full disks.
 Before you open a pull request: bash tests/run.sh, or .ci/run with the checks of style."""
 
 
