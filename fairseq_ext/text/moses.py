@@ -229,7 +229,7 @@ CJK = regex.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\ua840-\ua87f\uac00-\ud7af\uf900-\ufaff\ufe30-\ufe4f"
     "\uff65-\uffdc\U00020000-\U0002ffff]"
 )
-CASE_OF_FINNISH = regex.compile(
+CASE_OF_FINNISH = (  # the library compiles it, once, for the first Finnish text
     "([NnAaÄä]|[Ss]s[aä]|[Ss]t[aä]|[Hh][uyaäö]n|[UuYyAaÄäÖö]n|[Ss]een|[Ll]l[aä]|[Ll]t[aä]|[Ll]le"
     "|[Kk]s[ie]|[Tt]ta|[Ii]ne)(ni|si|mme|nne|nsa)?(k[oö]|h[aä]n|p[aä]|kaan|kään|kin)?"
 )
@@ -267,7 +267,7 @@ def _text(words: list[str], language: str) -> Iterator[str]:
             attached = quotes[kind] % 2 == 1 or possessive
             opens = not attached
             quotes[kind] += quotes[kind] % 2 == 1 or not possessive
-        elif language == "fi" and before.endswith(":") and CASE_OF_FINNISH.fullmatch(word):
+        elif language == "fi" and before.endswith(":") and regex.fullmatch(CASE_OF_FINNISH, word):
             word, attached = word.lower(), True
         yield word if attached else space + word
         space = "" if opens else " "
