@@ -9,8 +9,8 @@ the image of docs/howto/serve/Dockerfile has. Of a second WHEEL, such as one wit
 models, only the size is reported.
 
 ``python benchmarks/install.py --recipes --json install_recipes.json`` times the commands by which
-the recipes install their environment in a fresh clone, as the recipes print them. Empty pip's cache
-first, or pip takes the wheel of fairseq that an earlier installation compiled.
+the recipes install their environment in a fresh clone, as the recipes print them. Give it
+PIP_NO_CACHE_DIR=1, or pip takes the wheel of fairseq that an earlier installation compiled.
 """
 
 import os
