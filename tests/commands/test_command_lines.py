@@ -12,7 +12,7 @@ from fairseq.dataclass.configs import CheckpointConfig
 
 from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.utils import error_messages, errors, parsing
-from tests.support.harness import BIN, REPO, USER_DIR, fairseq, run, write_lines
+from tests.support.harness import BIN, USER_DIR, after, fairseq, run, write_lines
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -139,11 +139,9 @@ def test_a_metric_that_validation_does_not_measure(copy_data: Path, tmp_path: Pa
 def test_a_package_for_losses_that_is_missing_is_named(
     copy_data: Path, tmp_path: Path, option: str, package: str, module: str
 ):
-    hidden = f"import sys\nsys.modules.update(dict.fromkeys({[package, module]}))\n"
-    (tmp_path / "sitecustomize.py").write_text(hidden)
-    words = ("fairseq-train", *training(copy_data, tmp_path / "run", option, "x"))
-    words += ("--user-dir", USER_DIR)
-    done = run(*words, ok=False, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{REPO}")
+    hidden = f"sys.modules.update(dict.fromkeys({[package, module]}))"
+    words = (*training(copy_data, tmp_path / "run", option, "x"), "--user-dir", USER_DIR)
+    done = run(*after(hidden, "fairseq-train", *words), ok=False, cwd=tmp_path)
     assert message(done) == (
         f"`{option}` needs the package {package}, which is not installed: `pip install {package}`, "
         "or leave the option out."
