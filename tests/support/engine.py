@@ -12,6 +12,7 @@ from fairseq.search import BeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_ext.base import wings
 from fairseq_ext.engine.compilers import compile_model
 from fairseq_ext.engine.library import Found, Machine, Worker
 from fairseq_ext.engine.program import Program, merged
@@ -52,7 +53,13 @@ STOCK = {
     ],
     "lstm-no-attention": [*LSTM, "--encoder-hidden-size", "20", "--decoder-attention", "False"],
 }
-ALL = {**STOCK, **models.ARCHITECTURES}
+COMPILED = {
+    name: line.flags
+    for name, line in models.UNDER_LAW.items()
+    if set(line.wings) <= set(wings.names("engine"))
+}
+"""The flags of our architectures whose folders have an `engine.py`."""
+ALL = {**STOCK, **COMPILED}
 WITH_FULL_FORWARD = [name for name in ALL if not name.startswith("dynamicconv")]
 """All but DynamicConv, whose full forward changes the softmax of kernels in short sentences."""
 
