@@ -2,18 +2,17 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import REPO, USER_DIR, run
+from tests.support.harness import REPO, USER_DIR, after, run
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 pytestmark = pytest.mark.system
 
 COUNTING = """
-import atexit, os, runpy, sys, zipfile
+import atexit, zipfile
 import torch
 counts = {"unpickled": 0, "compared": 0}
 
@@ -26,15 +25,12 @@ def counted(name, function):
 torch.load = counted("unpickled", torch.load)
 zipfile.ZipFile.testzip = counted("compared", zipfile.ZipFile.testzip)
 atexit.register(lambda: print("COUNTS", *counts.values(), file=sys.stderr))
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 def reads(name: str, *arguments: object, **options: object) -> list[tuple[str, str]]:
     """How often a command unpickles and how often it compares checksums, in each process."""
-    script = Path(sys.executable).parent / name
-    done = run(sys.executable, "-c", COUNTING, script, *arguments, **options)
+    done = run(*after(COUNTING, name, *arguments), **options)
     return re.findall(r"^COUNTS (\d+) (\d+)$", done.stderr, re.MULTILINE)
 
 
