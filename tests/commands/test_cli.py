@@ -85,6 +85,7 @@ def test_every_command_has_an_example_that_it_takes():
     for command in parsers(parser):
         if command is parser:
             continue
+        assert command.example, f"{command.prog} needs an example in commands/__init__.py"
         assert f"example:\n  {command.example}\n" in command.format_help()
         program, *words = shlex.split(command.example)
         if program == "fairseq-ext" and "--help" not in words:

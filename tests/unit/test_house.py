@@ -174,7 +174,9 @@ def test_each_wing_has_a_reference_that_needs_torch_alone(wing: str):
     )
     uses = f"from fairseq_ext.{wing} import "
     tests = "".join(path.read_text("utf-8") for path in (REPO / "tests").rglob("test_*layers.py"))
-    assert any("reference" in line for line in tests.splitlines() if line.startswith(uses))
+    assert any("reference" in line for line in tests.splitlines() if line.startswith(uses)), (
+        f"tests/models/test_{wing}_layers.py must compare layers with reference.py"
+    )
 
 
 def test_quick_tests_use_every_room():

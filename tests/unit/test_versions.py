@@ -46,7 +46,8 @@ def test_no_copy_contradicts():
 
 def test_the_tested_set_has_the_same_versions():
     assert pinned(NAME) == FAIRSEQ
-    assert f"Python {PYTHONS[0]}, torch {pinned('torch')}." in CONSTRAINTS.splitlines()[0]
+    tested = f"Python {PYTHONS[0]}, torch {pinned('torch')}."
+    assert tested in CONSTRAINTS.splitlines()[0], "constraints.txt"
     oldest = min(PYTHONS, key=lambda version: int(version.partition(".")[2]))
     assert f'target-version = "py{oldest.replace(".", "")}"' in TEXTS["pyproject.toml"]
 
@@ -54,7 +55,7 @@ def test_the_tested_set_has_the_same_versions():
 def test_the_readme_has_the_same_versions():
     readme = TEXTS["README.md"]
     assert f"{NAME}=={FAIRSEQ}" in readme
-    assert re.findall(r"torch (\d[\d.]*\d)", readme)[0] == pinned("torch")
+    assert re.findall(r"torch (\d[\d.]*\d)", readme)[0] == pinned("torch"), "README.md"
     assert all(version in readme for version in PYTHONS)
 
 
