@@ -268,6 +268,8 @@ def _configuration(data: str | Path, search: Search) -> Any:
     parser = options.get_interactive_generation_parser()
     args = options.parse_args_and_arch(parser, [str(data), *_flags(search)])
     cfg = convert_namespace_to_omegaconf(args)
+    # Otherwise `fconv` would be bound to one beam, but searches may have different beams.
+    cfg.generation.no_beamable_mm = True
     utils.set_torch_seed(search.seed)
     return cfg
 

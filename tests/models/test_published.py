@@ -105,7 +105,14 @@ def test_each_family(family: str, tmp_path: Path, caplog):
     write.write(path, path.parent, tmp_path / "bundle")
     assert ("no program" in caplog.text) == (family in IN_FAIRSEQ)
     bundle, checkpoint = fairseq_ext.load(tmp_path / "bundle"), fairseq_ext.load(folder)
-    expected = fairseq_ext.load(folder, engine="fairseq").translate(LINES, max_len_b=LENGTH)
+    in_fairseq = fairseq_ext.load(folder, engine="fairseq")
+    expected = in_fairseq.translate(LINES, max_len_b=LENGTH)
+    for beam in (1, 3):  # another beam than before, also for `fconv`
+        for line, translation in zip(
+            LINES, in_fairseq.translate(LINES, max_len_b=LENGTH, beam=beam), strict=True
+        ):
+            single = in_fairseq.translate(line, max_len_b=LENGTH, beam=beam)
+            assert translation.text == single.text
     for model in (bundle, checkpoint):
         translations = model.translate(LINES, max_len_b=LENGTH)
         for translation, reference in zip(translations, expected, strict=True):
