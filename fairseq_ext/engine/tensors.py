@@ -99,8 +99,12 @@ class Tensors:
         entry = self._entry(name)
         kind, count = TYPES[entry["dtype"]], math.prod(entry["shape"])
         array = np.empty(count, kind)
-        self._file.seek(self._begin + entry["data_offsets"][0])
-        if self._file.readinto(array) < array.nbytes:
+        try:
+            self._file.seek(self._begin + entry["data_offsets"][0])
+            length = self._file.readinto(array)
+        except OSError as error:
+            raise self.damaged(error) from None
+        if length < array.nbytes:
             raise DataError(f"it ends within the weight `{name:.60}`")
         return array.reshape(entry["shape"])
 
