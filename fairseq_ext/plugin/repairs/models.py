@@ -184,7 +184,7 @@ def average_once(
     averages = self.fp32_params if self.config.ema_fp32 else self.model.state_dict()
     repeated = ties(averages)
     for name, value in new_model.state_dict().items():
-        if name in repeated:
+        if name in repeated or name not in averages:  # fairseq does not keep later names either
             continue
         if not value.is_floating_point() or name in self.skip_keys or "version" in name:
             averages[name].copy_(value)
