@@ -19,7 +19,9 @@ const say = state => {
   find("#status").textContent = texts[state] || "";
 };
 const compare = () => {
-  if (shown !== null && root.dataset.demo !== "busy") say(asked() === shown ? "" : "stale");
+  if (root.dataset.demo === "busy") return;
+  if (shown === null) find("#message").hidden = true; // it is of another sentence or choice
+  else say(asked() === shown ? "" : "stale");
 };
 const picture = (png, name) => {
   const image = new Image();
@@ -34,11 +36,20 @@ const show = (answers, message) => {
     const answer = answers[place];
     column.hidden = !answer;
     if (!answer) return;
-    column.querySelector("textarea").value = answer.text;
+    const text = column.querySelector("textarea");
+    text.value = answer.text;
+    if (!CSS.supports("field-sizing", "content")) {
+      text.style.height = "";
+      text.style.height = `${text.scrollHeight + 2}px`; // 2 for the borders
+    }
     column.querySelector("small").textContent = answer.remark;
     column.querySelector(".picture").replaceChildren(
       ...(answer.picture ? [picture(answer.picture, `Attention of ${boxes[place].value}`)] : []));
   });
+};
+const fail = message => {
+  shown = null; // no results are on the page
+  show([], message);
 };
 const translate = async () => {
   if (root.dataset.demo === "busy") return;
@@ -49,13 +60,15 @@ const translate = async () => {
     const answer = await fetch("translate", { method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ sentence: field.value, systems }) });
-    const content = await answer.json();
-    show(answer.ok ? content : [], answer.ok ? "" : content.error);
+    const isJSON = (answer.headers.get("Content-Type") || "").startsWith("application/json");
+    const content = isJSON ? await answer.json() : { error: await answer.text() };
+    if (answer.ok) show(content, "");
+    else fail(content.error);
   } catch (error) {
-    show([], "The server does not answer.");
+    fail("The server does not answer.");
   }
   say("");
-  compare();
+  if (shown !== null) compare();
 };
 
 find("#translate").addEventListener("click", translate);

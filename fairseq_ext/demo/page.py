@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from fairseq_ext.demo.systems import Answer, heat_map
 from fairseq_ext.serving.origins import OriginFilter, names_of
-from fairseq_ext.serving.requests import read_body
+from fairseq_ext.serving.requests import CLOSE, GONE, read_body
 from fairseq_ext.serving.settings import Limits, Refusal
 from fairseq_ext.utils.errors import DataError
 
@@ -63,6 +63,7 @@ def application(
     """
     page = _page(systems, max_words, examples)
     thread = ThreadPoolExecutor(1, "translate")  # the engine's memory belongs to one thread
+    turn = asyncio.Lock()  # so that nothing is translated for readers who leave while they wait
 
     def answered(query: Query) -> list[dict[str, str] | None]:
         if not query.systems:
@@ -82,14 +83,20 @@ def application(
                 raise Refusal(400, "The request is not JSON.") from None
             raise Refusal(422, "The request is not one of this page.") from None
         try:
-            loop = asyncio.get_running_loop()
-            return JSONResponse(await loop.run_in_executor(thread, answered, query))
+            async with turn:
+                if await request.is_disconnected():
+                    raise Refusal(GONE, "The client has gone.")
+                loop = asyncio.get_running_loop()
+                return JSONResponse(await loop.run_in_executor(thread, answered, query))
         except DataError as error:
             raise Refusal(400, str(error)) from None
+        except asyncio.CancelledError:  # uvicorn cancels requests after the grace period
+            text = "The server stopped before the answer was ready."
+            raise Refusal(503, text, CLOSE) from None
 
     app = Starlette(
         routes=[Route("/", show), Route("/translate", answer, methods=["POST"])],
-        exception_handlers=dict.fromkeys((Refusal, HTTPException), _refused),
+        exception_handlers=dict.fromkeys((Refusal, HTTPException, Exception), _refused),
     )
     return OriginFilter(app, names_of(host), ())
 
@@ -131,14 +138,15 @@ def _shown(answer: Answer) -> dict[str, str]:
 async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return JSONResponse({"error": error.text}, error.status, {**POLICY, **error.headers})
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": "Nothing is here."}, error.status_code, POLICY)
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": "Nothing is here."}, error.status_code, POLICY)
+    return JSONResponse({"error": "The server failed; its terminal says why."}, 500, POLICY)
 
 
 def serve(app: ASGIApp, listener: socket.socket) -> None:
     """Serve the page on an open socket until the process is interrupted."""
     settings: dict[str, Any] = {"log_level": "warning", "access_log": False, "ws": "none"}
-    settings["timeout_graceful_shutdown"] = 1  # seconds, because an open page holds a connection
+    settings["timeout_graceful_shutdown"] = 1  # seconds that a translation may still take
     with listener:
         config = uvicorn.Config(app, limit_concurrency=VISITORS, **settings)
         uvicorn.Server(config).run([listener])

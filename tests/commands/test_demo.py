@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -101,8 +101,9 @@ def test_ctrl_c_leaves_nothing_behind(trained: Path, tmp_path: Path) -> None:
         try:
             address = process.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:")
-            with urllib.request.urlopen(address, timeout=60) as page:  # it answers by now
-                assert page.status == 200
+            content = json.dumps({"sentence": "1 2", "systems": ["gru"]}).encode()
+            status, translations, _ = asks(address, "POST", JOIN, content)  # with a picture
+            assert (status, json.loads(translations)[0]["picture"] > "") == (200, True)
             end(process, signal.SIGINT)
         finally:
             process.kill()
@@ -280,6 +281,7 @@ UPLOAD = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n
 JOIN = "/translate"
 NOT_JSON = "The request is not JSON."
 ANOTHER = "The request is not one of this page."
+FAILED = "The server failed; its terminal says why."
 FORBIDDEN = {
     "upload": ("POST", JOIN, UPLOAD, 400, NOT_JSON),
     "openapi": ("GET", "/openapi.json", b"", 404, "Nothing is here."),
@@ -319,6 +321,41 @@ def test_other_requests_get_one_line(quiet_page: str, case: str) -> None:
     assert answered_status == status
     assert json.loads(answer) == {"error": text}
     assert "default-src 'none'" in policy
+
+
+def test_a_failure_is_told() -> None:
+    def translate(*_: object) -> list[Answer]:
+        raise MemoryError("of a picture")
+
+    with page_of(translate) as address:
+        status, text, _ = asks(address, "POST", JOIN, joined())
+    assert (status, json.loads(text)) == (500, {"error": FAILED})
+
+
+def test_nothing_is_translated_for_readers_who_have_left() -> None:
+    sentences: list[str] = []
+    began, go_on = threading.Event(), threading.Event()
+
+    def translate(sentence: str, names: Sequence[str]) -> list[Answer]:
+        sentences.append(sentence)
+        began.set()
+        assert go_on.wait(60)
+        return []
+
+    with page_of(translate) as address, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(asks, address, "POST", JOIN, joined(sentence="first"))
+        assert began.wait(60)
+        body = joined(sentence="left")
+        head = f"POST {JOIN} HTTP/1.1\r\nHost: {urlsplit(address).netloc}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", urlsplit(address).port)) as reader:
+            reader.sendall(head.encode() + body)
+        for _ in range(2):  # the server has noticed what came before its answers
+            assert asks(address, "GET", "/")[0] == 200
+        last = pool.submit(asks, address, "POST", JOIN, joined(sentence="last"))
+        go_on.set()
+        assert [answer.result()[0] for answer in (first, last)] == [200, 200]
+    assert sentences == ["first", "last"]
 
 
 def test_only_its_own_name_is_answered(quiet_page: str) -> None:
