@@ -35,11 +35,14 @@ class OriginFilter:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         name = _host_in(hosts[0]) if len(hosts) == 1 else None
         if ANY not in self.names and not (name in self.names or _is_address(name)):
-            return "This server has another name; `serve --allow-host NAME` gives it one more."
+            return (
+                "This server has another name. Use its IP address, or start it by "
+                "`serve --allow-host NAME`."
+            )
         allowed = {ANY, *origins} if ANY in self.origins else {*self.origins}
         for origin in origins:
             if origin not in allowed and origin.partition("://")[2].lower() != hosts[0].lower():
-                return "Pages of other origins need `serve --cors ORIGIN`."
+                return "Pages of other origins are answered only by `serve --cors ORIGIN`."
         return None
 
 
