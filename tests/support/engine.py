@@ -59,6 +59,9 @@ COMPILED = {
     if set(line.wings) <= set(wings.names("engine"))
 }
 """The flags of our architectures whose folders have an `engine.py`."""
+assert {"gru", "linformer", "muse", "binary"}.intersection(wings.names()) <= {
+    *wings.names("engine")
+}
 ALL = {**STOCK, **COMPILED}
 WITH_FULL_FORWARD = [name for name in ALL if not name.startswith("dynamicconv")]
 """All but DynamicConv, whose full forward changes the softmax of kernels in short sentences."""

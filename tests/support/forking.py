@@ -178,6 +178,7 @@ def register() -> dict[str, dict]:
 def main() -> None:
     import runpy
     import shutil
+    import traceback
 
     mode, *arguments = sys.argv[1:]
     if mode == "ask":
@@ -187,6 +188,7 @@ def main() -> None:
     *descriptors, folder = arguments
     plain, with_plugin = (socket.socket(fileno=int(number)) for number in descriptors)
     logs: dict[str, dict] = {}
+    failure = ""
     if os.fork():
         with_plugin.close()
         if not serve(plain):
@@ -194,9 +196,14 @@ def main() -> None:
             return
     else:
         plain.close()
-        logs = register()
+        try:
+            logs = register()
+        except Exception:  # each command tells why
+            failure = traceback.format_exc()
         if not serve(with_plugin):
             return
+        if failure:
+            sys.exit(failure)
     command = Path(sys.argv[0]).name
     if command in logs:
         logging.basicConfig(**logs[command])
