@@ -16,6 +16,7 @@ PIP_NO_CACHE_DIR=1, or pip takes the wheel of fairseq that an earlier installati
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -56,8 +57,10 @@ def of_recipes() -> list[dict[str, object]]:
         run("git", "clone", "-q", clone, folder)
         script = f"source {folder}/recipes/lib.sh && use_environment sacremoses"
         done = subprocess.run(
-            ["bash", "-c", script], env=CLEAN, stderr=subprocess.PIPE, text=True, check=True
+            ["bash", "-c", script], env=CLEAN, stderr=subprocess.PIPE, text=True, check=False
         )
+    if done.returncode:
+        sys.exit(done.stderr)
     pip = re.findall(r"^\+ (pip install .*)\n(?:.*\n)*?\[.*\] took (\d+) s$", done.stderr, re.M)
     together = re.findall(r"^\[.*\] (installed) in (\d+) s$", done.stderr, re.M)
     rows = [{"command": command, "s": int(seconds)} for command, seconds in [*pip, *together]]
