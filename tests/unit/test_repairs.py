@@ -262,6 +262,17 @@ def test_the_average_of_a_model_with_an_integer(without: Callable[[str], None]) 
         average()
 
 
+def test_the_average_leaves_out_weights_that_appear_later() -> None:
+    """As quantization adds them: fairseq's own average does the same."""
+    model = CountingModel()
+    ema = EMA(model, EMAConfig(ema_decay=0.5))
+    model.register_buffer("centroids", torch.ones(2))
+    torch.nn.init.ones_(model.weight)
+    ema.step(model)
+    assert ema.get_model().weight.item() == 0.5
+    assert "centroids" not in ema.get_model().state_dict()
+
+
 def test_a_checkpoint_is_copied_whole_or_not_at_all(without, tmp_path, monkeypatch):
     new, last = tmp_path / "new.pt", tmp_path / "checkpoint_last.pt"
 
