@@ -36,16 +36,16 @@ const show = (answers, message) => {
     const answer = answers[place];
     column.hidden = !answer;
     if (!answer) return;
-    const text = column.querySelector("textarea");
-    text.value = answer.text;
-    if (!CSS.supports("field-sizing", "content")) {
-      text.style.height = "";
-      text.style.height = `${text.scrollHeight + 2}px`; // 2 for the borders
-    }
+    column.querySelector("textarea").value = answer.text;
     column.querySelector("small").textContent = answer.remark;
     column.querySelector(".picture").replaceChildren(
       ...(answer.picture ? [picture(answer.picture, `Attention of ${boxes[place].value}`)] : []));
   });
+  if (CSS.supports("field-sizing", "content")) return;
+  for (const text of document.querySelectorAll("#results textarea")) {
+    text.style.height = ""; // now that all columns have their widths
+    text.style.height = `${text.scrollHeight + 2}px`; // with its borders
+  }
 };
 const fail = message => {
   shown = null; // no results are on the page

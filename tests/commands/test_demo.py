@@ -257,6 +257,28 @@ def test_the_page_by_keyboard_alone_and_what_it_says_meanwhile(expect: Callable)
     ]
 
 
+@pytest.mark.slow
+@needs_chromium
+@pytest.mark.parametrize("grows", [True, False])
+def test_translations_are_shown_whole(grows: bool, expect: Callable) -> None:
+    """Also in browsers whose text areas do not grow with their text."""
+    words = " ".join(map(str, range(MOST * 20)))
+    with (
+        page_of(lambda _, names: [Answer(name, words, "score 1") for name in names]) as address,
+        browser.opened(address, []) as page,
+    ):
+        if not grows:
+            page.add_init_script("CSS.supports = () => false")
+            page.reload()
+            page.add_style_tag(content="textarea { field-sizing: fixed !important }")
+        browser.translate(page, "1")
+        for place in range(2):
+            text = page.locator(f"#system-{place} textarea")
+            expect(text).to_have_value(words)
+            shown, needed = text.evaluate("text => [text.clientHeight, text.scrollHeight]")
+            assert shown >= needed > 100
+
+
 def asks(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> tuple:
     """Status, text and policy of an answer."""
     where = urlsplit(address)
