@@ -179,10 +179,11 @@ def data_of(path: Path) -> Path:
     If the path in the checkpoint is relative, it is looked up in the checkpoint's folder, in the
     two folders above it (for the recipes), and then in the working folder of this process.
     """
+    checkpoint = find_model.require(path)  # first: without torch, the next line asks for torch
     from fairseq_ext.checkpoints import layout, storage
 
     folders = [bundle.home(path)]
-    task = layout.options(storage.peek(find_model.require(path)), "task")
+    task = layout.options(storage.peek(checkpoint), "task")
     trained = str(task.get("data") or "").split(":")[0]
     if trained:
         near = path.absolute().parents[:3]

@@ -110,6 +110,11 @@ def test_the_demo(hidden: dict[str, str], tmp_path: Path):
     assert process.returncode == 0
 
 
+def test_the_demo_names_a_model_that_does_not_exist(hidden: dict[str, str], tmp_path: Path):
+    done = run("fairseq-ext", "demo", "x=nothing", cwd=tmp_path, ok=False, **hidden)
+    assert "nothing does not exist" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
