@@ -463,6 +463,10 @@ def _texts(options: PairOptions) -> tuple[Text, ...]:
     if options.pairs is None:
         if paths[0].samefile(paths[1]):
             raise ConfigError(f"`--source` and `--target` are the same file, {paths[0]}.")
+        for path in paths:
+            lines = [line for _, line in itertools.islice(reading.lines(path), reading.LOOKED_AT)]
+            if fault := _encoding_fault(path, lines):
+                print(f"warning: {path} {fault}.", file=sys.stderr)
         return (Text("", paths),)
     table = options.csv or pair_texts.is_csv(options.member or options.pairs.name)
     text = Text("", paths, table=table, header=options.header, member=options.member)
@@ -520,16 +524,21 @@ def _warn_of_columns(text: Text, top: list[list[str]], languages: tuple[str, str
                 f"is in quotation marks (`{cells[0][:1]}`), which become part of the text; only "
                 'those of CSV (`"`) can be removed'
             )
-        for pattern, reason, start, end in (
-            (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
-            (UTF_7, "UTF-7", "utf-7", "utf-8"),
-        ):
-            strange = [match[0] for cell in cells if (match := pattern.search(cell))]
-            if not fault and len(strange) > 1:
-                command = reading.through(text.files[0], f"iconv -f {start} -t {end}")
-                fault = f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
-        if fault:
+        if fault := fault or _encoding_fault(text.files[0], cells):
             print(f"warning: column {number} of {text.files[0]} {fault}.", file=sys.stderr)
+
+
+def _encoding_fault(path: Path, sentences: Sequence[str]) -> str:
+    """Return which wrong encoding the sentences of a file seem to have, or an empty text."""
+    for pattern, reason, start, end in (
+        (MISREAD, "UTF-8 that was read as Windows-1252", "utf-8", "cp1252"),
+        (UTF_7, "UTF-7", "utf-7", "utf-8"),
+    ):
+        strange = [match[0] for sentence in sentences if (match := pattern.search(sentence))]
+        if len(strange) > 1:
+            command = reading.through(path, f"iconv -f {start} -t {end}")
+            return f"seems to be {reason} (`{strange[0]}`); convert it: {command}"
+    return ""
 
 
 def _require_used(options: PairOptions) -> None:

@@ -429,6 +429,14 @@ def test_what_a_column_seems_to_hold_is_remarked_on(cells, remark, capsys):
     assert remark in output if remark else not output
 
 
+def test_wrong_encodings_of_two_files_are_remarked_on(tmp_path, capsys):
+    wrong = [line.encode().decode("cp1252") for line in FRENCH]
+    source, target = write_lines(tmp_path / "a", wrong), write_lines(tmp_path / "b", FRENCH)
+    split_pairs._texts(PairOptions("x", "y", tmp_path / "out", source=source, target=target))
+    assert f"{source} seems to be UTF-8 that was read" in (output := capsys.readouterr().err)
+    assert f"{target} seems" not in output
+
+
 @pytest.mark.system
 def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
