@@ -2,15 +2,13 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.support.harness import BIN, REPO, interrupted, run, write_lines
+from tests.support.harness import FORKING, REPO, after, forked, interrupted, run, write_lines
 from tests.support.trainings import load, plugin_without
 
 pytestmark = pytest.mark.system
@@ -26,7 +24,7 @@ TRAINING: tuple[object, ...] = (
 def diverged(data: Path, folder: Path, *options: object, plugin: Path = FAULTY) -> tuple[str, str]:
     """Train until it fails; return the only message and the log."""
     command = ("fairseq-train", data, *TRAINING, "--save-dir", folder, "--user-dir", plugin)
-    done = run(*command, *options, ok=False)
+    done = run(*after(FORKING, *command, *options), ok=False)
     output = done.stdout + done.stderr
     assert done.returncode == 1
     assert "Traceback" not in output
@@ -136,12 +134,12 @@ def test_interruption(copy_data: Path, tmp_path: Path, case: str):
     where = case.partition("-")[0]
     folder = tmp_path / "run"
     folder.mkdir()
-    words = (BIN / "fairseq-train", copy_data, *TRAINING, *options, "--save-dir", folder / "run")
+    words = ("fairseq-train", copy_data, *TRAINING, *options, "--save-dir", folder / "run")
     words = (*words, "--user-dir", FAULTY)
-    process, output = interrupted(words, folder, where, number, group=group)
-    assert process.returncode == -number, output  # which a shell calls 128 + number
+    status, output, leader = interrupted(words, folder, where, number, group=group)
+    assert status == -number, output  # which a shell calls 128 + number
     deadline = time.monotonic() + 20  # multiprocessing's own helper ends when its pipe is closed
-    while (left := processes_of(process.pid)) and time.monotonic() < deadline:
+    while (left := processes_of(leader)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert left == []
     assert "Traceback" not in output
@@ -184,5 +182,5 @@ def test_a_process_of_a_job_leaves_without_a_traceback(work: str, status: str):
         f"    {work}\n"
         "except KeyboardInterrupt: sys.exit('interrupted')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run(forked("python"), "-c", code, ok=False)
     assert (done.stderr.strip() or str(done.returncode)) == status

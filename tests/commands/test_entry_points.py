@@ -3,7 +3,6 @@
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from tests.support import harness
-from tests.support.harness import BIN, USER_DIR, fairseq, run
+from tests.support.harness import USER_DIR, fairseq, forked, python, run
 from tests.support.trainings import load
 
 pytestmark = pytest.mark.system
@@ -107,13 +106,13 @@ def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
     indices = [int(x.split("\t")[0][2:]) for x in done.stdout.splitlines() if x[:2] == "S-"]
     expected = [harness.hypotheses(done.stdout)[index] for index in indices[:3]]
     words = (trained.parent, trained.name, copy_data, USER_DIR)
-    hub = run(sys.executable, "-c", HUB, *words, *sources)
+    hub = python("-c", HUB, *words, *sources)
     assert hub.stdout.splitlines()[-3:] == expected
 
 
 def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
     words = (trained.parent, "none.pt", copy_data, USER_DIR, "1 2")
-    harness.refused(run(sys.executable, "-c", HUB, *words, ok=False), "none.pt does not exist")
+    harness.refused(python("-c", HUB, *words, ok=False), "none.pt does not exist")
 
 
 @pytest.mark.parametrize(
@@ -146,14 +145,12 @@ def test_hydra_runs_a_sweep_to_its_end(conf: Path, copy_data: Path, tmp_path: Pa
 def test_python_m(copy_data: Path, tmp_path: Path):
     """The module of the command is ``__main__`` there."""
     words = (copy_data, *FLAGS, "--user-dir", USER_DIR, "--save-dir", tmp_path / "run")
-    done = run(sys.executable, "-m", "fairseq_cli.train", *words, "--fp16", ok=False)
+    done = python("-m", "fairseq_cli.train", *words, "--fp16", ok=False)
     harness.refused(done, "`--fp16` trains on a CUDA device only")
     assert not (tmp_path / "run").exists()
-    run(sys.executable, "-m", "fairseq_cli.train", *words, "--max-update", 2)
+    python("-m", "fairseq_cli.train", *words, "--max-update", 2)
     assert (tmp_path / "run" / "checkpoint_last.pt").is_file()
-    assert run(sys.executable, "-m", "fairseq_ext", "user-dir").stdout == (
-        run("fairseq-ext", "user-dir").stdout
-    )
+    assert python("-m", "fairseq_ext", "user-dir").stdout == (run("fairseq-ext", "user-dir").stdout)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +158,18 @@ def test_python_m(copy_data: Path, tmp_path: Path):
 )
 def test_interruption(copy_data, conf, tmp_path, number, command):
     """One line of ours; ``torchrun`` adds a traceback of its own process, whatever it runs."""
-    train = (BIN / "fairseq-train", copy_data, *OPTIONS, "--save-dir", "run")
+    train = (forked("fairseq-train"), copy_data, *OPTIONS, "--save-dir", "run")
     faulty = ("--criterion", "faulty", "--user-dir", FAULTY)
-    hydra = (BIN / "fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits")
+    torchrun = ("torchrun", "--standalone", "--nproc_per_node", 2, "--no-python")
+    hydra = ("fairseq-hydra-train", "--config-dir", conf, "--config-name", "digits")
     hydra += (f"task.data={copy_data}", f"common.user_dir={FAULTY}", "criterion._name=faulty")
     words = {
-        "torchrun": (BIN / "torchrun", "--standalone", "--nproc_per_node", 2, *train, *faulty),
+        "torchrun": (*torchrun, *train, *faulty),
         "hydra": (*hydra, "~criterion.label_smoothing", "dataset.max_tokens=400"),
     }[command]
     group = number == signal.SIGINT
-    process, output = harness.interrupted(words, tmp_path, "training", number, group=group)
-    assert process.returncode != 0
+    status, output, _ = harness.interrupted(words, tmp_path, "training", number, group=group)
+    assert status != 0
     (message,) = [line for line in output.splitlines() if "fairseq-ext: " in line]
     assert message.endswith("No checkpoint was saved yet: the same command starts again.")
     assert f"stopped by {number.name}." in message
@@ -204,7 +202,7 @@ print(*sorted(name for name, model in ARCH_MODEL_REGISTRY.items() if model in cl
 
 def architectures(*routes: object, cwd: Path | None = None) -> set[str]:
     """The architectures of our model's class after registering by each route in one process."""
-    done = run(sys.executable, "-c", IMPORT_USER_DIRS, *routes, cwd=cwd)
+    done = python("-c", IMPORT_USER_DIRS, *routes, cwd=cwd)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -263,7 +261,7 @@ if __name__ == "__main__":
 
 def test_spawned_worker(tmp_path: Path):
     (tmp_path / "script.py").write_text(SPAWN)
-    done = run(sys.executable, tmp_path / "script.py", USER_DIR)
+    done = python(tmp_path / "script.py", USER_DIR)
     assert done.stdout.splitlines()[-1] == "GRUAttentionModel"
 
 
@@ -282,7 +280,7 @@ def test_a_command_that_is_imported_after_registering(copy_data: Path, tmp_path:
     fairseq("train", copy_data, *options)
     last = tmp_path / "checkpoint_last.pt"
     before = last.read_bytes()
-    done = run(sys.executable, "-c", REGISTERS_FIRST, copy_data, *options)
+    done = python("-c", REGISTERS_FIRST, copy_data, *options)
     assert "nothing to do: this run has finished" in done.stdout + done.stderr
     assert last.read_bytes() == before
 
@@ -308,7 +306,7 @@ fairseq_ext.register()
 )
 def test_a_name_already_taken_is_an_error(model: str, architecture: str, owner_name: str):
     code = TAKEN.format(model=model, architecture=architecture)
-    done = run(sys.executable, "-c", code, ok=False)
+    done = python("-c", code, ok=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     message = done.stderr.splitlines()[-1]

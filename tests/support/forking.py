@@ -6,7 +6,7 @@ test of the quickstart starts every command in a *fresh* interpreter.
 
 fairseq's commands with ``--user-dir user_dir`` are forks of a second process. It has also imported
 these commands and then the plugin, in the order in which each of them does; their own import of
-the plugin changes nothing more. Tests of that import use fresh interpreters, or other plugins.
+the plugin changes nothing more. Tests of that import are forks of the first process.
 
 `programs` returns a folder for PATH. Each program in it asks one of the processes for a fork, with
 a packet of JSON and its standard streams, and then exits like the fork.
@@ -34,7 +34,7 @@ WITH_PLUGIN = ("train", "generate", "interactive", "validate", "preprocess")
 
 @functools.cache
 def programs(owner: int) -> Path:
-    """Make a folder with fairseq's commands and ours, and ``python``, until ``owner`` ends."""
+    """Make a folder with fairseq's commands, ours, torchrun and python, until ``owner`` ends."""
     import subprocess
     import tempfile
 
@@ -57,7 +57,7 @@ def programs(owner: int) -> Path:
     SERVERS.append(server)
     (folder / "bin").mkdir()
     scripts = Path(sys.executable).parent
-    for script in [scripts / "python", *scripts.glob("fairseq-*")]:
+    for script in [scripts / "python", scripts / "torchrun", *scripts.glob("fairseq-*")]:
         words = [sys.executable, "-IS", __file__, "ask", folder / "socket", script]
         program = folder / "bin" / script.name
         program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
@@ -66,10 +66,10 @@ def programs(owner: int) -> Path:
 
 
 def ask(address: str, program: str, *arguments: str) -> None:
-    """Let a fork run a console script or a Python script; exit like the fork."""
+    """Let a fork run a console script, or a Python script, module or code; exit like the fork."""
     words = [program, *arguments]
     if program.endswith("/python"):
-        if not arguments or not arguments[0].endswith(".py"):
+        if not arguments or not (arguments[0].endswith(".py") or arguments[0] in ("-c", "-m")):
             os.execv(program, words)
         del words[0]
     elif USER_DIR in arguments and Path(program).name.removeprefix("fairseq-") in WITH_PLUGIN:
@@ -119,6 +119,8 @@ def serve(listener: socket.socket) -> bool:
 
 def become(request: dict, streams: list[int]) -> None:
     """Take over the streams, folder, environment and arguments of a request."""
+    import tempfile
+
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -127,9 +129,24 @@ def become(request: dict, streams: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # to be taken from the environment
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = request["words"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    is_script = sys.argv[0] not in ("-c", "-m")
+    sys.path[0] = str(Path(sys.argv[0]).parent) if is_script else request["cwd"]
+
+
+def run_program() -> None:
+    """Run what ``sys.argv`` names, as ``python`` would."""
+    import runpy
+
+    name = sys.argv[0]
+    if name == "-c":
+        exec(sys.argv.pop(1), {"__name__": "__main__"})
+    elif name == "-m":
+        runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(name, run_name="__main__")
 
 
 def preload() -> None:
@@ -176,7 +193,6 @@ def register() -> dict[str, dict]:
 
 
 def main() -> None:
-    import runpy
     import shutil
     import traceback
 
@@ -208,7 +224,7 @@ def main() -> None:
     if command in logs:
         logging.basicConfig(**logs[command])
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        run_program()
     except Exception:
         sys.excepthook(*sys.exc_info())
         sys.exit(1)

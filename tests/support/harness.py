@@ -4,7 +4,6 @@ Nothing here imports fairseq, so a test that only runs commands starts at once.
 """
 
 import contextlib
-import functools
 import io
 import multiprocessing
 import os
@@ -68,10 +67,22 @@ def forked(name: str) -> str:
     return str(forking.programs(os.getpid()) / name)
 
 
+def python(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a Python script, ``-m`` a module or ``-c`` code where fairseq is imported already."""
+    return run(forked("python"), *words, **how)
+
+
 def after(code: str, *words: object) -> list[str]:
     """Return a command that first runs Python code with the functions of `killed.py`, as a fork."""
     script = Path(__file__).with_name("killed.py")
     return [forked("python"), str(script), code, str(BIN / str(words[0])), *map(str, words[1:])]
+
+
+SESSION = "os.setsid()\nPath('leader').write_text(str(os.getpid()))"
+"""Code for `after`: begin a session, as a terminal does; a signal can reach it as a group."""
+FORKING = "import torch.multiprocessing as m; "
+FORKING += "m.spawn = partial(m.start_processes, start_method='fork')"
+"""Code for `after`: let processes of a job be forks, so that they import nothing again."""
 
 
 def start(*words: object, env: dict[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
@@ -94,24 +105,23 @@ def wait_for(
 
 def interrupted(
     words: Sequence[object], folder: Path, where: str, number: signal.Signals, *, group: bool
-) -> tuple[subprocess.Popen[str], str]:
-    """Interrupt a Python script in a pause of the plugin `faulty`; return process and output.
+) -> tuple[int, str, int]:
+    """Interrupt a command in a pause of the plugin `faulty`; return its status, output and group.
 
     With ``group`` every process gets the signal, as from a terminal on Ctrl-C.
     """
+    # These tests may run in the background or under nohup, where the signal is ignored.
+    code = f"signal.signal({number}, signal.SIG_DFL)\n{SESSION}\n{FORKING}"
     process = start(
-        *(sys.executable, *words),
+        *after(code, *words),
         **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder},
-        **{"env": {"PAUSE": where}, "start_new_session": True},
-        # These tests may run in the background or under nohup, where the signal is ignored.
-        preexec_fn=functools.partial(signal.signal, number, signal.SIG_DFL),
+        env={"PAUSE": where},
     )
     wait_for((folder / "paused").exists, process, 120)
-    if group:
-        os.killpg(process.pid, number)
-    else:
-        process.send_signal(number)
-    return process, process.communicate(timeout=60)[0]
+    leader = int((folder / "leader").read_text())
+    (os.killpg if group else os.kill)(leader, number)
+    output = process.communicate(timeout=60)[0]
+    return process.returncode, output, leader
 
 
 def spawned(parent: int) -> list[int]:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial  # noqa: F401  (for the code)
 from pathlib import Path
 from typing import Any
 
