@@ -286,7 +286,7 @@ def test_generation_returns_attention_only_when_asked(name: str) -> None:
 
 def test_shared_embeddings_need_one_dictionary(name: str) -> None:
     with pytest.raises((ConfigError, ValueError), match=r"one dictionary|joined dictionary"):
-        build([*ARCHITECTURES[name], "--share-all-embeddings"], target_size=40)
+        build(ARCHITECTURES[name], target_size=40, share_all_embeddings=True)
 
 
 def test_pad_embedding_stays_zero(model, name: str) -> None:
@@ -306,11 +306,11 @@ def test_saved_and_loaded_gives_the_same(name: str, tmp_path: Path) -> None:
     assert logits(other).equal(logits(model))
 
 
-@pytest.mark.parametrize("option", ["--dropout", "--attention-dropout"])
+@pytest.mark.parametrize("option", ["dropout", "attention_dropout"])
 def test_dropout_drops_in_inference_only_where_it_is_retained(name: str, option: str) -> None:
-    if option == "--attention-dropout" and not UNDER_LAW[name].attention_dropout:
+    if option == "attention_dropout" and not UNDER_LAW[name].attention_dropout:
         pytest.skip("its attention has no dropout")
-    model, _ = build([*ARCHITECTURES[name], option, "0.5"])
+    model, _ = build(ARCHITECTURES[name], **{option: 0.5})
     generation = configuration(ARCHITECTURES[name])
     model.eval()
     encoded, without = both_outputs(model)

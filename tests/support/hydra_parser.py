@@ -2,13 +2,18 @@
 
 fairseq asks Hydra for a configuration by some 270 texts such as ``common.seed=1``, in every command
 and for every checkpoint. Hydra reads them with a parser in pure Python, which takes half the time.
-Most of the other half is for the groups, such as ``model=bmt``, whatever the options are.
+Most of the other half is for the groups, such as ``model=bmt``, whatever the options are. The rest
+is for finding its caller, for which Hydra reads the source of each function that is running.
 """
 
 import copy
 import functools
+import inspect
+import sys
 from typing import Any
+from unittest import mock
 
+from hydra import initialize
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.config_store import ConfigStore
@@ -18,6 +23,14 @@ ORIGINAL = OverridesParser.parse_rule
 PARSED: dict[tuple[str, str], Any] = {}
 COMPOSE = ConfigLoaderImpl._load_configuration_impl
 COMPOSED: dict[tuple[object, ...], list[Any]] = {}
+INITIALIZE = sys.modules[initialize.__module__]
+CALLER = INITIALIZE.detect_calling_file_or_module_from_stack_frame
+
+
+def caller(depth: int) -> tuple[str | None, str | None]:
+    """Return the file and the module of a caller, as Hydra finds them, without reading sources."""
+    with mock.patch.object(inspect, "stack", functools.partial(inspect.stack, 0)):
+        return CALLER(depth + 1)
 
 
 def parse_rule(parser: OverridesParser, text: str, rule: str) -> Any:
@@ -80,6 +93,7 @@ def remember(of_defaults: bool = False) -> None:
     composing = functools.partialmethod(compose, at_once=not of_defaults)
     ConfigLoaderImpl._load_configuration_impl = composing
     OverridesParser.parse_rule = parse_rule
+    INITIALIZE.detect_calling_file_or_module_from_stack_frame = caller
     CachingConfigRepository.__init__ = copy_sources
     if of_defaults:
         from fairseq import options

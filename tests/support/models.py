@@ -1,7 +1,7 @@
 """Build the architectures that ``test_laws.py`` tests, as the commands build them."""
 
-import copy
 import functools
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -173,22 +173,28 @@ def dictionary(size: int = 30) -> Dictionary:
 
 def configuration(flags: list[str]) -> DictConfig:
     """Return ``fairseq-train``'s configuration for flags; the caller may change it."""
-    return copy.deepcopy(_composed(tuple(flags)))
+    return pickle.loads(_composed(tuple(flags)))  # five times as fast as a deep copy
 
 
-@functools.cache  # Hydra takes half a second, most of what a small model costs
-def _composed(flags: tuple[str, ...]) -> DictConfig:
+@functools.cache  # Hydra takes a tenth of a second, most of what a small model costs
+def _composed(flags: tuple[str, ...]) -> bytes:
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, ["data", *flags])
-    return convert_namespace_to_omegaconf(args)
+    return pickle.dumps(convert_namespace_to_omegaconf(args))
 
 
 def build(
-    flags: list[str], *, size: int = 30, target_size: int | None = None, seed: int = 0
+    flags: list[str],
+    *,
+    size: int = 30,
+    target_size: int | None = None,
+    seed: int = 0,
+    **changes: Any,
 ) -> tuple[BaseFairseqModel, TranslationTask]:
-    """Build a model in eval mode, and its task; the flags also set dropout."""
+    """Build a model in eval mode, and its task, with ``changes`` of the model's options."""
     torch.manual_seed(seed)
     cfg = configuration(flags)
+    cfg.model.update(changes)
     source = dictionary(size)
     target = source if target_size is None else dictionary(target_size)
     task = TranslationTask(cfg.task, source, target)
