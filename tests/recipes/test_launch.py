@@ -1,6 +1,5 @@
 """Recipes on several GPUs and nodes: what they would start, and how nodes meet."""
 
-import socket
 import subprocess
 from pathlib import Path
 
@@ -104,38 +103,6 @@ def test_slurm_starts_the_recipe_on_all_its_nodes(nodes: int, tmp_path: Path) ->
     assert "slurm.sh: error: use it as: sbatch" in bash(SLURM, ok=False).stderr
 
 
-@pytest.mark.system
-def test_two_nodes_meet_in_one_folder(tmp_path: Path) -> None:
-    """Two nodes of two processes each meet; the program they start notes its rank."""
-    program = tmp_path / "bin" / "fairseq-train"
-    program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\necho "$WORLD_SIZE" >"rank$RANK"; echo 1 >made/checkpoint_last.pt\n'
-    )
-    program.chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**ENVIRONMENT, "PATH": f"{program.parent}:{ENVIRONMENT['PATH']}", "GPUS": "2"}
-    environment |= {"NODES": "2", "RENDEZVOUS": f"127.0.0.1:{port}"}
-    script = f"""
-        source "{RECIPES}/lib.sh"
-        open_run "{tmp_path}/run" x=1
-        stage corpus touch corpus-made
-        stage train train made --max-tokens 8
-        stage score touch "scored-by-${{JOIN:-0}}"
-    """
-    command = ["bash", "-c", script]
-    joining = subprocess.Popen(command, env={**environment, "JOIN": "1"})
-    first = subprocess.Popen(command, env=environment)
-    assert [first.wait(300), joining.wait(300)] == [0, 0]
-    file_names = {path.name for path in (tmp_path / "run").iterdir()}
-    ranks = {f"rank{rank}" for rank in range(4)}
-    assert file_names >= {*ranks, "corpus-made", "scored-by-0"}
-    assert "scored-by-1" not in file_names
-    assert {(tmp_path / "run" / rank).read_text() for rank in ranks} == {"4\n"}
-
-
 # A training that notes who takes part, and is done once it has been started twice.
 TRAINING = """#!/bin/bash
 echo "$WORLD_SIZE" >"rank$RANK-start$SLURM_RESTART_COUNT"
@@ -144,12 +111,16 @@ if [[ ! -e made/checkpoint_last.pt ]]; then
     sleep 600
 fi
 """
+SLEEP = """#!/bin/sh
+[ "$1" = 600 ] || exec /bin/sleep 0.1  # a node that joins looks more often
+exec /bin/sleep 600
+"""
 RECIPE = """
 source "{recipes}/lib.sh"
 open_run "{out}" x=1
 stage corpus touch corpus-made
 stage train train made --max-tokens 8
-stage score touch "scored-at-start-$SLURM_RESTART_COUNT"
+stage score touch "scored-at-start-$SLURM_RESTART_COUNT-by-${{JOIN:-0}}"
 exit "$(cat "{out}/../status")"
 """
 
@@ -158,8 +129,9 @@ exit "$(cat "{out}/../status")"
 def job(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
     """Return the command that submits a recipe to ``run``, and its environment."""
     programs = slurm.install(tmp_path / "bin")
-    (programs / "fairseq-train").write_text(TRAINING)
-    (programs / "fairseq-train").chmod(0o755)
+    for name, text in (("fairseq-train", TRAINING), ("sleep", SLEEP)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     (tmp_path / "recipe.sh").write_text(RECIPE.format(recipes=RECIPES, out=tmp_path / "run"))
     (tmp_path / "status").write_text("0")
     environment = {**ENVIRONMENT, "PATH": f"{programs}:{ENVIRONMENT['PATH']}"}
@@ -173,17 +145,16 @@ def test_a_job_on_two_nodes_is_queued_again_at_its_time_limit(job, tmp_path):
     words, environment = job
     run = tmp_path / "run"
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len([*run.glob("rank?-start0")]) == 2, process)
+    wait_for(lambda: len([*run.glob("rank?-start0")]) == 4, process)
     wait_for((run / "made" / "checkpoint_last.pt").exists, process)
     (tmp_path / "limit").touch()
     _, output = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert output.count(f"the time limit is near; job {slurm.JOB} is queued again") == 1
-    starts = {f"rank{rank}-start{start}" for rank in range(2) for start in range(2)}
+    starts = {f"rank{rank}-start{start}" for rank in range(4) for start in range(2)}
     assert {path.name for path in run.glob("rank*")} == starts
-    assert {path.read_text() for path in run.glob("rank*")} == {"2\n"}
-    assert (run / "scored-at-start-1").exists()
-    assert not (run / "scored-at-start-0").exists()
+    assert {path.read_text() for path in run.glob("rank*")} == {"4\n"}
+    assert [path.name for path in run.glob("scored-*")] == ["scored-at-start-1-by-0"]
     assert "corpus: done before" in output
 
 

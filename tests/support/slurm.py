@@ -53,7 +53,7 @@ def sbatch(words: list[str]) -> int:
     warning = getattr(signal, f"SIG{directives['--signal'].partition(':')[2].partition('@')[0]}")
     nodes = options.get("--nodes", directives["--nodes"])
     for restart in range(10):
-        job = {"SLURM_JOB_ID": JOB, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_ON_NODE": "1"}
+        job = {"SLURM_JOB_ID": JOB, "SLURM_JOB_NUM_NODES": nodes, "SLURM_GPUS_ON_NODE": "2"}
         job |= {"SLURM_JOB_NODELIST": f"nodes[1-{nodes}]", "SLURM_RESTART_COUNT": str(restart)}
         process = subprocess.Popen(
             ["bash", *command], env={**os.environ, **job}, start_new_session=True
