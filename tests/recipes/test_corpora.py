@@ -15,8 +15,16 @@ from pathlib import Path
 import pytest
 import regex
 
-from fairseq_ext.corpora import preparation
-from tests.support.harness import BIN, names, read_lines, run, wait_for, write_lines
+from fairseq_ext.corpora import downloads, preparation
+from tests.support.harness import (
+    BIN,
+    error_line,
+    names,
+    read_lines,
+    run,
+    wait_for,
+    write_lines,
+)
 from tests.support.moses_scripts import ScriptNormalizer, ScriptTokenizer
 from tests.support.troubled_server import Server, member, serving, sha256, tgz
 
@@ -195,7 +203,7 @@ def test_the_papers_numbers_add_up() -> None:
 
 
 def test_a_killed_preparation_goes_on(tmp_path: Path, server: Server) -> None:
-    big = talk(12_000, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
+    big = talk(3_000, 1), [complete(talk(9, seed)) for seed in range(2, 7)]
     server.files["de-en.tgz"] = iwslt14(*big)
     out = tmp_path / "out"
     options = ("iwslt14_de_en", "--out", out, "--mirror", server.address, "--bpe", "120")
@@ -285,14 +293,15 @@ def test_a_member_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "train.tags.de-en.en` does not exist: the archive is not" in done.stderr
 
 
-def test_without_a_network_the_command_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_network_the_command_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(downloads, "PAUSE", 0.01)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        done = prepare("iwslt15_en_vi", tmp_path / "out", "--mirror", address, ok=False)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"fairseq-ext: error: `{address}/train.en` cannot be downloaded")
-    assert "get the file elsewhere and put it into" in last
+        words = ("corpus", "iwslt15_en_vi", "--out", tmp_path / "out", "--mirror", address)
+        line = error_line(*words)
+    assert line.startswith(f"fairseq-ext: error: `{address}/train.en` cannot be downloaded")
+    assert "get the file elsewhere and put it into" in line
 
 
 def test_memory_stays_bounded(tmp_path: Path) -> None:
