@@ -1,7 +1,6 @@
 """A model is used with the dictionaries it was trained with: the first differing line is named."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from fairseq_ext.checkpoints.dictionaries import difference
 from fairseq_ext.checkpoints.layout import DICTIONARIES as KEY
 from fairseq_ext.plugin.checks import commands
 from fairseq_ext.utils.errors import CheckpointError, DataError
-from tests.support.harness import binarize, fairseq, refused, run, write_lines
+from tests.support.harness import binarize, fairseq, python, refused, run, write_lines
 from tests.support.trainings import load
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "a", "b", "c"]
@@ -123,30 +122,26 @@ def test_commands_that_translate_refuse_another_order(other_data, copy_model, me
         options = ("--task", "translation", "--batch-size", 50) if name == "validate" else ()
         command = (name, other_data, "--path", copy_model, "--cpu", *options)
         refused(fairseq(*command, ok=False, stdin="1 2\n"), f"{copy_model} {message}")
-    hub = (sys.executable, "-c", HUB, copy_model.parent, copy_model.name, other_data)
-    refused(run(*hub, ok=False), f"{copy_model} {message}")
+    hub = ("-c", HUB, copy_model.parent, copy_model.name, other_data)
+    refused(python(*hub, ok=False), f"{copy_model} {message}")
     translate = ("fairseq-ext", "translate", other_data, "--path", copy_model, "--cpu")
     refused(run(*translate, ok=False, stdin="1 2\n"), f"{copy_model} {message}")
 
 
 @pytest.mark.system
-def test_trainings_refuse_another_order(other_data, copy_data, copy_model, message, tmp_path):
-    """Resuming, fine-tuning and a teacher are refused; with their own data they go on."""
-    save = tmp_path / "save"
+def test_trainings_refuse_another_order(other_data, copy_model, message, tmp_path):
+    """Resuming, fine-tuning and a teacher; below and in the recipes, each goes on with its data."""
+    resumed = tmp_path / "resumed" / "checkpoint_last.pt"
+    resumed.parent.mkdir()
+    shutil.copy(copy_model, resumed)
     distill = ("--criterion", "distillation", "--teacher", copy_model)
-    for name, options in (
-        ("resume", ()),
-        ("finetune", ("--finetune-from-model", copy_model)),
-        ("teacher", distill),
+    for checkpoint, options in (
+        (resumed, ("--save-dir", resumed.parent)),
+        (copy_model, ("--save-dir", tmp_path / "new", "--finetune-from-model", copy_model)),
+        (copy_model, ("--save-dir", tmp_path / "new", *distill)),
     ):
-        shutil.rmtree(save, ignore_errors=True)
-        save.mkdir()
-        if name == "resume":
-            shutil.copy(copy_model, save / "checkpoint_last.pt")
-        train = (*TINY, "--max-update", 6, "--save-dir", save, *options)
-        checkpoint = save / "checkpoint_last.pt" if name == "resume" else copy_model
+        train = (*TINY, "--max-update", 6, *options)
         refused(fairseq("train", other_data, *train, ok=False), f"{checkpoint} {message}")
-        fairseq("train", copy_data, *train)
 
 
 @pytest.mark.system
