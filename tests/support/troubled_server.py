@@ -77,7 +77,7 @@ def serving() -> Iterator[Server]:
     """Run a server during the block, in which downloads hardly pause between attempts."""
     with Server() as running, pytest.MonkeyPatch.context() as patch:
         patch.setattr(downloads, "PAUSE", 0.01)
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield running
         running.shutdown()
 
