@@ -7,5 +7,6 @@ model = fairseq_ext.load("tatoeba-es-en", threads=1)
 translations: list[Translation] = model.translate(["Hola", "Adiós"], beam=4)
 translation: Translation = model.translate("Hola")
 text: str = translation.text
+length: int = translation.text  # type: ignore[assignment]  # mypy knows that it is a text
 scores: list[float] = model.score(["Hola"], [text])
 print(model.src, model.tgt, text, scores, fairseq_ext.__version__)

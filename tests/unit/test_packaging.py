@@ -1,4 +1,4 @@
-"""What is built from a clone: complete archives, honest extras, and types for its users."""
+"""What is built from a clone: complete archives and honest extras."""
 
 import os
 import re
@@ -116,8 +116,11 @@ def built(tmp_path_factory) -> tuple[set[str], Path, Path]:
     code = "from setuptools import build_meta; build_meta.build_sdist('../dist')"
     run(sys.executable, "-c", code, cwd=folder / "clone")
     (sdist,) = (folder / "dist").glob("*.tar.gz")
+    compiler = folder / "cc"  # without optimization, in a fraction of the time
+    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    compiler.chmod(0o755)
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
-    run(*pip, "--no-index", "-w", folder / "wheels", sdist, cwd=folder)
+    run(*pip, "--no-index", "-w", folder / "wheels", sdist, cwd=folder, CC=str(compiler))
     (wheel,) = (folder / "wheels").glob("*.whl")
     return files, sdist, wheel
 
@@ -183,20 +186,3 @@ def test_the_wheel_works_in_an_empty_environment(built, tmp_path: Path) -> None:
         output.stderr
     )
     assert list(elsewhere.iterdir()) == []
-
-
-@pytest.mark.system
-@pytest.mark.slow
-def test_a_client_of_the_public_api_is_strictly_typed(tmp_path: Path) -> None:
-    """One that takes a text for a number is told so: the API's types are not `Any`."""
-    pytest.importorskip("mypy")
-    client = (REPO / "tests" / "support" / "client.py").read_text(encoding="utf-8")
-    (tmp_path / "client.py").write_text(client, encoding="utf-8")
-    wrong = client.replace("text: str =", "text: int =")
-    (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
-    words = (sys.executable, "-m", "mypy", "--strict", "--config-file", "")
-    options = ("--follow-imports", "silent", "client.py", "wrong.py")
-    output = run(*words, *options, cwd=tmp_path, ok=False, MYPYPATH=str(REPO)).stdout
-    errors = [line for line in output.splitlines() if ": error: " in line]
-    assert all(line.startswith("wrong.py:") for line in errors), output
-    assert any('expression has type "str", variable has type "int"' in line for line in errors)
