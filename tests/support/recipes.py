@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,9 @@ def settings(words: list[str]) -> Any:
     return configuration(words[words.index("--arch") :])
 
 
-def learning_rates(words: list[str], last: int) -> list[float]:
-    """Return the rates of fairseq's scheduler, built from flags, for updates 0 to ``last``."""
+def learning_rates(words: list[str], updates: Iterable[int]) -> dict[int, float]:
+    """Return the rates of fairseq's scheduler, built from flags, by update."""
     cfg = settings(words)
     optimizer = FairseqAdam(cfg.optimizer, [torch.nn.Parameter(torch.zeros(1))])
     scheduler = build_lr_scheduler(cfg.lr_scheduler, optimizer)
-    return [scheduler.step_update(update) for update in range(last + 1)]
+    return {update: scheduler.step_update(update) for update in updates}
