@@ -194,7 +194,8 @@ def build(
     """Build a model in eval mode, and its task, with ``changes`` of the model's options."""
     torch.manual_seed(seed)
     cfg = configuration(flags)
-    cfg.model.update(changes)
+    for name, value in changes.items():  # a Namespace in an architecture without a dataclass
+        setattr(cfg.model, name, value)
     source = dictionary(size)
     target = source if target_size is None else dictionary(target_size)
     task = TranslationTask(cfg.task, source, target)
