@@ -27,11 +27,10 @@ from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.reading import cells, lines, table_rows
 from fairseq_ext.utils import locks
 from fairseq_ext.utils.errors import DataError
-from tests.support.harness import error_line, run, write_lines
+from tests.support.harness import ended, error_line, write_lines
 
 Pairs = list[tuple[str, str]]
 
-COMMAND = ("fairseq-ext", "corpus", "pairs")
 LANGS = ("--src-lang", "es", "--tgt-lang", "en")
 
 
@@ -332,9 +331,17 @@ CSV = "\ufeffid;ja;en\r\n" + "".join(
 )
 
 
-def pairs_command(*arguments: object, ok: bool = True):
+def corpus_pairs(*arguments: object, ok: bool = True) -> str:
+    """Run the command in this process; return all that it prints."""
+    status, output, errors = ended("corpus", "pairs", *arguments)
+    assert (status == 0) == ok, errors
+    assert "Traceback" not in errors
+    return output + errors
+
+
+def pairs_command(*arguments: object, ok: bool = True) -> str:
     sizes = ("--src-lang", "ja", "--tgt-lang", "en", "--valid", 3, "--test", 3)
-    return run("fairseq-ext", "corpus", "pairs", *arguments, *sizes, ok=ok)
+    return corpus_pairs(*arguments, *sizes, ok=ok)
 
 
 @pytest.mark.system
@@ -343,8 +350,7 @@ def test_csv_with_a_header_as_excel_writes_it(tmp_path, name):
     content = CSV.encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     options = ("--header", "--columns", "ja,en", "--out", tmp_path / "out", "--part-lines", 7)
-    done = pairs_command(tmp_path / name, *options)
-    assert "warning" not in done.stderr
+    assert "warning" not in pairs_command(tmp_path / name, *options)
     text = {
         side: [
             line
@@ -442,32 +448,32 @@ def test_a_header_and_an_id_column_are_remarked_on(tmp_path):
     rows = ["id\tja\ten", *(f"{n}\t{line}\tline {n}" for n, line in enumerate(JAPANESE))]
     table = write_lines(tmp_path / "pairs.tsv", rows)
     options = ("--columns", "2,3", "--out", tmp_path / "out")
-    assert "line 1 of" in (output := pairs_command(table, *options).stderr)
+    assert "line 1 of" in (output := pairs_command(table, *options))
     assert "(`ja / en`) looks like a header, and becomes a pair; give --header" in output
-    assert "warning" not in pairs_command(table, "--header", *options, "--overwrite").stderr
-    output = pairs_command(table, "--header", "--out", tmp_path / "ids").stderr
+    assert "warning" not in pairs_command(table, "--header", *options, "--overwrite")
+    output = pairs_command(table, "--header", "--out", tmp_path / "ids")
     assert "column 1 of" in output
     assert "holds numbers or names (`0` …), no sentences; choose others with --columns" in output
-    output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite").stderr
+    output = pairs_command(table, "--out", tmp_path / "ids", "--overwrite")
     assert "(`id / ja`) looks like a header" in output
     assert "holds numbers or names (`0` …)" in output
     lines = ["Quelle\ttext_en", *(f"s{n}.1\tline {n}" for n in range(20)), ""]
-    output = pairs_command(write_lines(tmp_path / "b.tsv", lines), "--out", tmp_path / "b").stderr
+    output = pairs_command(write_lines(tmp_path / "b.tsv", lines), "--out", tmp_path / "b")
     assert "(`quelle / text_en`) looks like a header" in output
     assert "holds numbers or names (`s0.1` …)" in output
     quoted = write_lines(tmp_path / "quoted.tsv", [f'"b ""{n}"""\t"a {n}"' for n in range(20)])
-    output = pairs_command(quoted, "--out", tmp_path / "quoted").stderr
+    output = pairs_command(quoted, "--out", tmp_path / "quoted")
     assert "column 1 of" in output
     assert "column 2 of" in output
     assert "is in quotation marks, which become part of the text; remove them with --csv" in output
-    output = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False).stderr
+    output = pairs_command(table, "--header", "--columns", "ja,de", "--out", "x", ok=False)
     assert "must have one column `de`; it has id, ja, en." in output
-    output = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False).stderr
+    output = pairs_command(table, "--columns", "ja,en", "--out", "x", ok=False)
     assert "`--columns` has names, which `--header` reads; give that too." in output
-    output = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False).stderr
+    output = pairs_command(write_lines(tmp_path / "a.xlsx", ["PK"]), "--out", "x", ok=False)
     assert "is a spreadsheet; save it as CSV" in output
     twice = ("--source", table, "--target", table, "--out", "x")
-    assert "are the same file" in pairs_command(*twice, ok=False).stderr
+    assert "are the same file" in pairs_command(*twice, ok=False)
 
 
 @pytest.mark.system
@@ -477,7 +483,7 @@ def test_a_corpus_that_was_made_otherwise_is_not_overwritten(tmp_path):
     pairs_command(*options)
     before = (tmp_path / "out/test.ja").read_bytes()
     pairs_command(*options)  # the same again
-    output = pairs_command(*options, "--salt", 2, ok=False).stderr
+    output = pairs_command(*options, "--salt", 2, ok=False)
     assert "has a corpus already, made of other text or with other options" in output
     assert (tmp_path / "out/test.ja").read_bytes() == before
     pairs_command(*options, "--salt", 2, "--overwrite")
@@ -529,23 +535,24 @@ def test_another_encoding_is_named_with_its_cure(tmp_path, encoding, named):
     assert named in str(raised.value)
 
 
-def command(*arguments: object, ok: bool = True):
-    return run(*COMMAND, *LANGS, *arguments, ok=ok)
+def command(*arguments: object, ok: bool = True) -> str:
+    return corpus_pairs(*LANGS, *arguments, ok=ok)
 
 
 @pytest.mark.system
 def test_command_splits_a_tab_separated_file(tmp_path):
     out = tmp_path / "out"
     options = ("--valid", 20, "--test", 30, "--columns", "2,1", "--lowercase", "--tokenize")
-    done = command(spanish_english(tmp_path), *options, "--out", out)
-    assert "split by the target sentence" in done.stdout
-    dropped = re.search(r"dropped, source sentence also in valid or test: (\d+)", done.stdout)
+    output = command(spanish_english(tmp_path), *options, "--out", out)
+    assert "split by the target sentence" in output
+    dropped = re.search(r"dropped, source sentence also in valid or test: (\d+)", output)
     assert int(dropped[1]) > 0
-    assert "kept in train, source sentence also in valid or test: 0\n" in done.stdout
+    assert "kept in train, source sentence also in valid or test: 0\n" in output
+    assert "are not for training" not in output
     words = (tmp_path / "pairs.tsv", *options, "--no-strict", "--out", tmp_path / "lenient")
     lenient = command(*words)
-    assert f"kept in train, {dropped[0].removeprefix('dropped, ')}\n" in lenient.stdout
-    assert "dropped, source sentence" not in lenient.stdout
+    assert f"kept in train, {dropped[0].removeprefix('dropped, ')}\n" in lenient
+    assert "dropped, source sentence" not in lenient
     text = {
         path.name: path.read_text(encoding="utf-8").splitlines()
         for path in out.iterdir()
@@ -559,19 +566,17 @@ def test_command_splits_a_tab_separated_file(tmp_path):
     assert set(zip(text["train.es"], text["train.en"], strict=True)) <= corpus_pairs
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["report"]["splits"]["test"] == 30
-    assert "are not for training" not in done.stdout
     large_sizes = ("--valid", 150, "--test", 30, "--overwrite")
     swapped = command(tmp_path / "pairs.tsv", *large_sizes, "--columns", "1,2", "--out", out)
-    assert "180 pairs are not for training; smaller --valid and --test leave" in swapped.stdout
-    assert "split by the source sentence" in swapped.stdout
+    assert "180 pairs are not for training; smaller --valid and --test leave" in swapped
+    assert "split by the source sentence" in swapped
     assert (out / "train.es").read_text(encoding="utf-8").startswith("Sentence")
     # An error leaves what is there as it was.
     before = {path: path.read_bytes() for path in out.iterdir()}
     words = (tmp_path / "pairs.tsv", "--columns", "1,4", "--out", out, "--overwrite")
-    done = command(*words, ok=False)
-    assert "fairseq-ext: error:" in done.stderr
-    assert "line 1: 3 column(s)" in done.stderr
-    assert "Traceback" not in done.stderr
+    output = command(*words, ok=False)
+    assert "fairseq-ext: error:" in output
+    assert "line 1: 3 column(s)" in output
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
@@ -591,7 +596,7 @@ def test_command_refuses_options_of_another_kind_of_input(tmp_path, kind, option
         "--corpora": ["--corpora", "list.json"],
         "--source": ["--source", "pairs", "--target", "pairs"],
     }[kind]
-    line = error_line(*COMMAND[1:], *LANGS, *arguments, *option.split(), "--out", "out")
+    line = error_line("corpus", "pairs", *LANGS, *arguments, *option.split(), "--out", "out")
     assert f"`{option.split()[0]}` goes with " in line
     assert not (tmp_path / "out").exists()
 
@@ -604,7 +609,7 @@ def test_command_takes_aligned_files_as_one_split(tmp_path):
     assert (tmp_path / "valid.es").read_bytes() == source.read_bytes()
     assert (tmp_path / "valid.en").read_bytes() == target.read_bytes()
     assert not (tmp_path / "train.en").exists()
-    output = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False).stderr
+    output = command("--source", source, "--as", "valid", "--out", tmp_path, ok=False)
     assert "both --source and --target" in output
 
 
@@ -613,7 +618,7 @@ def test_what_is_read_is_never_overwritten(tmp_path):
     target = write_lines(tmp_path / "train.en", [f"A {number} ." for number in range(9)])
     before = {path.name: path.read_bytes() for path in (source, target)}
     words = ("--source", source, "--target", target, "--out", tmp_path)
-    line = error_line(*COMMAND[1:], *LANGS, *words)
+    line = error_line("corpus", "pairs", *LANGS, *words)
     assert "train.es would be overwritten by the output; write it elsewhere." in line
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -621,7 +626,7 @@ def test_what_is_read_is_never_overwritten(tmp_path):
 @pytest.mark.parametrize("language", ["a/b", "", "../en", "e n"])
 def test_a_language_is_the_ending_of_a_name(tmp_path, language):
     source = write_lines(tmp_path / "s", ["a ."])
-    words = (*COMMAND[1:], "--source", source, "--target", source, "--out", tmp_path / "out")
+    words = ("corpus", "pairs", "--source", source, "--target", source, "--out", tmp_path / "out")
     line = error_line(*words, "--src-lang", language, "--tgt-lang", "en")
     assert "`--src` must be a language, such as en or pt-BR, but is" in line
     assert not (tmp_path / "out").exists()
@@ -633,7 +638,7 @@ def test_splits_of_one_folder_are_made_alike(tmp_path):
     target = write_lines(tmp_path / "t", ["B .", "A ."])
     words = ("--source", source, "--target", target, "--out", tmp_path / "out", "--as")
     command(*words, "train", "--tokenize")
-    output = command(*words, "valid", ok=False).stderr
+    output = command(*words, "valid", ok=False)
     assert "says that its text was made otherwise" in output
     assert not (tmp_path / "out" / "valid.es").exists()
     command(*words, "valid", "--tokenize")
