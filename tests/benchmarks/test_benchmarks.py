@@ -28,8 +28,7 @@ from tests.support.harness import REPO, run, write_lines
 SMALL = ("--embed-dim", 16, "--ffn-embed-dim", 24, "--heads", 2, "--layers", 1)
 TIMED = (*SMALL, "--vocabulary", 50, "--threads", 1, "--repeats", 3, "--warmup", 1)
 TINY = [
-    *(*TIMED, "--lengths", 8, 32, "--k", 4, "--tokens", 16, "--sentences", 4, "--words", 3),
-    *("--batches", 2),
+    *(*TIMED, "--k", 4, "--tokens", 16, "--sentences", 4, "--words", 3, "--batches", 2),
 ]
 EXPECTED = {
     "encoder": {"k=4", "fairseq", "sdpa", "k=4 padded", "sdpa with mask"},
@@ -62,13 +61,19 @@ MUSE_EXPECTED = {  # candidates, n, and those that ours are compared with
 }
 
 
-def answers(module: ModuleType, words: list[object], folder: Path) -> Path:
+LENGTHS = {question: [8, 32] for question in EXPECTED} | {"memory": [8]}
+"""Tokens of a sentence; each figure of the memory takes a process."""
+
+
+def answers(
+    module: ModuleType, words: list[object], defaults: dict[str, dict], folder: Path
+) -> Path:
     """Ask a benchmark all its questions in this process; return the folder of the answers."""
     command = ["all", *map(str, words), "--json", str(folder / "x.json")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])  # to which a question adds
         parsed = module.arguments().parse_args(command)
-        bench.ask(module.QUESTIONS, parsed, module.DEFAULTS, module.draw)
+        bench.ask(module.QUESTIONS, parsed, defaults, module.draw)
     return folder
 
 
@@ -90,7 +95,8 @@ def by_script(name: str, *words: object, where: Path) -> tuple[dict[str, Any], s
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return answers(linformer, TINY, tmp_path_factory.mktemp("benchmarks"))
+    defaults = {name: linformer.DEFAULTS[name] | {"lengths": LENGTHS[name]} for name in EXPECTED}
+    return answers(linformer, TINY, defaults, tmp_path_factory.mktemp("benchmarks"))
 
 
 @pytest.mark.system
@@ -100,7 +106,7 @@ def test_every_question_has_finite_figures(results: Path, question: str) -> None
     answer = json.loads((results / f"x_{question}.json").read_text())
     figures, ratios = answer["figures"], answer["ratios"]
     assert {row["candidate"] for row in figures} == EXPECTED[question]
-    assert {row["n"] for row in figures} - {None} == {8, 32}
+    assert {row["n"] for row in figures} - {None} == {*LENGTHS[question]}
     for row in figures + ratios:
         numbers = [value for value in row.values() if isinstance(value, float)]
         assert numbers
@@ -148,7 +154,7 @@ print(bench.peak_memory(run, "cpu"))
 
 @pytest.fixture(scope="module")
 def muse_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return answers(muse, MUSE_TINY, tmp_path_factory.mktemp("benchmarks_muse"))
+    return answers(muse, MUSE_TINY, muse.DEFAULTS, tmp_path_factory.mktemp("benchmarks_muse"))
 
 
 @pytest.mark.system
@@ -380,15 +386,13 @@ def test_torchs_dynamic_int8_computes_about_the_same() -> None:
 
 @pytest.mark.slow
 @pytest.mark.system
-def test_translation_in_parts_loses_nothing(copy_data, copy_model, tmp_path):
-    model = tmp_path / "model"
-    run("fairseq-ext", "bundle", copy_model, "--data", copy_data, "-o", model)
+def test_translation_in_parts_loses_nothing(copy_bundle, tmp_path):
     text = write_lines(tmp_path / "text", ["1 2 3", "", "9 8"])
-    words = [model, "--text", text, "--lines", 6, 12, "--speed-lines", 40, "--part-lines", 4]
-    words += ["--kills", 1, "--repeats", 1]
+    words = [copy_bundle, "--text", text, "--lines", 6, "--speed-lines", 40, "--part-lines", 4]
+    words += ["--workers", 2, "--kills", 1, "--repeats", 1]
     figures = measured(mass_translation, *words, where=tmp_path / "figures.json")
-    assert [row["lines"] for row in figures["memory"]] == [6, 12]
-    assert [row["workers"] for row in figures["workers"]] == [1, 2]
+    assert [row["lines"] for row in figures["memory"]] == [6]
+    assert [row["workers"] for row in figures["workers"]] == [2]
     assert all(row["peak_mib"] > 1 for row in figures["memory"])
     lost = {name: figures["kills"][name] for name in ("lost", "doubled", "bytes_equal")}
     assert lost == {"lost": 0, "doubled": 0, "bytes_equal": True}

@@ -18,6 +18,7 @@ from fairseq_ext.model import write
 from fairseq_ext.text.pipeline import Pipeline
 from tests.support import models
 from tests.support.bundles import save_run
+from tests.support.forking import programs
 from tests.support.harness import BIN, REPO, run
 
 PAIRS = {"Ein Mann schläft .": "A man sleeps .", "Zwei Hunde spielen .": "Two dogs play ."}
@@ -81,7 +82,7 @@ def test_the_notebook(tmp_path: Path):
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])
     (tmp_path / "cells.py").write_text("\n".join(cells), encoding="utf-8")
-    paths = {"PATH": f"{BIN}:{os.environ['PATH']}", "MPLBACKEND": "agg"}
+    paths = {"PATH": f"{programs(os.getpid())}:{BIN}:{os.environ['PATH']}", "MPLBACKEND": "agg"}
     done = run(sys.executable, "cells.py", cwd=tmp_path, **paths)
     right = re.search(r"(\d+) of 10 sentences, none of them seen", done.stdout)
     assert int(right[1]) >= 5
