@@ -1,15 +1,13 @@
 """A killed run continues to the very bits of an uninterrupted one; a finished one is left alone."""
 
 import math
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from tests.support import trainings
-from tests.support.harness import USER_DIR, fairseq, run, start, wait_for, write_lines
+from tests.support.harness import USER_DIR, fairseq, run, write_lines
 from tests.support.trainings import ARCHITECTURES, load, plugin_without, same_state, training_state
 
 pytestmark = pytest.mark.system
@@ -81,30 +79,14 @@ def test_without_the_fix_a_later_epoch_differs(uninterrupted, tmp_path):
     assert not same_state(load(killed / LAST)["model"], load(complete / LAST)["model"])
 
 
-@pytest.mark.parametrize("architecture", sorted(set(ARCHITECTURES) - {"lstm"}))
+# of "transformer" the test of bf16 shows it, of "lstm" the one before
+@pytest.mark.parametrize("architecture", sorted({*ARCHITECTURES} - {*trainings.STOCK}))
 def test_other_architectures_resume_exactly(architecture, copy_data, tmp_path):
     options = (*ARCHITECTURES[architecture], *RUN, "--dropout", 0.1)
     complete = tmp_path / "whole"
     train(copy_data, complete, *options)
     killed = resumed(complete, "checkpoint_2_14.pt", tmp_path / "killed", copy_data, *options)
     assert same_state(training_state(killed / LAST), training_state(complete / LAST))
-
-
-def test_survives_kill_9(copy_data, tmp_path):
-    """Real kills: one in the first epoch, one in the second, with a data-loading worker."""
-    options = (*ARCHITECTURES["lstm"], *RUN, "--num-workers", 1)
-    complete, killed = tmp_path / "whole", tmp_path / "killed"
-    train(copy_data, complete, *options)
-    for moment in ("checkpoint_1_7.pt", "checkpoint_2_14.pt"):
-        words = (copy_data, "--save-dir", killed, "--user-dir", USER_DIR, *options)
-        process = start("fairseq-train", *words, start_new_session=True)
-        wait_for((killed / moment).exists, process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL, "it finished before it was killed"
-    train(copy_data, killed, *options)
-    assert same_state(training_state(killed / LAST), training_state(complete / LAST))
-    assert {path.name for path in killed.iterdir()} == {path.name for path in complete.iterdir()}
 
 
 def test_bf16_resumes_exactly(copy_data, tmp_path):

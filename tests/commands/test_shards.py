@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from fairseq_ext.data_folder.indexed import check
 from fairseq_ext.plugin.repairs.generation import require_shard
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import digits_corpus, error_line, fairseq, run
+from tests.support.harness import command, digits_corpus, error_line, fairseq, forked
 from tests.support.killed import die_in_command
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
@@ -23,60 +25,39 @@ def lines(output: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def command(copy_data: Path, copy_model: Path) -> tuple[object, ...]:
-    """Seven batches, of eight sentences each but the last."""
-    return ("generate", copy_data, "--path", copy_model, "--cpu", "--batch-size", 8, "--beam", 2)
+def generate(copy_data: Path, copy_model: Path) -> tuple[object, ...]:
+    """Three batches, of 24 sentences each but the last."""
+    return ("generate", copy_data, "--path", copy_model, "--cpu", "--batch-size", 24, "--beam", 2)
 
 
-@pytest.fixture(scope="module")
-def complete(command: tuple[object, ...]) -> list[str]:
-    return lines(fairseq(*command).stdout)
-
-
-@pytest.mark.parametrize("count", [2, 9])
-def test_the_shards_are_the_whole_set(command, complete, tmp_path, count):
-    """With the same scores to the last digit; two of nine shards have no batch."""
+def test_the_shards_are_the_whole_set(generate, copy_data, tmp_path):
+    """With the same scores to the last digit; one of four shards has no batch."""
+    complete = fairseq(*generate).stdout
+    whole = tmp_path / "whole.txt"
+    whole.write_text(complete, encoding="utf-8")
+    files = [tmp_path / "out" / f"generate-test.{shard}-of-4.txt" for shard in range(4)]
     shards = []
-    for shard in range(count):
-        done = fairseq(*command, "--num-shards", count, "--shard-id", shard)
-        shards.append(lines(done.stdout))
-        (tmp_path / f"{shard}.txt").write_text(done.stdout, encoding="utf-8")
-        assert (f"shard {shard} of {count} has no sentences" in done.stderr) == (not shards[-1])
-    assert sorted(line for shard in shards for line in shard) == sorted(complete)
-    assert len(complete) == 50 * 5
-    assert [bool(shard) for shard in shards] == [shard < 7 for shard in range(count)]
-    (tmp_path / "whole.txt").write_text("\n".join(complete), encoding="utf-8")
-    texts = []
-    for name, options in (
-        ("together", [tmp_path / f"{shard}.txt" for shard in reversed(range(count))]),
-        ("at-once", [tmp_path / "whole.txt"]),
-    ):
-        out = tmp_path / name
-        run("fairseq-ext", "hypotheses", *options, "--expected", 50, "-o", out)
-        texts.append(out.read_text(encoding="utf-8"))
-    assert texts[0] == texts[1]
-    assert len(texts[0].splitlines()) == 50
-
-
-def test_shards_share_a_results_folder(command, complete, copy_data, tmp_path):
-    out = tmp_path / "out"
-    for shard in range(2):
-        fairseq(*command, "--num-shards", 2, "--shard-id", shard, "--results-path", out)
-    names = ["generate-test.0-of-2.txt", "generate-test.1-of-2.txt"]
-    assert sorted(path.name for path in out.iterdir()) == names
-    result = [(out / name).read_text(encoding="utf-8") for name in names]
-    assert sorted(lines(result[0]) + lines(result[1])) == sorted(complete)
-    reference = copy_data.parent / "text" / "test.tgt"
-    score = ("fairseq-ext", "score", "--ref", reference, "--generated")
-    together = run(*score, *(out / name for name in names)).stdout
+    for shard, path in enumerate(files):
+        options = ("--num-shards", 4, "--shard-id", shard, "--results-path", tmp_path / "out")
+        fairseq(*generate, *options)
+        output = path.read_text(encoding="utf-8")
+        shards.append(lines(output))
+        assert (f"shard {shard} of 4 has no sentences" in output) == (shard == 3)
+    assert sorted((tmp_path / "out").iterdir()) == files
+    assert sorted(line for shard in shards for line in shard) == sorted(lines(complete))
+    assert len(lines(complete)) == 50 * 5
+    assert [bool(shard) for shard in shards] == [True, True, True, False]
+    for name, paths in (("together", reversed(files)), ("at-once", [whole])):
+        command("hypotheses", *paths, "--expected", 50, "-o", tmp_path / name)
+    assert (tmp_path / "together").read_bytes() == (tmp_path / "at-once").read_bytes()
+    assert (tmp_path / "together").read_bytes().count(b"\n") == 50
+    score = ("score", "--ref", copy_data.parent / "text" / "test.tgt", "--generated")
+    together = command(*score, *files)
     assert together.count("BLEU") >= 2
-    (tmp_path / "whole.txt").write_text("\n".join(complete), encoding="utf-8")
-    assert together == run(*score, tmp_path / "whole.txt").stdout
-    one_alone = run(*score, out / names[0], ok=False).stderr
-    assert "lacks" in one_alone
-    twice = run(*score, out / names[0], out / names[0], out / names[1], ok=False).stderr
-    assert "occurs twice; give the output of one run, each shard of it once" in twice
-    assert "Traceback" not in one_alone + twice
+    assert together == command(*score, whole)
+    assert "lacks" in error_line(*score, files[0])
+    twice = "occurs twice; give the output of one run, each shard of it once"
+    assert twice in error_line(*score, files[0], *files)
 
 
 @pytest.mark.parametrize(
@@ -94,17 +75,17 @@ def test_shards_that_there_are_not_are_refused(count: int, shard: int, output: s
         require_shard(count, shard)
 
 
-def test_commands_refuse_shards(command: tuple[object, ...], tmp_path: Path) -> None:
+def test_commands_refuse_shards(generate: tuple[object, ...], tmp_path: Path) -> None:
     out = tmp_path / "out"
     for options, output in (
         (("--num-shards", 2, "--shard-id", 2, "--results-path", out), "from 0 to 1"),
         (("--num-shards", 2, "--distributed-world-size", 2), "both split the set; give one"),
     ):
-        done = fairseq(*command, *options, ok=False)
+        done = fairseq(*generate, *options, ok=False)
         assert output in done.stderr
         assert "Traceback" not in done.stderr
     assert not out.exists()
-    done = fairseq("interactive", *command[1:], "--num-shards", 2, ok=False, stdin="1 2\n")
+    done = fairseq("interactive", *generate[1:], "--num-shards", 2, ok=False, stdin="1 2\n")
     assert "`--num-shards` is for fairseq-generate; leave it out" in done.stderr
 
 
@@ -118,14 +99,22 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shards(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def forks() -> Iterator[None]:
+    """Let fairseq-preprocess, which our command runs by ``python -m``, be a fork."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", forked("python"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def shards(text: Path, forks: None, tmp_path_factory) -> tuple[Path, str]:
     """The folder of three shards, begun by a killed worker, and the argument of fairseq-train."""
     out = tmp_path_factory.mktemp("data") / "bin"
     words = ("binarize", str(text), *LANGS, "--shards", "3", "-o", str(out))
     die_in_command(6, out.parent, *words)
     (out / "000").mkdir(exist_ok=True)
     (out / "000" / "dict.src.txt").write_text("of a killed worker")
-    return out, run("fairseq-ext", *words).stdout.strip()
+    return out, command(*words).strip()
 
 
 def pairs(folder: Path, split: str = "train") -> list[tuple[list[int], list[int]]]:
@@ -168,8 +157,8 @@ def test_each_epoch_opens_the_next_shard(shards, text, tmp_path):
     model = tmp_path / "checkpoint_last.pt"
     lines = fairseq("generate", argument, "--path", model, "--cpu", "--beam", 1).stdout
     assert len(re.findall(r"^H-", lines, re.MULTILINE)) == 10
-    done = run("fairseq-ext", "translate", "--path", model, "--input", text / "test.src")
-    assert done.stdout.count("\n") == 10
+    translations = command("translate", "--path", model, "--input", text / "test.src")
+    assert translations.count("\n") == 10
 
 
 def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) -> None:
@@ -186,19 +175,18 @@ def test_what_cannot_be(shards: tuple[Path, str], text: Path, tmp_path: Path) ->
         ),
     ):
         assert message in error_line("binarize", text, *LANGS, *options)
-    command = ("binarize", text, *LANGS, *twice)
-    folders = f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
-    assert run("fairseq-ext", *command).stdout == folders
-    line = error_line(*command, "--flags=--joined-dictionary")
+    words = ("binarize", text, *LANGS, *twice)
+    assert command(*words) == f"{tmp_path / 'd' / '000'}:{tmp_path / 'd' / '001'}\n"
+    line = error_line(*words, "--flags=--joined-dictionary")
     assert "`flags 1` was unset and not `--joined-dictionary`." in line
     other = Path(shutil.copytree(text, tmp_path / "text"))
-    command = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
+    words = ("binarize", other, *LANGS, "--shards", 2, "-o", tmp_path / "e")
     (other / "train.tgt").write_text("1\n")
-    line = error_line(*command)
+    line = error_line(*words)
     assert "train.src has 100 lines but " in line
     assert "train.tgt has 1. Line n of one must be" in line
     shutil.copy(text / "train.tgt", other)
     with (other / "train.tgt").open("a") as file:
         file.write("1")  # a 101st line, that no line feed ends
-    assert "train.tgt has 101." in error_line(*command)
+    assert "train.tgt has 101." in error_line(*words)
     assert {path.name for path in tmp_path.iterdir()} == {"d", "g", "text"}

@@ -2,12 +2,11 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.harness import digits_corpus, fairseq, refused, run, write_lines
+from tests.support.harness import digits_corpus, fairseq, python, refused, write_lines
 
 pytestmark = pytest.mark.system
 
@@ -109,26 +108,31 @@ def test_training_on_two_parts(data: Path, tmp_path: Path, upsample: tuple, size
     assert re.search(r"num_updates (\d+)", output)[1] == str(size)
 
 
-def test_data_of_the_old_layout(data: Path, text: Path, tmp_path: Path):
-    preprocess(text, tmp_path / "bin", "--dataset-impl", "lazy")
+@pytest.fixture(scope="module")
+def old_data(text: Path) -> Path:
+    """The same pairs in the old layout."""
+    preprocess(text, text.parent / "old", "--dataset-impl", "lazy")
+    return text.parent / "old"
+
+
+def test_data_of_the_old_layout(data: Path, old_data: Path):
     loss = [
         re.search(r"INFO \| train \| .* loss ([\d.]+)", train(folder, *OTHER_IGNORED).stdout)[1]
-        for folder in (data, tmp_path / "bin")
+        for folder in (data, old_data)
     ]
     assert loss[0] == loss[1]
-    done = train(tmp_path / "bin", *OTHER_IGNORED, "--dataset-impl", "cached", ok=False)
+    done = train(old_data, *OTHER_IGNORED, "--dataset-impl", "cached", ok=False)
     refused(done, "`--dataset-impl cached` does not go with fairseq-train", "--dataset-impl lazy`")
 
 
-def test_workers_read_the_old_layout_from_files_of_their_own(text: Path, tmp_path: Path):
+def test_workers_read_the_old_layout_from_files_of_their_own(old_data: Path):
     """One position for all processes would be moved between the seek of one and its read."""
-    preprocess(text, tmp_path / "bin", "--dataset-impl", "lazy")
     read = f"""
 import os
 import fairseq_ext
 fairseq_ext.register()
 from fairseq.data.indexed_dataset import IndexedDataset
-data = IndexedDataset({str(tmp_path / "bin" / "train.src-tgt.src")!r})
+data = IndexedDataset({str(old_data / "train.src-tgt.src")!r})
 data[5]
 place = data.data_file.tell()
 child = os.fork()
@@ -138,4 +142,4 @@ if not child:
 assert os.waitpid(child, 0)[1] == 0
 print("place", data.data_file.tell() == place)
 """
-    assert run(sys.executable, "-c", read).stdout.endswith("place True\n")
+    assert python("-c", read).stdout.endswith("place True\n")

@@ -90,9 +90,10 @@ def at_byte(number: int, folder: str) -> None:
 
 def die_in_command(number: int, folder: Path, *words: str) -> None:
     """Run a command of ours, which must die at operation ``number`` in the folder."""
-    from tests.support.harness import after
+    from tests.support.harness import after, forked
 
-    command = after(f"at_operation({number}, {str(folder)!r})", "fairseq-ext", *words)
+    code = f"sys.executable = {forked('python')!r}; at_operation({number}, {str(folder)!r})"
+    command = after(code, "fairseq-ext", *words)
     done = subprocess.run(command, stderr=subprocess.DEVNULL, preexec_fn=os.setpgrp)
     assert done.returncode == -signal.SIGKILL
 
