@@ -8,8 +8,8 @@ fairseq's commands with ``--user-dir user_dir`` are forks of a second process. I
 these commands and then the plugin, in the order in which each of them does; their own import of
 the plugin changes nothing more. Tests of that import are forks of the first process.
 
-`programs` returns a folder for PATH. Each program in it asks one of the processes for a fork, with
-a packet of JSON and its standard streams, and then exits like the fork.
+`call` asks one of the processes for a fork, with a packet of JSON and standard streams. `programs`
+returns a folder for PATH, whose programs do so with their own streams, and then exit like the fork.
 """
 
 import contextlib
@@ -23,9 +23,11 @@ import shlex
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LONGEST = 1 << 17  # bytes of a request
+PREFIX = "forking-"  # of the folder that `programs` makes
 SERVERS: list[object] = []  # kept, so that their pipes stay open while this process lives
 USER_DIR = str(Path(__file__).parents[2] / "user_dir")
 WITH_PLUGIN = ("train", "generate", "interactive", "validate", "preprocess")
@@ -38,7 +40,7 @@ def programs(owner: int) -> Path:
     import subprocess
     import tempfile
 
-    folder = Path(tempfile.mkdtemp(prefix="forking-"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     listeners = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
     for listener, name in zip(listeners, ("socket", "socket-with-plugin"), strict=True):
         listener.bind(str(folder / name))
@@ -65,21 +67,38 @@ def programs(owner: int) -> Path:
     return folder / "bin"
 
 
-def ask(address: str, program: str, *arguments: str) -> None:
-    """Let a fork run a console script, or a Python script, module or code; exit like the fork."""
-    words = [program, *arguments]
-    if program.endswith("/python"):
-        if not arguments or not (arguments[0].endswith(".py") or arguments[0] in ("-c", "-m")):
-            os.execv(program, words)
-        del words[0]
-    elif USER_DIR in arguments and Path(program).name.removeprefix("fairseq-") in WITH_PLUGIN:
+def send(
+    connection: socket.socket,
+    address: str,
+    words: list[str],
+    streams: Sequence[int],
+    cwd: str,
+    environment: Mapping[str, str],
+) -> int:
+    """Ask for a fork that runs a console script, or a Python script, module or code."""
+    if words[0].endswith("/python"):
+        words = words[1:]
+    elif USER_DIR in words and Path(words[0]).name.removeprefix("fairseq-") in WITH_PLUGIN:
         address += "-with-plugin"
-    content = {"words": words, "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+    content = {"words": words, "cwd": cwd, "environment": dict(environment)}
+    connection.connect(address)
+    request = json.dumps({**content, "group": os.getpgrp()}).encode()
+    socket.send_fds(connection, [request], streams)
+    return json.loads(connection.recv(64))
+
+
+def can_run(words: list[str]) -> bool:
+    """Return whether a fork can run these words."""
+    python = words[0].endswith("/python")
+    return not python or words[1:2] in (["-c"], ["-m"]) or words[1].endswith(".py")
+
+
+def ask(address: str, *words: str) -> None:
+    """Let a fork run a program with the streams of this process; exit like the fork."""
+    if not can_run([*words, ""]):
+        os.execv(words[0], words)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(address)
-        request = json.dumps({**content, "group": os.getpgrp()}).encode()
-        socket.send_fds(connection, [request], [0, 1, 2])
-        process = json.loads(connection.recv(64))
+        process = send(connection, address, [*words], [0, 1, 2], str(Path.cwd()), os.environ)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: os.kill(process, number))
         status = json.loads(connection.recv(64))
@@ -90,31 +109,66 @@ def ask(address: str, program: str, *arguments: str) -> None:
     sys.exit(status)
 
 
+def call(words: list[str], stdin: str, timeout: float, cwd: Path, environment: dict) -> tuple:
+    """Let a fork run a program, without a process that asks; return status, output and errors."""
+    import tempfile
+
+    address = str(programs(os.getpid()).with_name("socket"))
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as given,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        connection.settimeout(timeout)
+        streams = [file.fileno() for file in (given, out, err)]
+        send(connection, address, words, streams, str(cwd), environment)
+        status = json.loads(connection.recv(64))
+        for file in (out, err):
+            file.seek(0)
+        return status, out.read(), err.read()
+
+
 def serve(listener: socket.socket) -> bool:
     """Answer requests until standard input ends; return True in a fork that must run a command."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks that answer
-    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
-        client = listener.accept()[0]
-        if os.fork():
+    running: dict[int, tuple[int, socket.socket]] = {}  # process and client, by the former's handle
+    while True:
+        clients = {client: process for process, client in running.values()}
+        ready = select.select([listener, sys.stdin, *running, *clients], [], [])[0]
+        for handle in running.keys() & ready:
+            process, client = running.pop(handle)
+            os.close(handle)
+            status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            with contextlib.suppress(OSError):  # the client has ended
+                client.sendall(json.dumps(status).encode())
             client.close()
+            del clients[client]
+        for client in clients.keys() & ready:  # it has ended
+            os.kill(clients[client], signal.SIGKILL)
+        if sys.stdin in ready:
+            for process in clients.values():
+                os.kill(process, signal.SIGKILL)
+            return False
+        if listener not in ready:
             continue
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        listener.close()
+        client = listener.accept()[0]
         message, streams, _, _ = socket.recv_fds(client, LONGEST, 3)
-        child = os.fork()
-        if child == 0:
-            client.close()
+        process = os.fork() if message else -1
+        if process == 0:
+            for connection in (listener, client, *clients):
+                connection.close()
+            for handle in running:
+                os.close(handle)
             become(json.loads(message), streams)
             return True
         for stream in streams:
             os.close(stream)
-        client.sendall(json.dumps(child).encode())
-        if client in select.select([client, os.pidfd_open(child)], [], [])[0]:
-            os.kill(child, signal.SIGKILL)  # the client has ended
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        client.sendall(json.dumps(status).encode())
-        os._exit(0)
-    return False
+        if message:
+            with contextlib.suppress(OSError):
+                client.sendall(json.dumps(process).encode())
+            running[os.pidfd_open(process)] = process, client
 
 
 def become(request: dict, streams: list[int]) -> None:
