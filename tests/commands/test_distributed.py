@@ -10,12 +10,11 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from torch.distributed.elastic.utils.distributed import get_free_port
 
 from fairseq_ext.plugin.checks import processes
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
 from tests.support import harness
-from tests.support.harness import BIN, USER_DIR, fairseq, run
+from tests.support.harness import BIN, USER_DIR, fairseq, forked, run
 from tests.support.trainings import (
     ARCHITECTURES,
     TRAINING,
@@ -39,8 +38,8 @@ def losses(log: str) -> list[float]:
 
 
 def torchrun(*command: object, **how: object):
-    launcher = ("torchrun", "--standalone", "--nproc_per_node", 2)
-    return run(*launcher, BIN / str(command[0]), *command[1:], **how)
+    launcher = (forked("torchrun"), "--standalone", "--nproc_per_node", 2, "--no-python")
+    return run(*launcher, forked(str(command[0])), *command[1:], **how)
 
 
 def assert_same_end(left: Path, right: Path) -> None:
@@ -75,7 +74,7 @@ def test_two_processes_equal_update_freq_2(single, tmp_path):
     folder, command, log = single
     if "lstm" in command:
         two = torchrun(*command, "--save-dir", tmp_path, "--user-dir", USER_DIR)
-    else:  # each process that torchrun starts imports fairseq
+    else:
         two = train(tmp_path, *command[1:])
     assert len(losses(log)) == 4
     assert losses(two.stdout) == pytest.approx(losses(log), abs=1.5e-3)
@@ -129,23 +128,26 @@ def test_fails_without_the_fix(single, fix, complaint, tmp_path):
     folder, command, _ = single
     plugin = plugin_without(tmp_path, fix)
     shutil.copy(folder / "checkpoint1.pt", tmp_path / LAST)
-    words = (*command[1:], "--distributed-world-size", 2)
-    done = train(tmp_path, *words, plugin=plugin, ok=False)
+    words = ("--distributed-world-size", 2, "--save-dir", tmp_path, "--user-dir", plugin)
+    done = torchrun(*command, *words, ok=False)
     assert complaint in done.stderr
 
 
 def test_a_killed_process_ends_the_job_with_one_line(copy_data, tmp_path):
     """Both are started by fairseq-train."""
-    command = (
+    command = harness.after(
+        f"{harness.SESSION}\n{harness.FORKING}",
         *("fairseq-train", copy_data, *ARCHITECTURES["gru_tiny"], *TRAINING),
         *("--max-update", 100_000, "--save-interval-updates", 3, "--save-dir", tmp_path / "run"),
         *("--distributed-world-size", 2, "--user-dir", USER_DIR),
     )
-    errors = tmp_path / "errors"
-    with errors.open("w") as stream, harness.start(*command, stderr=stream) as launcher:
+    errors, how = tmp_path / "errors", {"cwd": tmp_path}
+    with errors.open("w") as stream, harness.start(*command, stderr=stream, **how) as launcher:
         try:
             harness.wait_for((tmp_path / "run/checkpoint_last.pt").exists, launcher, 120)
-            os.kill(harness.spawned(launcher.pid)[-1], signal.SIGKILL)
+            leader = (tmp_path / "leader").read_text()
+            children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
+            os.kill(int(children[1]), signal.SIGKILL)
             assert launcher.wait(timeout=60) == 1
         finally:
             launcher.kill()
@@ -199,8 +201,8 @@ SHARDED = ("--zero-sharding", "os")
 RECOMPUTED = {name: ARCHITECTURES[f"{name}_tiny"] for name in ("muse", "linformer")}
 RECOMPUTED["bmt"] = ("--arch", "bmt_tiny")
 RECORDER = """
-import os
 import fairseq_ext
+from torch.distributed import get_rank
 from fairseq.tasks.fairseq_task import FairseqTask
 
 fairseq_ext.register()
@@ -208,7 +210,7 @@ original = FairseqTask.train_step
 
 def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
     if not ignore_grad:
-        with open({file!r} + os.environ["RANK"], "a") as out:
+        with open({file!r} + str(get_rank()), "a") as out:
             print(self.epoch, *sample["id"].tolist(), file=out)
     return original(self, sample, model, criterion, optimizer, update_num, ignore_grad)
 
@@ -220,13 +222,10 @@ FairseqTask.begin_epoch = begin_epoch
 """
 
 
-def train(
-    folder: Path, *options: object, plugin: Path = USER_DIR, ok: bool = True
-) -> CompletedProcess[str]:
-    """Train with two processes to the end, or to their failure."""
-    words = (BIN / "fairseq-train", *options, "--save-dir", folder, "--user-dir", plugin)
-    ranks = (harness.forked("python"), harness.REPO / "tests/support/ranks.py", 2)
-    return run(*ranks, get_free_port(), *words, ok=ok)
+def train(folder: Path, *options: object, plugin: Path = USER_DIR) -> CompletedProcess[str]:
+    """Train with two processes."""
+    job = ("--distributed-world-size", 2, "--save-dir", folder, "--user-dir", plugin)
+    return run(*harness.after(harness.FORKING, "fairseq-train", *options, *job))
 
 
 def end(folder: Path) -> dict:

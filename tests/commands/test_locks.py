@@ -5,50 +5,39 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
 from fairseq_ext.plugin.checks import processes
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import USER_DIR, fairseq, start, wait_for
+from tests.support.harness import SESSION, USER_DIR, after, fairseq, start, wait_for
 from tests.support.trainings import ARCHITECTURES, TRAINING
 
 RUN = (*ARCHITECTURES["gru_tiny"], *TRAINING)
-
-
-@contextmanager
-def training(data: Path, folder: Path, *options: object) -> Iterator[subprocess.Popen]:
-    """A ``fairseq-train`` that holds the lock on ``folder`` and has saved; killed at the end."""
-    words = (data, "--save-dir", folder, "--user-dir", USER_DIR, *options)
-    process = start("fairseq-train", *words)
-    try:
-        wait_for((folder / "checkpoint_last.pt").exists, process)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.system
 def test_second_run_is_refused_and_hurts_nothing(copy_data, tmp_path):
     folder = tmp_path / "run"
     options = (*RUN, "--num-workers", 1, "--save-interval-updates", 5)
-    with training(copy_data, folder, *options, "--max-update", 100_000) as first:
+    words = ("fairseq-train", copy_data, "--save-dir", folder, "--user-dir", USER_DIR, *options)
+    endless = after(SESSION, *words, "--max-update", 100_000)
+    with start(*endless, cwd=tmp_path) as first, ExitStack() as stack:
+        stack.callback(first.kill)
+        wait_for((folder / "checkpoint_last.pt").exists, first)
+        number = int((tmp_path / "leader").read_text())
         unfinished = folder / ".checkpoint_9_999.pt.9.tmp"
         unfinished.write_bytes(b"what the first one is writing")
         output = fairseq("train", copy_data, "--save-dir", folder, *options, ok=False).stderr
-        assert f"process {first.pid} on {socket.gethostname()} (since 20" in output
+        assert f"process {number} on {socket.gethostname()} (since 20" in output
         assert output.count("\n") == 1
         assert unfinished.exists()
         fairseq("generate", copy_data, "--path", folder / "checkpoint_last.pt")
         assert first.poll() is None
         # a worker of its data loader, which was forked from it, lives on for some seconds
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
+        os.kill(number, signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
         updates = 5
         for path in folder.glob("checkpoint_*_*.pt"):
             updates = max(updates, int(path.stem.rpartition("_")[2]))
