@@ -17,7 +17,16 @@ from fairseq_ext.plugin.checks import training_options
 from fairseq_ext.plugin.repairs import cpu_training
 from fairseq_ext.plugin.table import Layer, Patch, wrap
 from fairseq_ext.utils.errors import ConfigError, EnvironmentProblem
-from tests.support.harness import REPO, USER_DIR, binarize, digits_corpus, fairseq, hypotheses, run
+from tests.support.harness import (
+    REPO,
+    USER_DIR,
+    binarize,
+    digits_corpus,
+    fairseq,
+    hypotheses,
+    python,
+    run,
+)
 from tests.support.trainings import ARCHITECTURES, STOCK, TRAINING, load, plugin_without
 
 LAST = "checkpoint_last.pt"
@@ -67,7 +76,7 @@ def test_dropout_can_be_scripted():
         "from fairseq.modules import FairseqDropout\n"
         "torch.jit.script(FairseqDropout(0.1).eval())(torch.ones(2))"
     )
-    run(sys.executable, "-c", code)
+    python("-c", code)
 
 
 def test_the_table_shows_where_fairseq_is_missing():
@@ -165,7 +174,7 @@ def test_meters_of_eval_bleu_can_be_loaded(tmp_path):
     assert state["args"] == argparse.Namespace(a=1)
     assert np.array_equal(state["counts"], np.arange(4))
     code = f"import torch; torch.load({str(path)!r})"
-    assert "UnpicklingError" in run(sys.executable, "-c", code, ok=False).stderr
+    assert "UnpicklingError" in python("-c", code, ok=False).stderr
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 10, 16, 50])
@@ -233,36 +242,12 @@ def test_half_precision_on_the_cpu_is_refused_by_name(option, cpu, has_cuda, mon
     assert fault.startswith(f"`--{option}` trains on a CUDA device only")
 
 
-def distributed_options(**options: object) -> SimpleNamespace:
-    fields = {"init_method": None, "world_size": 1, "rank": 0, "port": -1, "no_spawn": False}
-    fields |= {"num_procs": None, "backend": "nccl"}
-    named = {f"distributed_{name}": value for name, value in fields.items()}
-    return SimpleNamespace(**{**named, "device_id": 0, **options})
-
-
-def test_processes_are_found_from_torchrun_or_spawned(monkeypatch):
-    alone = distributed_options()
-    cpu_training.join_processes(alone)
-    assert alone == distributed_options()
-
-    spawning = distributed_options(distributed_world_size=2)
-    cpu_training.join_processes(spawning)
-    assert spawning.distributed_init_method.startswith("tcp://localhost:")
-    assert spawning.distributed_backend == "gloo"
-    assert not spawning.distributed_no_spawn
-
+def test_processes_of_torchrun_train_one_model(monkeypatch):
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    launched = distributed_options()
-    cpu_training.join_processes(launched)
-    assert launched.distributed_init_method == "env://"
-    assert (launched.distributed_rank, launched.distributed_world_size) == (1, 2)
-    assert launched.distributed_no_spawn
-
-    alone = distributed_options()
     with pytest.raises(ConfigError, match="torchrun has started 2 processes, but `--distr"):
-        cpu_training.require_one_job(alone)
-    cpu_training.require_one_job(distributed_options(distributed_world_size=2))
+        cpu_training.require_one_job(SimpleNamespace(distributed_world_size=1))
+    cpu_training.require_one_job(SimpleNamespace(distributed_world_size=2))
 
 
 @pytest.mark.system
@@ -343,7 +328,7 @@ print(next(BufferedIterator(SIZE, Batches())) != 0)
 def test_a_process_ends_well_while_batches_are_made(size):
     """With room in the queue the thread is busy when the process ends, else it waits for room."""
     script = BACKGROUND.replace("SIZE", str(size))
-    assert run(sys.executable, "-c", script, "with").stdout.endswith("True\n")
+    assert python("-c", script, "with").stdout.endswith("True\n")
     if size > 1:
         with pytest.raises(AssertionError, match="status -6"):
-            run(sys.executable, "-c", script, "without")
+            python("-c", script, "without")
