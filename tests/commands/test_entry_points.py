@@ -100,17 +100,13 @@ print(*model.translate(sentences), sep="\\n")
 
 
 def test_hub_translates_as_fairseq_generate(trained: Path, copy_data: Path):
-    """The plugin comes by ``user_dir`` alone, in the middle of loading."""
+    """The plugin comes by ``user_dir`` alone, in the middle of loading; it names a missing file."""
     done = fairseq("generate", copy_data, "--path", trained, "--cpu", "--batch-size", 1)
     sources = [line.split("\t")[1] for line in done.stdout.splitlines() if line[:2] == "S-"][:3]
     indices = [int(x.split("\t")[0][2:]) for x in done.stdout.splitlines() if x[:2] == "S-"]
     expected = [harness.hypotheses(done.stdout)[index] for index in indices[:3]]
-    words = (trained.parent, trained.name, copy_data, USER_DIR)
-    hub = python("-c", HUB, *words, *sources)
+    hub = python("-c", HUB, trained.parent, trained.name, copy_data, USER_DIR, *sources)
     assert hub.stdout.splitlines()[-3:] == expected
-
-
-def test_hub_refuses_what_is_missing(trained: Path, copy_data: Path):
     words = (trained.parent, "none.pt", copy_data, USER_DIR, "1 2")
     harness.refused(python("-c", HUB, *words, ok=False), "none.pt does not exist")
 
