@@ -14,7 +14,7 @@ from fairseq_ext.muse.commands import plot_gates as gates
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.text.subwords import remove_bpe
 from fairseq_ext.utils.errors import CheckpointError
-from tests.support.harness import error_line, run, write_lines
+from tests.support.harness import command, ended, error_line, run, write_lines
 from tests.support.models import MUSE, SMALL, build, configuration
 from tests.unit.test_evaluation import check_picture, naive_bleu
 
@@ -86,15 +86,16 @@ def test_buckets_are_scored_as_corpora_of_their_own(systems, tmp_path, tokenized
 def test_lengths_command(systems, tmp_path):
     named = [word for name, path in systems.items() for word in ("--system", f"{name}={path}")]
     options = ("--tokenized-ref", tmp_path / "ref", "--buckets", "10,20,60")
-    done = run("fairseq-ext", "plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
+    words = ("plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
+    status, printed, errors = ended(*words)
     written = [tmp_path / f"out.{kind}" for kind in ("png", "json")]
     check_picture(written)
-    assert done.stderr == ""
+    assert (status, errors) == (0, "")
     data = json.loads(written[1].read_text())
     assert data["metric"] == "BLEU on tokens"
     assert [bucket["last"] for bucket in data["buckets"]] == [10, 20, 60, None]
     assert data["buckets"][3] == {"first": 61, "last": None, "sentences": 0, "bleu": {}}
-    lines = done.stdout.splitlines()
+    lines = printed.splitlines()
     assert lines[:2] == [str(path) for path in written]
     bucket = data["buckets"][0]
     scores = [f"{bucket['bleu'][name]:.2f}" for name in systems]
@@ -106,7 +107,7 @@ def test_lengths_command(systems, tmp_path):
 def test_differences_from_a_system(systems, tmp_path):
     named = [word for name, path in systems.items() for word in ("--system", f"{name}={path}")]
     options = ("--tokenized-ref", tmp_path / "ref", "--buckets", "10,60", "--relative-to", "good")
-    run("fairseq-ext", "plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
+    command("plot", "lengths", *named, *options, "-o", tmp_path / "out.png")
     data = json.loads((tmp_path / "out.json").read_text())
     relative = data.pop("relative")
     assert relative["to"] == "good"

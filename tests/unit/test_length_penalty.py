@@ -22,7 +22,7 @@ from fairseq_ext.generation.translation_ext import TranslationExtConfig, Transla
 from fairseq_ext.text.generated import Undoing
 from fairseq_ext.utils.errors import ConfigError
 from tests.commands.test_bad_input import refused
-from tests.support.harness import fairseq, run
+from tests.support.harness import command, fairseq
 from tests.support.models import dictionary
 
 EOS, WORDS, LONGEST, SIZE = 2, (4, 5, 6), 3, 64
@@ -316,7 +316,7 @@ def test_generate_draws_no_token_below_the_threshold(samples: list[Path]) -> Non
 def test_samples_end_as_one_translation_each(copy_data, samples, tmp_path) -> None:
     """Two files of six, four of the twelve drawn; sentences come in corpus order."""
     files, out = samples[:2], tmp_path / "best"
-    run("fairseq-ext", "mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
+    command("mbr", *files, "--num-candidates", 4, "--candidates-of", 12, "-o", out)
     source = (copy_data.parent / "text" / "test.src").read_text().split("\n")[:-1]
     candidates = mbr.read_candidates(files, 12, Undoing.by_language(None), reads_source=True)
     assert [candidate.source for candidate in candidates] == source

@@ -8,7 +8,7 @@ import pytest
 from fairseq_ext.corpora.command_lines import NOISE_KINDS
 from fairseq_ext.corpora.noise import KINDS, add_noise
 from fairseq_ext.text.pipeline import Pipeline
-from tests.support.harness import error_line, read_lines, run, write_lines
+from tests.support.harness import command, error_line, read_lines, run, write_lines
 
 SPLITS = {"train": 4, "valid": 2, "test": 1}
 
@@ -33,7 +33,7 @@ def words(name: str, corpus: Path, *options: object) -> tuple[object, ...]:
 
 
 def script(*arguments: object) -> str:
-    return run("fairseq-ext", *words(*arguments)).stdout
+    return command(*words(*arguments))
 
 
 def refusal(*arguments: object) -> str:
