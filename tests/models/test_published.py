@@ -34,7 +34,7 @@ from tests.support.published import (
 from tests.support.published import model_of as build
 
 TEXT = "Hello, the old house!"
-LENGTH = 40
+LENGTH = 20
 """Longest translation: models with random weights hardly end by themselves."""
 SHAPE = {"conv_dim": 16, "kernel_size_list": [3, 7], "conv_type": "lightweight"}
 CONVOLUTIONS = {f"{side}_{name}": value for side in SIDES for name, value in SHAPE.items()}
@@ -107,10 +107,9 @@ def test_each_family(family: str, tmp_path: Path, caplog):
     bundle, checkpoint = fairseq_ext.load(tmp_path / "bundle"), fairseq_ext.load(folder)
     in_fairseq = fairseq_ext.load(folder, engine="fairseq")
     expected = in_fairseq.translate(LINES, max_len_b=LENGTH)
-    for beam in (1, 3):  # another beam than before, also for `fconv`
-        for line, translation in zip(
-            LINES, in_fairseq.translate(LINES, max_len_b=LENGTH, beam=beam), strict=True
-        ):
+    for beam in (1, 3) if family in IN_FAIRSEQ else ():  # another beam than before
+        together = in_fairseq.translate(LINES, max_len_b=LENGTH, beam=beam)
+        for line, translation in zip(LINES, together, strict=True):
             single = in_fairseq.translate(line, max_len_b=LENGTH, beam=beam)
             assert translation.text == single.text
     for model in (bundle, checkpoint):
@@ -293,7 +292,7 @@ def test_models_of_many_languages(family: str, tmp_path: Path, caplog):
         fairseq_ext.load(tmp_path / "bundle"),
     ]
     pieces = load_subwords("sentencepiece", [folder / layout.subwords])
-    for line in LINES:
+    for line in LINES[:2]:
         encoded = pieces.encode(line)
         expected = as_fairseq_translates(style, words, model, options, encoded, LENGTH)
         for way in ways:
