@@ -7,7 +7,7 @@
 
 #include "engine.h"
 
-enum { LANES = 8, GROUP = 2, ROWS = 5, OFFSET = 0 };
+enum { LANES = 8, GROUP = 2, ROWS = 5, OFFSET = 0, STORED = 2 };
 #define NAME avx2_arithmetic
 #define KERNELS 1
 #define FMA(a, b, c) ((vec)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
@@ -28,6 +28,14 @@ static inline __attribute__((always_inline)) __m256i bytes_of(const int8_t *p) {
     return _mm256_or_si256(_mm256_cmpeq_epi8(_mm256_and_si256(each, bit), bit), _mm256_set1_epi8(1));
 }
 
+/* Stores four inputs, their magnitudes, four more inputs, and their magnitudes, as bytes. */
+static inline __attribute__((always_inline)) void store_rounded(sums8 x, int8_t *q) {
+    const __m256i halves = _mm256_packs_epi32((__m256i)x, _mm256_abs_epi32((__m256i)x));
+    const __m256i bytes = _mm256_packs_epi16(halves, halves);
+    const __m256i joined = _mm256_permute4x64_epi64(bytes, _MM_SHUFFLE(3, 1, 2, 0));
+    _mm_storeu_si128((__m128i *)q, _mm256_castsi256_si128(joined));
+}
+
 /* A product of bytes is computed as |x| times w with x's sign. The sum of two products is at most
  * 2 * 127^2, which 16 bits hold exactly. */
 static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const int8_t *x,
@@ -43,9 +51,10 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
             from[v] = bits ? bytes_of(w + 4 * v) : _mm256_loadu_si256((const __m256i *)(w + 32 * v));
         if (ahead) fetch(w, 4 * PANEL);
         for (int r = 0; r < rows; r++) {
-            int32_t four;
-            memcpy(&four, x + r * x_stride + 4 * k, sizeof four);
-            const __m256i inputs = _mm256_set1_epi32(four), sizes = _mm256_abs_epi8(inputs);
+            int32_t four, magnitudes;
+            memcpy(&four, x + r * x_stride + 8 * k, sizeof four);
+            memcpy(&magnitudes, x + r * x_stride + 8 * k + 4, sizeof magnitudes);
+            const __m256i inputs = _mm256_set1_epi32(four), sizes = _mm256_set1_epi32(magnitudes);
             for (int v = 0; v < GROUP; v++) {
                 const __m256i pairs = _mm256_maddubs_epi16(sizes, _mm256_sign_epi8(from[v], inputs));
                 sums[r][v] += (sums8)_mm256_madd_epi16(pairs, ones);

@@ -7,7 +7,7 @@
 
 #include "engine.h"
 
-enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128 };
+enum { LANES = 16, GROUP = 4, ROWS = 6, OFFSET = 128, STORED = 1 };
 #define NAME avx512_arithmetic
 #define KERNELS 3 /* lowered later to what the processor has */
 #define FMA(a, b, c) ((vec)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
@@ -15,6 +15,10 @@ typedef int32_t sums16 __attribute__((vector_size(LANES * 4)));
 
 static inline __attribute__((always_inline)) int any(sums16 v) {
     return _mm512_movepi32_mask((__m512i)v);
+}
+
+static inline __attribute__((always_inline)) void store_rounded(sums16 x, int8_t *q) {
+    _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8((__m512i)x));
 }
 
 static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, const int8_t *x,

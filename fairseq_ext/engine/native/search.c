@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOGIT_ROWS = 24 };
+/* Rows whose logits are computed at once. Wide weights do not stay in a cache, so they are read for
+ * more rows; logits of fewer rows stay in a cache until they are ranked. */
+enum { LOGIT_ROWS = 30, LOGIT_ROWS_OF_WIDE_WEIGHTS = 90 };
 
 /* A hypothesis continued by one token. */
 typedef struct {
@@ -44,7 +46,7 @@ typedef struct {
     int32_t *lines[2];    /* ancestors, [most_rows][stride], now and next */
     int64_t stride;
     int32_t *sentence_of; /* [most_rows] */
-    float *logits;        /* [LOGIT_ROWS][vocabulary]; twice that for several models */
+    float *logits;        /* [logit_rows][vocabulary]; twice that for several models */
     best *found;          /* [rows][per_row + most_next]: the tokens that may follow a row */
     best *pool;           /* [vocabulary], for sampling */
     choices *choices;     /* [choice_count][models]; count is 1 if nothing is listed */
@@ -247,11 +249,17 @@ static void rank_row(search *run, int64_t row, int64_t step, int64_t place, floa
     if (run->required) rank_next(run, row, some, logits, normalizer, found + many);
 }
 
-/* How many rows from this one on have the same choices, at most LOGIT_ROWS. */
+static int64_t logit_rows(const program *what) {
+    const int32_t kind = what->weights[what->outputs[0].weight].kind;
+    return kind == F32 || kind == BF16 ? LOGIT_ROWS_OF_WIDE_WEIGHTS : LOGIT_ROWS;
+}
+
+/* How many rows from this one on have the same choices, at most `logit_rows`. */
 static int64_t alike(const search *run, int64_t row) {
     const choices *some = choices_of(run, run->sentence_of[row]);
+    const int64_t most = logit_rows(run->space->what);
     int64_t many = 1;
-    while (many < LOGIT_ROWS && row + many < run->space->hypotheses &&
+    while (many < most && row + many < run->space->hypotheses &&
            choices_of(run, run->sentence_of[row + many]) == some)
         many++;
     return many;
@@ -498,7 +506,7 @@ static int begin(search *run) {
     const int64_t sentences = space->sentences;
     const program *what = space->what;
     const int64_t vocabulary = what->weights[what->outputs[0].weight].outputs;
-    const int64_t logits = (what->output_count > 1 ? 2 : 1) * LOGIT_ROWS * vocabulary;
+    const int64_t logits = (what->output_count > 1 ? 2 : 1) * logit_rows(what) * vocabulary;
     const size_t rows = (size_t)run->most_rows, beam = (size_t)run->how->beam;
     const size_t many = /* of a row */
         (size_t)((run->how->sampling ? 1 : per_row(run->how, 0)) + run->most_next);
