@@ -5,12 +5,17 @@
 A stock transformer of random weights, changed so that Marian has it too (marian_models.py), writes
 as many tokens as each sentence has. Each system translates in turn in every round, so that drift
 hits all alike; nothing but its own library is in its memory. Latencies are those of single
-sentences. It needs ``pip install ctranslate2 pymarian``.
+sentences. All systems get the same shortlist: the first words of the vocabulary, and target words
+for each source word. The engine makes a list for each sentence, the others for a whole batch. It
+needs ``pip install ctranslate2 pymarian``.
 """
 
+import itertools
 import json
 import os
+import random
 import resource
+import shutil
 import statistics
 import sys
 import tempfile
@@ -23,9 +28,20 @@ from typing import Any
 BEAM = 5
 OURS = {"engine fp32": "fp32", "engine int8": "int8"}
 CTRANSLATE2 = {"CTranslate2 fp32": "float32", "CTranslate2 int8": "int8"}
+CTRANSLATE2 |= {"CTranslate2 int8_bfloat16": "int8_bfloat16"}
 ON_THE_FLY = ["--optimize", "--gemm-type", "packed8"]  # for a model in fp32
 MARIAN = {"Marian fp32": [], "Marian int8": ON_THE_FLY}
-SYSTEMS = (*OURS, *CTRANSLATE2, *MARIAN)
+LISTED = ", shortlist"
+WITH_SHORTLIST = (
+    "engine fp32",
+    "engine int8",
+    "CTranslate2 fp32",
+    "CTranslate2 int8",
+    "Marian int8",
+)
+SYSTEMS = (*OURS, *CTRANSLATE2, *MARIAN, *(name + LISTED for name in WITH_SHORTLIST))
+FREQUENT, TRANSLATIONS = 100, 50  # the defaults of `fairseq-ext shortlist`
+SHORTLIST, LEXICON, VOCABULARY_MAP = "shortlist.txt", "lexicon.txt", "vmap.txt"
 SENTENCES = {1: 40, 32: 32, 128: 128}
 MARIAN_OPTIONS = "marian.json"
 Translate = Callable[[list[str]], list[str]]
@@ -33,13 +49,15 @@ Translate = Callable[[list[str]], list[str]]
 # ---- a system in a process of its own ------------------------------------------------------------
 
 
-def engine(folder: Path, numbers: str, words: int) -> Translate:
+def engine(folder: Path, numbers: str, words: int, listed: bool) -> Translate:
+    from fairseq_ext.engine import shortlist
     from fairseq_ext.engine.library import Machine
     from fairseq_ext.engine.search_options import Rules
     from fairseq_ext.model.program_file import read
 
     model = read(folder / numbers)
-    worker = Machine(model.program, packed=model.weights).worker()
+    lists = shortlist.read(folder / SHORTLIST, model.source, model.target) if listed else None
+    worker = Machine(model.program, packed=model.weights, shortlist=lists).worker()
     symbols, end = model.target, model.program.symbols.end
     number_of = {symbol: number for number, symbol in enumerate(model.source)}
     rules = Rules(beam=BEAM, max_len_b=words - 1)  # and </s>
@@ -52,27 +70,28 @@ def engine(folder: Path, numbers: str, words: int) -> Translate:
     return translate
 
 
-def ctranslate2(folder: Path, kind: str, words: int) -> Translate:
+def ctranslate2(folder: Path, kind: str, words: int, listed: bool) -> Translate:
     from ctranslate2 import Translator
 
     translator = Translator(str(folder / f"ct2-{kind}"), compute_type=kind, intra_threads=1)
 
     def translate(lines: list[str]) -> list[str]:
-        how = {"beam_size": BEAM, "max_decoding_length": words}
+        how = {"beam_size": BEAM, "max_decoding_length": words, "use_vmap": listed}
         results = translator.translate_batch([line.split() for line in lines], **how)
         return [" ".join(result.hypotheses[0]) for result in results]
 
     return translate
 
 
-def marian(folder: Path, options: list[str], words: int) -> Translate:
+def marian(folder: Path, options: list[str], words: int, listed: bool) -> Translate:
     from pymarian import Translator
 
     exported = json.loads((folder / MARIAN_OPTIONS).read_text())
     share = words / (words + 1)  # the source has </s> too
     search = ["--beam-size", BEAM, "--max-length-factor", share, "--cpu-threads", 1]
     batches = ["--mini-batch", 128, "--maxi-batch", 1, "--workspace", 512]
-    flags = [*exported, *search, *batches, *options]
+    lists = ["--shortlist", folder / LEXICON, FREQUENT, TRANSLATIONS, 0] if listed else []
+    flags = [*exported, *search, *batches, *lists, *options]
     return Translator(" ".join(map(str, flags))).translate
 
 
@@ -80,11 +99,12 @@ def serve(system: str, folder: Path, words: int) -> None:
     """Translate each list of batches that comes on standard input; answer with times."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # send the output of libraries to standard error
+    name = system.removesuffix(LISTED)
     for kinds, load in ((OURS, engine), (CTRANSLATE2, ctranslate2), (MARIAN, marian)):
-        if system in kinds:
-            translate = load(folder, kinds[system], words)
+        if name in kinds:
+            translate = load(folder, kinds[name], words, name != system)
     for line in sys.stdin:
-        seconds, outputs, processor = [], [], time.process_time()
+        seconds, outputs, energy, processor = [], [], joules(), time.process_time()
         for batch in json.loads(line):
             began = time.perf_counter()
             outputs += translate(batch)
@@ -93,14 +113,48 @@ def serve(system: str, folder: Path, words: int) -> None:
         memory = pages * resource.getpagesize() / (1 << 20)
         answer = {"seconds": seconds, "outputs": outputs, "mebibytes": memory}
         answer["processor"] = time.process_time() - processor
+        answer["joules"] = None if energy is None else joules() - energy
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def joules() -> float | None:
+    """Read the energy counters of all processors (RAPL); None where the machine shows none."""
+    counters = list(Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"))
+    if not counters or not all(os.access(path, os.R_OK) for path in counters):
+        return None
+    return sum(int(path.read_text()) for path in counters) / 1e6
 
 
 # ---- the comparison ------------------------------------------------------------------------------
 
 
-def write(options: Namespace, folder: Path) -> list[str]:
-    """Write the model in every format; return its words."""
+def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str, list[str]]:
+    """Write the same shortlist for every system; return the target words of each source word.
+
+    These are the word itself and others, of which the first words of the vocabulary are drawn most.
+    """
+    from fairseq_ext.engine import shortlist
+
+    frequent, words = symbols[:FREQUENT], symbols[special:]
+    draw, shares = (
+        random.Random(1),
+        [*itertools.accumulate(1 / n for n in range(1, len(words) + 1))],
+    )
+    lists = {}
+    for word in words:
+        drawn = draw.choices(words, cum_weights=shares, k=TRANSLATIONS - 1)
+        lists[word] = list(dict.fromkeys([word, *drawn]))
+    shortlist.write(folder / SHORTLIST, frequent, lists)
+    lines = {"": frequent, **lists}.items()
+    text = "".join(f"{word}\t{' '.join(targets)}\n" for word, targets in lines)
+    (folder / VOCABULARY_MAP).write_text(text)
+    pairs = ((target, word) for word, targets in lists.items() for target in targets)
+    (folder / LEXICON).write_text("".join(f"{target} {word} 0.02\n" for target, word in pairs))
+    return lists
+
+
+def write(options: Namespace, folder: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Write the model in every format; return all symbols, and each word's shortlist."""
     import ctranslate2_models
     import marian_models
     import torch
@@ -125,28 +179,51 @@ def write(options: Namespace, folder: Path) -> list[str]:
         write_bundle(checkpoint, folder, folder / numbers, numbers=numbers)
     exported = marian_models.export(model, words, folder)
     (folder / MARIAN_OPTIONS).write_text(json.dumps(exported))
+    lists = write_shortlist(words.symbols, words.nspecial, folder)
     for kind in CTRANSLATE2.values():
         ctranslate2_models.convert(model, side.task, folder / f"ct2-{kind}", kind)
-    return words.symbols[words.nspecial :]
+        shutil.copy(folder / VOCABULARY_MAP, folder / f"ct2-{kind}")
+    return words.symbols, lists
 
 
 def size_on_disk(system: str, folder: Path) -> float:
-    """Return the MiB of a system's model."""
-    if system in MARIAN:
+    """Return the MiB of a system's model, without the shortlist."""
+    name = system.removesuffix(LISTED)
+    if name in MARIAN:
         paths = [folder / "model.npz"]
     else:
-        kind = OURS.get(system) or f"ct2-{CTRANSLATE2[system]}"
-        paths = [path for path in (folder / kind).rglob("*") if path.is_file()]
+        kind = OURS.get(name) or f"ct2-{CTRANSLATE2[name]}"
+        files = (path for path in (folder / kind).rglob("*") if path.is_file())
+        paths = [path for path in files if path.name != VOCABULARY_MAP]
     return sum(path.stat().st_size for path in paths) / (1 << 20)
 
 
-def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Time all systems in all batch sizes."""
+def refused() -> dict[str, str]:
+    """Return the systems that cannot compute on this processor, with the reason."""
+    from ctranslate2 import get_supported_compute_types
+
+    kinds = get_supported_compute_types("cpu")
+    reason = f"CTranslate2 supports {', '.join(sorted(kinds))} on this processor"
+    return {name: reason for name, kind in CTRANSLATE2.items() if kind not in kinds}
+
+
+def candidates(batches: list[list[str]], lists: dict[str, list[str]], symbols: list[str]) -> float:
+    """Return the mean number of target words that the shortlist leaves for a batch."""
+    counts = []
+    for batch in batches:
+        words = {word for line in batch for word in line.split()}
+        counts.append(len(set(symbols[:FREQUENT]).union(*(lists[word] for word in words))))
+    return statistics.mean(counts)
+
+
+def measure(options: Namespace, folder: Path) -> tuple[list[dict[str, Any]], dict[int, float]]:
+    """Time all systems in all batch sizes; return rows, and the words left by the shortlist."""
     import bench
     from ctranslate2_models import random_sentences
 
-    words, rows = write(options, folder), []
-    names = [name for name in SYSTEMS if name not in options.without]
+    symbols, lists = write(options, folder)
+    words, rows, left = [*lists], [], {}
+    names = [name for name in SYSTEMS if name not in {*options.without, *refused()}]
     words_of = [str(folder), str(options.words)]
     systems = {
         name: bench.Worker([__file__, "--serve", name, *words_of], threads=1) for name in names
@@ -155,6 +232,7 @@ def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
         drawn = random_sentences(SENTENCES.get(size, size), options.words, len(words))
         lines = [" ".join(words[number] for number in sentence) for sentence in drawn]
         batches = [lines[first : first + size] for first in range(0, len(lines), size)]
+        left[size] = candidates(batches, lists, symbols)
         answers: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
         for process in systems.values():
             process.ask(json.dumps([batches[0][:4]]))
@@ -162,17 +240,20 @@ def measure(options: Namespace, folder: Path) -> list[dict[str, Any]]:
             for name in names if number % 2 else names[::-1]:
                 answers[name].append(systems[name].ask(json.dumps(batches)))
         for name, rounds in answers.items():
-            row = summary(rounds, answers[names[0]][0]["outputs"], len(lines) * options.words)
+            first = next(other for other in names if (LISTED in other) == (LISTED in name))
+            row = summary(rounds, answers[first][0]["outputs"], len(lines) * options.words)
             fixed = {"system": name, "batch": size, "size_mib": size_on_disk(name, folder)}
             rows.append(fixed | row)
             print(rows[-1], flush=True)
     for process in systems.values():
         process.end()
-    return rows
+    return rows, left
 
 
-def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> dict[str, float]:
-    """Compute speed, latencies, processor time, memory, and the share equal to ``reference``."""
+def summary(
+    rounds: list[dict[str, Any]], reference: list[str], tokens: int
+) -> dict[str, float | None]:
+    """Compute speed, latencies, processor time, energy, memory, and what equals ``reference``."""
     speeds = [tokens / sum(answer["seconds"]) for answer in rounds]
     low, middle, high = statistics.quantiles(speeds, n=4)
     latencies = sorted(1e3 * second for answer in rounds for second in answer["seconds"])
@@ -181,6 +262,7 @@ def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> 
         for output, line in zip(rounds[0]["outputs"], reference, strict=True)
         for word, expected in zip(output.split(), line.split(), strict=False)
     ]
+    energy = [answer["joules"] for answer in rounds if answer["joules"] is not None]
     return {
         "tokens_per_second": middle,
         "low": low,
@@ -188,6 +270,7 @@ def summary(rounds: list[dict[str, Any]], reference: list[str], tokens: int) -> 
         "p50_ms": statistics.median(latencies),
         "p99_ms": latencies[min(len(latencies) - 1, round(0.99 * len(latencies)))],
         "processor_ms_per_token": 1e3 * statistics.median(a["processor"] for a in rounds) / tokens,
+        "joules_per_token": statistics.median(energy) / tokens if energy else None,
         "resident_mib": rounds[-1]["mebibytes"],
         "equal": sum(word == expected for word, expected in pairs) / len(pairs),
     }
@@ -219,12 +302,19 @@ def main() -> None:
     options = parser.parse_args()
     bench.begin(options)
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(options, Path(folder))
+        rows, left = measure(options, Path(folder))
     rows.sort(key=lambda row: (SYSTEMS.index(row["system"]), row["batch"]))
     if options.json is not None:
         title = f"A transformer of random weights, beam {BEAM}, one thread"
         settings = bench.settings(options, ("json", "without", "batches"))
-        bench.save(options.json, title=title, settings=settings, figures=rows)
+        bench.save(
+            options.json,
+            title=title,
+            settings=settings,
+            candidates=left,
+            refused=refused(),
+            figures=rows,
+        )
         draw(rows, options.json)
 
 

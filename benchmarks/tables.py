@@ -59,8 +59,39 @@ def ratio(row: dict | None) -> str:
     return f"{row['ratio']:.2f}× ({row['ratio_low']:.2f}–{row['ratio_high']:.2f})"
 
 
+def rows_of_systems(figures: list[dict]) -> list[list[str]]:
+    """Return the header and rows of the table of `engine_peers.py`."""
+    sizes = list(dict.fromkeys(row["batch"] for row in figures))
+    batches = ", ".join(map(str, sizes))
+    header = ["", "ms for a sentence: median, 99th percentile"]
+    header += [f"tokens/s, batch of {size}" for size in sizes]
+    header += [f"processor seconds for 1,000 tokens, batches of {batches}"]
+    header += ["memory of the process, MiB", "model file, MiB"]
+    header += [f"tokens equal to fp32, batches of {batches}"]
+    table = [header]
+    for system in dict.fromkeys(row["system"] for row in figures):
+        cells = [row for row in figures if row["system"] == system]
+        alone = next((row for row in cells if row["batch"] == 1), cells[0])
+        table.append(
+            [
+                system,
+                f"{alone['p50_ms']:.1f}, {alone['p99_ms']:.1f}",
+                *(f"{row['tokens_per_second']:,.0f}" for row in cells),
+                ", ".join(f"{row['processor_ms_per_token']:.2f}" for row in cells),
+                f"{max(row['resident_mib'] for row in cells):,.0f}",
+                f"{cells[0]['size_mib']:,.0f}",
+                ", ".join(f"{row['equal']:.0%}" for row in cells),
+            ]
+        )
+    return table
+
+
 def markdown(report: dict) -> str:
     """Format all tables of a report, then its notes."""
+    if "system" in report["figures"][0]:
+        left = {size: round(count) for size, count in report.get("candidates", {}).items()}
+        parts = [f"**{report['title']}**", tables.markdown(rows_of_systems(report["figures"]))]
+        return "\n\n".join([*parts, f"- words left by the shortlist, by batch: {left}"])
     parts = [f"**{report['title']}**"]
     for measurement in dict.fromkeys(row["what"] for row in report["figures"]):
         parts += [f"{measurement}:", tables.markdown(rows_of(report, measurement))]
