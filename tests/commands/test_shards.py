@@ -39,10 +39,9 @@ def test_the_shards_are_the_whole_set(generate, copy_data, tmp_path):
     shards = []
     for shard, path in enumerate(files):
         options = ("--num-shards", 4, "--shard-id", shard, "--results-path", tmp_path / "out")
-        fairseq(*generate, *options)
-        output = path.read_text(encoding="utf-8")
-        shards.append(lines(output))
-        assert (f"shard {shard} of 4 has no sentences" in output) == (shard == 3)
+        done = fairseq(*generate, *options)
+        shards.append(lines(path.read_text(encoding="utf-8")))
+        assert (f"shard {shard} of 4 has no sentences" in done.stderr) == (shard == 3)
     assert sorted((tmp_path / "out").iterdir()) == files
     assert sorted(line for shard in shards for line in shard) == sorted(lines(complete))
     assert len(lines(complete)) == 50 * 5
