@@ -26,7 +26,15 @@ from fairseq_ext.demo.systems import Answer, answer, heat_map
 from fairseq_ext.text.sentences import SentenceSplitter
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support import browser
-from tests.support.harness import binarize, command, digits_corpus, error_line, fairseq, start
+from tests.support.harness import (
+    binarize,
+    command,
+    digits_corpus,
+    error_line,
+    fairseq,
+    forked,
+    start,
+)
 
 MOST = 8  # words of a sentence
 Translate = Callable[[str, Sequence[str]], Sequence]
@@ -65,7 +73,7 @@ def translated(trained: Path, name: str, sentence: str, tmp_path: Path) -> str:
 
 def demo(trained: Path, folder: Path, *systems: object) -> subprocess.Popen[str]:
     """The command as a process, which works and keeps temporary files in ``folder``."""
-    words = ["fairseq-ext", "demo", f"gru={trained}/gru.pt", *systems]
+    words = [forked("fairseq-ext"), "demo", f"gru={trained}/gru.pt", *systems]
     words += ["--data", trained / "bin", "--port", "0", "--max-words", MOST, "--cpu"]
     variables = {"TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

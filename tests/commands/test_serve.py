@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fairseq_ext
-from tests.support.harness import error_line, spawned, wait_for
+from tests.support.harness import error_line, forked, spawned, wait_for
 from tests.support.serving import ENGLISH, Server, serving
 
 for library in ("starlette", "uvicorn", "prometheus_client"):
@@ -237,7 +237,7 @@ def test_workers(copy_bundle: Path, tmp_path: Path, alone: Translate):
 
 def test_a_checkpoint(copy_model: Path, copy_data: Path, tmp_path: Path, alone: Translate):
     options = ("--data", copy_data, "--max-len-b", LENGTH)
-    with serving(tmp_path, copy_model, *options) as server:
+    with serving(tmp_path, copy_model, *options, program=forked("fairseq-ext")) as server:
         lines = ["1 2 3", "9 9", "4"]
         with ThreadPoolExecutor(4) as clients:
             replies = list(clients.map(server.translate, lines * 4))

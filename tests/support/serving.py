@@ -29,12 +29,18 @@ class Answer(NamedTuple):
 class Server:
     """A running ``fairseq-ext serve``."""
 
-    def __init__(self, folder: Path, *words: object, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *words: object,
+        program: str | Path = BIN / "fairseq-ext",
+        **environment: str,
+    ) -> None:
         self.log = folder / "serve.log"
         variables = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **environment}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [str(BIN / "fairseq-ext"), "serve", *map(str, words), "--port", "0"],
+                [str(program), "serve", *map(str, words), "--port", "0"],
                 **{"stdout": subprocess.PIPE, "stderr": log, "text": True, "env": variables},
                 **{"cwd": folder, "start_new_session": True},
             )
@@ -95,9 +101,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *words: object, **environment: str) -> Iterator[Server]:
+def serving(folder: Path, *words: object, **how: Any) -> Iterator[Server]:
     """Run a server during the block; its log and temporary files are in ``folder``."""
-    server = Server(folder, *words, **environment)
+    server = Server(folder, *words, **how)
     try:
         yield server
     finally:
