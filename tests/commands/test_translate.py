@@ -1,8 +1,8 @@
 """``fairseq-ext translate``, against fairseq-interactive, fairseq-generate and their encoders."""
 
-import functools
 import io
 import json
+import os
 import random
 import signal
 import subprocess
@@ -22,7 +22,7 @@ from fairseq_ext.evaluation.outputs import read_lines
 from fairseq_ext.text.pipeline import Pipeline
 from fairseq_ext.text.subwords import remove_bpe
 from tests.support import harness
-from tests.support.harness import BIN, USER_DIR, command, ended, fairseq, run, start, write_lines
+from tests.support.harness import USER_DIR, command, ended, fairseq, run, start, write_lines
 
 WORDS = ["Hello", "world", "small", "tree", "it's", "R&D", "well-known", "(green)", "Bäume", "3.5"]
 
@@ -292,21 +292,20 @@ def test_errors_are_one_line(digits, options, stdin, message, tmp_path, monkeypa
 
 @pytest.mark.system
 def test_a_reader_that_leaves_early_is_no_error_message(digits: Path, tmp_path: Path) -> None:
-    command = [BIN / "fairseq-ext", "translate", digits / "bin", "--path", digits / "model.pt"]
-    command += ["--input", digits / "text" / "train.src", "--buffer-size", "1", "--max-len-b", "5"]
-    with subprocess.Popen(
-        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command = [harness.forked("fairseq-ext"), "translate", digits / "bin"]
+    command += ["--path", digits / "model.pt", "--input", digits / "text" / "train.src"]
+    command += ["--buffer-size", "1", "--max-len-b", "5"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start(*command, **streams) as process:
         assert process.stdout.readline().endswith("\n")
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
     assert process.returncode == 1
     details = tmp_path / "details.jsonl"
     details.write_text("of another day\n")
-    with subprocess.Popen(
-        [*map(str, command), "--json", str(details)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with start(*command, "--json", details, **streams) as process:
         process.stdout.close()
+        process.stderr.read()
     assert process.returncode == 1
     assert details.read_text() == "of another day\n"
 
@@ -326,12 +325,13 @@ def test_a_signal_leaves_no_unfinished_file(
     command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     text = write_lines(tmp_path / "text.es", ["hola amigo"] * 20_000)
-    default = functools.partial(signal.signal, number, signal.SIG_DFL)  # `nohup` ignores it
-    process = start(*command.split(), cwd=tmp_path, preexec_fn=default)
-    harness.wait_for(lambda: len([*tmp_path.iterdir()]) > 1, process)
-    process.send_signal(number)
+    code = f"signal.signal({number}, signal.SIG_DFL)  # `nohup` ignores it\n{harness.SESSION}"
+    process = start(*harness.after(code, *command.split()), cwd=tmp_path)
+    leader = tmp_path / "leader"
+    harness.wait_for(lambda: len({*tmp_path.iterdir()} - {leader}) > 1, process)
+    os.kill(int(leader.read_text()), number)
     assert process.wait(60) == -number
-    assert [*tmp_path.iterdir()] == [text]
+    assert {*tmp_path.iterdir()} == {text, leader}
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
