@@ -255,10 +255,6 @@ class TestBinaryLinear:
         x = random(4, 33)
         torch.testing.assert_close(layer(3.7 * x), 3.7 * layer(x), rtol=1e-14, atol=0)
 
-    def test_one_bound_for_all_weights(self) -> None:
-        layer = BinaryLinear(8, 4, granularity="tensor")
-        assert layer.binarized_weight().abs().eq(layer.weight.abs().max() / 2).all()
-
     @pytest.mark.parametrize("inputs", [False, True])
     @pytest.mark.parametrize("kind", ["bmt", TERNARY])
     def test_a_fast_layer_keeps_its_function_until_others_are_loaded(self, kind, inputs):

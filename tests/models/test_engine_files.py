@@ -37,7 +37,7 @@ RUN = (
     *("transformer-learned", "gru-luong", "linformer", "muse", "muse-ordinary", "bmt-6"),
     *("lightconv", "lstm"),
 )
-FUZZED = 40  # mutated copies of each of these; tests/sanitizers.sh makes more
+FUZZED = 24  # mutated copies of each of these; tests/sanitizers.sh makes more
 
 
 def compiled(name: str, numbers: str = "fp32") -> tuple[EngineModel, BaseFairseqModel]:

@@ -76,13 +76,6 @@ def test_neither_batches_nor_threads_change_a_bit(how, numbers, path, monkeypatc
     assert engine.bits(machine.worker().translate(SENTENCES, OPTIONS[how])) == together
 
 
-def test_no_list_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, rules = small_worker(some_lists()), Rules(beam=2, max_len_b=5, listed=False)
-    expected = worker.translate(SENTENCES, rules)
-    monkeypatch.setattr(Shortlist, "of", None)
-    assert engine.bits(worker.translate(SENTENCES, rules)) == engine.bits(expected)
-
-
 def test_numbers_in_a_row_are_32_bits() -> None:
     """One that does not fit must not become a token's."""
     values, begins = library.joined([[5, 2], [], [2**32 + 5, -(2**40), 2]])
@@ -92,7 +85,7 @@ def test_numbers_in_a_row_are_32_bits() -> None:
     assert library.joined([])[0].dtype == library.joined([[]])[0].dtype == np.int32
 
 
-@pytest.mark.parametrize("name", engine.WITH_FULL_FORWARD)
+@pytest.mark.parametrize("name", engine.WITHOUT_CACHES)
 def test_against_a_search_without_caches(name: str) -> None:
     model, task = engine.sharpened(name)
     sentences, lists = models.random_sentences([7, 2, 4], size=engine.SIZE, seed=8), some_lists()

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fairseq_ext.linformer import reference
 from fairseq_ext.linformer.attention import LengthProjection, LinformerAttention
-from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError
+from fairseq_ext.utils.errors import CheckpointError, DataError
 
 WIDTH, HEADS, SLOTS, MAX_LEN = 12, 3, 5, 67
 KINDS = ["learned", "mean-pool", "convolution"]
@@ -201,18 +201,6 @@ def test_sources_longer_than_the_projection_are_refused_with_both_numbers() -> N
     layer = attention()
     with pytest.raises(DataError, match=r"68 tokens.*--linformer-max-len.*\(67\)"):
         layer(torch.zeros(1, 1, WIDTH).double(), torch.zeros(68, 1, WIDTH).double())
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: LengthProjection(0, 8), r"from 1 to .* \(8\), but is 0"),
-        (lambda: LengthProjection(9, 8), r"from 1 to .* \(8\), but is 9"),
-    ],
-)
-def test_bad_options_are_refused(build, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        build()
 
 
 def reloaded(layer: LinformerAttention, max_len: int, **options: object) -> LinformerAttention:
