@@ -27,7 +27,7 @@ from fairseq_ext.utils import archives, files
 from fairseq_ext.utils.archives import safe_extract
 from fairseq_ext.utils.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from tests.hostile.pickles import Calls
-from tests.support.harness import error_line, run, write_sides
+from tests.support.harness import error_line, write_sides
 from tests.support.troubled_server import member as special
 from tests.support.troubled_server import tgz
 
@@ -536,8 +536,8 @@ def test_commands_do_not_write_over_their_text(command: str, tmp_path: Path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     words = {"prepare": ["--data", tmp_path, "--out", tmp_path], "subwords": [tmp_path]}[command]
     words += [] if command == "prepare" else ["--size", 9, "-o", tmp_path]
-    done = run("fairseq-ext", command, *words, "--src", "en", "--tgt", "de", ok=False)
-    assert "would be overwritten by the output; write it elsewhere." in done.stderr
+    line = error_line(command, *words, "--src", "en", "--tgt", "de")
+    assert "would be overwritten by the output; write it elsewhere." in line
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairseq_ext.corpora import contamination, near_duplicates
 from fairseq_ext.corpora.contamination import Match, find
 from fairseq_ext.corpora.near_duplicates import draw_groups, group_pairs, hash_words
-from tests.support.harness import run, write_lines
+from tests.support.harness import command, write_lines
 
 SENTENCE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=11).map(" ".join)
 LONG = "one two three four five six seven eight nine ten eleven twelve"
@@ -203,21 +203,19 @@ def test_the_command_and_compare_say_what_is_in_the_training_text(tmp_path: Path
     references = [" ".join(f"{letter}{n}" for letter in "abcdefg") for n in range(10)]
     write_lines(tmp_path / "ref.txt", references)
     write_lines(tmp_path / "train.txt", ["x y", references[3].upper(), f"{references[5]} again"])
-    done = run(
-        *("fairseq-ext", "corpus", "contamination", tmp_path / "ref.txt"),
-        *("--training", tmp_path / "train.txt", "-o", tmp_path / "found.jsonl"),
-    )
-    assert "10 test sentences: the training text has 1 of them" in done.stdout
+    words = (tmp_path / "ref.txt", "--training", tmp_path / "train.txt")
+    printed = command("corpus", "contamination", *words, "-o", tmp_path / "found.jsonl")
+    assert "10 test sentences: the training text has 1 of them" in printed
     records = (tmp_path / "found.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(records[0])["sentence"] == 3
 
     write_lines(tmp_path / "a.txt", [*references[:5], *(["nothing of the sort"] * 5)])
-    done = run(
-        *("fairseq-ext", "compare", "--system", f"a=text:{tmp_path / 'a.txt'}"),
+    printed = command(
+        *("compare", "--system", f"a=text:{tmp_path / 'a.txt'}"),
         *("--ref", tmp_path / "ref.txt", "--training", tmp_path / "train.txt"),
         *("--json", tmp_path / "compare.json", "--samples", "100", "-o", tmp_path / "out"),
     )
-    assert "BLEU without them" in done.stdout
+    assert "BLEU without them" in printed
     overlap = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))["overlap"]
     assert [match["kind"] for match in overlap["matches"]].count("exact") == 1
     assert set(overlap["scores"]["a"]) == {"BLEU", "chrF"}

@@ -13,7 +13,7 @@ from scipy.optimize import approx_fprime, curve_fit
 from fairseq_ext.binary import scaling, scaling_plot
 from fairseq_ext.binary.scaling import PARAMETERS, Fit, Law, Model, fit_law
 from fairseq_ext.utils.errors import ConfigError, DataError
-from tests.support.harness import error_line, names, run
+from tests.support.harness import command, error_line, names
 
 NOISE = 0.003  # run-to-run standard deviation of the loss (Ghorbani et al.)
 LAW = LAWS["Train Subset", "float"]
@@ -252,10 +252,9 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
     trained_models = with_train_losses(models()[:48])  # float and binary, one dataset
     table = write_table(tmp_path / "losses.tsv", trained_models, "train_loss")
     figure, fits = tmp_path / "law.1.svg", tmp_path / "fits.json"
-    command = ("fairseq-ext", "scaling-fit", table, "--bootstrap", 100)
-    done = run(*command, "--json", fits, "-o", figure)
-    assert done.stdout.count("24 models, R² = 100.00 %") == 2
-    assert done.stdout.count("(Jacobian)") == done.stdout.count("(bootstrap)") == 2
+    printed = command("scaling-fit", table, "--bootstrap", 100, "--json", fits, "-o", figure)
+    assert printed.count("24 models, R² = 100.00 %") == 2
+    assert printed.count("(Jacobian)") == printed.count("(bootstrap)") == 2
     report = json.loads(fits.read_text())
     assert report["base"] == {"encoder_parameters": BASE[0], "decoder_parameters": BASE[1]}
     for fit, family, slopes in zip(
@@ -282,17 +281,17 @@ def test_command_prints_draws_and_saves(tmp_path: Path) -> None:
 
 def test_command_draws_no_second_picture_without_training_losses(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.json", models()[:24])
-    run("fairseq-ext", "scaling-fit", table, "--bootstrap", 100, "-o", tmp_path / "law.1")
+    command("scaling-fit", table, "--bootstrap", 100, "-o", tmp_path / "law.1")
     assert names(tmp_path) == ["law.1.json", "law.1.png", "losses.json"]
     assert (tmp_path / "law.1.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_command_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -> None:
     table = write_table(tmp_path / "losses.csv", models()[:12])
-    command = ("scaling-fit", table, "-o", tmp_path / "law.png")
-    assert "error: The losses of `Train Subset, float` do not" in error_line(*command)
+    words = ("scaling-fit", table, "-o", tmp_path / "law.png")
+    assert "error: The losses of `Train Subset, float` do not" in error_line(*words)
     message = "`--bootstrap` must be at least 100, but is 5 instead."
-    assert message in error_line(*command, "--bootstrap", 5)
+    assert message in error_line(*words, "--bootstrap", 5)
     message = "`--json` must be another file"
-    assert message in error_line(*command, "--json", tmp_path / "law.json")
+    assert message in error_line(*words, "--json", tmp_path / "law.json")
     assert [path.name for path in tmp_path.iterdir()] == ["losses.csv"]

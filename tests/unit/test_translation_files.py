@@ -1,6 +1,5 @@
 """Pairs out of gettext's catalogues, translation memories, help pages and test sets of WMT."""
 
-import argparse
 import gettext
 import gzip
 import io
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_ext.corpora import command_lines, translation_files
+from fairseq_ext.corpora import translation_files
 from fairseq_ext.corpora.markup import Rules
 from fairseq_ext.corpora.readers import FORMAT_NAMES, Segment, catalogues, two_files, xml_files
 from fairseq_ext.utils.errors import FairseqExtError
-from fairseq_ext.utils.option_fields import add_options
-from tests.support.harness import run
+from tests.support.harness import command, error_line
 
 HEADER = r"""msgid ""
 msgstr ""
@@ -228,11 +226,11 @@ def test_the_command_writes_pairs_and_a_record(tmp_path: Path) -> None:
     write(folder / "a.po", CATALOGUE)
     write(folder / "b.po", CATALOGUE)
     out = tmp_path / "pairs.tsv"
-    done = run(
-        *("fairseq-ext", "corpus", "translations", folder, "--src", "en", "--tgt", "de"),
+    printed = command(
+        *("corpus", "translations", folder, "--src", "en", "--tgt", "de"),
         *("--licence", "CC0-1.0", "--domain", "manual", "-o", out),
     )
-    assert "12 read, 4 written" in done.stdout
+    assert "12 read, 4 written" in printed
     assert out.read_text(encoding="utf-8").splitlines()[0] == 'Open "%s"\t„%s“ öffnen\ta.po'
     record = json.loads((tmp_path / "pairs.tsv.json").read_text(encoding="utf-8"))
     assert (record["licence"], record["domain"]) == ("CC0-1.0", "manual")
@@ -274,14 +272,8 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/passwd">]><tmx><tu>&a;</tu></tmx
 )  # fmt: skip
 def test_bad_files_are_named_and_nothing_is_written(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    command = command_lines.OTHERS["translations"]
-    parser = argparse.ArgumentParser()
-    add_options(parser, command.options)
-    options = [str(tmp_path / name), "--src", "en", "--tgt", "de", "-o", str(tmp_path / "out.tsv")]
-    with pytest.raises(FairseqExtError) as caught:
-        command.run(parser.parse_args(options))
-    assert message in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
+    options = ("--src", "en", "--tgt", "de", "-o", tmp_path / "out.tsv")
+    assert message in error_line("corpus", "translations", tmp_path / name, *options)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -295,8 +287,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["--source", path, "--target", longer], "goes on at line 2"),
     ):
         words = (*options, "--src", "en", "--tgt", "de", "-o", tmp_path / "out.tsv")
-        done = run("fairseq-ext", "corpus", "translations", *words, ok=False)
-        assert message in done.stderr
+        assert message in error_line("corpus", "translations", *words)
         assert not (tmp_path / "out.tsv").exists()
 
 
