@@ -93,11 +93,12 @@ def linformer(*flags: str) -> Architecture:
 
 
 def muse(*flags: str) -> Architecture:
-    return Architecture(("muse",), [*MUSE, *flags], **EXACT_STEPS)
+    return Architecture(("muse",), [*MUSE, *flags], **EXACT_STEPS, overfitting_rate=0.01)
 
 
 def bmt(*flags: str, **traits: Any) -> Architecture:
-    return Architecture(("binary",), [*BMT, *flags], **EXACT_STEPS, **traits)
+    traits |= {**EXACT_STEPS, "overfitting_rate": 0.02}
+    return Architecture(("binary",), [*BMT, *flags], **traits)
 
 
 BIT_8 = {"unsteady": True, **NO_SHIFT_IS_LOST}
