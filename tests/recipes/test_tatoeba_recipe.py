@@ -153,5 +153,6 @@ def test_published_model_is_trained_on(family: str, tmp_path: Path):
         )
         assert ours == theirs
     assert re.search(r"\| *after", (tmp_path / "run" / "compare.md").read_text("utf-8"))
-    again = bash(RECIPES / "finetune.sh", *words, **environment)
-    assert "fairseq-train" not in again.stderr
+    if family == "bilingual":
+        second_run = bash(RECIPES / "finetune.sh", *words, **environment)
+        assert "fairseq-train" not in second_run.stderr
