@@ -10,7 +10,7 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_ext.binary.distillation import load_teacher
 from fairseq_ext.utils.errors import ConfigError
-from tests.support.harness import BIN, fairseq, run
+from tests.support.harness import command, error_line, fairseq
 from tests.support.models import configuration, dictionary
 from tests.support.trainings import TRAINING, load, same_state, training_state
 
@@ -96,11 +96,10 @@ def test_fine_tuning_stays_binary(trained, copy_data, tmp_path):
 def test_averages_are_of_one_stage(trained: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = trained
     paths = [checkpoint(folder, update) for update in (12, 20)]
-    command = (BIN / "fairseq-ext", "average", "-o", tmp_path / "average.pt", "--inputs")
-    refused = run(*command, *paths, ok=False).stderr
-    assert "the stage of the binarized training is " in refused
+    words = ("average", "-o", tmp_path / "average.pt", "--inputs")
+    assert "the stage of the binarized training is " in error_line(*words, *paths)
     assert not (tmp_path / "average.pt").exists()
-    run(*command, *(checkpoint(folder, update) for update in (20, 24)))
+    command(*words, *(checkpoint(folder, update) for update in (20, 24)))
     assert int(load(tmp_path / "average.pt")["model"]["binary_stage.current"]) == 2
 
 

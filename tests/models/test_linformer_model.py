@@ -1,7 +1,5 @@
 """The Linformer as fairseq builds it: sizes, sharing, sources, decoding."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from fairseq import checkpoint_utils
@@ -12,6 +10,7 @@ from fairseq_ext.linformer.model import SourceAttention, slots_of_layers
 from fairseq_ext.utils.errors import ConfigError, DataError
 from tests.support.harness import fairseq
 from tests.support.models import LINFORMER, build, configuration, padded, random_sentences
+from tests.support.trainings import TRAINING
 
 SOURCE = random_sentences([7, 3, 1, 5])
 TARGET = random_sentences([4, 6, 3, 2], seed=4)
@@ -192,28 +191,17 @@ def test_masks_over_positions_are_refused() -> None:
         model.encoder.layers[0].self_attn(x, x, x, attn_mask=torch.zeros(3, 3))
 
 
-@pytest.fixture(scope="module")
-def trained(copy_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint after a few updates on the digits corpus."""
-    folder = tmp_path_factory.mktemp("linformer")
-    fairseq(
-        *("train", copy_data, "--save-dir", folder, *LINFORMER, "--cpu", "--max-update", 60),
-        *("--optimizer", "adam", "--lr", 5e-3, "--max-tokens", 400, "--num-workers", 0),
-        *("--no-epoch-checkpoints", "--seed", 1),
-    )
-    return folder / "checkpoint_last.pt"
-
-
 @pytest.mark.system
-@pytest.mark.slow
-def test_training_goes_on_with_a_larger_max_len(copy_data, trained, tmp_path):
-    flags = ("--finetune-from-model", trained, "--linformer-max-len", 40, "--max-update", 3)
-    fairseq(
-        *("train", copy_data, "--save-dir", tmp_path, *LINFORMER, *flags, "--cpu"),
-        *("--optimizer", "adam", "--lr", 1e-3, "--max-tokens", 400, "--num-workers", 0),
-    )
+def test_training_goes_on_with_a_larger_max_len(copy_data, tmp_path):
+    first, second = (tmp_path / name / "checkpoint_last.pt" for name in ("first", "second"))
+    longer = ("--finetune-from-model", first, "--linformer-max-len", 40)
+    for path, flags in ((first, ()), (second, longer)):
+        fairseq(
+            *("train", copy_data, "--save-dir", path.parent, *LINFORMER, *TRAINING, *flags),
+            *("--max-update", 2, "--no-epoch-checkpoints"),
+        )
     models, cfg = checkpoint_utils.load_model_ensemble(
-        [str(tmp_path / "checkpoint_last.pt")], arg_overrides={"data": str(copy_data)}
+        [str(second)], arg_overrides={"data": str(copy_data)}
     )
     assert cfg.model.linformer_max_len == 40
     assert models[0].encoder.layers[0].self_attn.projection.weight.shape == (2, 4, 40)

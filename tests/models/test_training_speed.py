@@ -429,13 +429,13 @@ NO_DROPOUT = {
 def test_a_training_has_the_losses_that_it_has_without(name, copy_data, tmp_path):
     plain = plugin_without(tmp_path, *(patch.name for patch in table.patches_of(speed)))
     flags = [*ARCHITECTURES[name], *TRAINING, *NO_DROPOUT[name], "--clip-norm", 0.5]
-    flags += ["--lr", 0.002, "--max-update", 40, "--no-save", "--log-format", "json"]
+    flags += ["--lr", 0.002, "--max-update", 15, "--no-save", "--log-format", "json"]
     flags += ["--save-dir", tmp_path]  # which is locked, though nothing is saved there
     losses = []
     for plugin in (USER_DIR, plain):
         done = run("fairseq-train", copy_data, *flags, "--user-dir", plugin)
         logged = re.findall(r'"loss": "([0-9.]+)"', done.stdout + done.stderr)
         losses.append([*map(float, logged)])
-    assert len(losses[0]) >= 40
+    assert len(losses[0]) >= 15
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=2e-3)  # fairseq logs three decimals
     assert losses[0][-1] < losses[0][0]
