@@ -130,7 +130,7 @@ def test_commands_that_translate_refuse_another_order(other_data, copy_model, me
 
 @pytest.mark.system
 def test_trainings_refuse_another_order(other_data, copy_model, message, tmp_path):
-    """Resuming, fine-tuning and a teacher; below and in the recipes, each goes on with its data."""
+    """Other tests show that resuming, fine-tuning and a teacher go on with their own data."""
     resumed = tmp_path / "resumed" / "checkpoint_last.pt"
     resumed.parent.mkdir()
     shutil.copy(copy_model, resumed)
@@ -198,14 +198,12 @@ def test_averages_keep_the_record_and_mix_no_dictionaries(copy_model: Path, tmp_
 
 
 @pytest.mark.system
-def test_bundling_and_exporting_keep_the_record(copy_data, other_data, tmp_path):
-    small = (*TINY, "--arch", "bmt_tiny", "--encoder-layers", 1, "--decoder-layers", 1)
-    fairseq("train", copy_data, *small, "--max-update", 2, "--save-dir", tmp_path)
-    last, bits, out = (tmp_path / n for n in ("checkpoint_last.pt", "bits", "out.pt"))
-    bundle = ("fairseq-ext", "bundle", last, "--numbers", "fp32", "-o", bits, "--data")
-    refused(run(*bundle, other_data, ok=False), last, "line 3 is")
-    run(*bundle, copy_data)
-    refused(fairseq("generate", other_data, "--path", bits, "--cpu", ok=False), "line 3 is")
-    run("fairseq-ext", "export", bits, "-o", out)
-    assert load(out)["extra_state"][KEY] == load(last)["extra_state"][KEY]
+def test_bundling_and_exporting_keep_the_record(copy_data, copy_model, other_data, tmp_path):
+    bundle, out = tmp_path / "bundle", tmp_path / "out.pt"
+    words = ("fairseq-ext", "bundle", copy_model, "--numbers", "fp32", "-o", bundle, "--data")
+    refused(run(*words, other_data, ok=False), copy_model, "line 3 is")
+    run(*words, copy_data)
+    refused(fairseq("generate", other_data, "--path", bundle, "--cpu", ok=False), "line 3 is")
+    run("fairseq-ext", "export", bundle, "-o", out)
+    assert load(out)["extra_state"][KEY] == load(copy_model)["extra_state"][KEY]
     refused(fairseq("generate", other_data, "--path", out, "--cpu", ok=False), "line 3 is")
