@@ -13,7 +13,7 @@ from fairseq_ext.engine import ctypes_structs, library
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
 from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
 
-SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70)]
+SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70), (41, 128, 200)]
 
 
 def product(

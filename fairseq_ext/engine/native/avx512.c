@@ -1,4 +1,5 @@
-/* The arithmetic for AVX-512 (F, BW, DQ, VL, VNNI). */
+/* The arithmetic for AVX-512 (F, BW, DQ, VL, VNNI), and for AMX beside it. */
+#define _GNU_SOURCE 1 /* for syscall */
 #if defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")
 #include <immintrin.h>
@@ -47,4 +48,86 @@ static inline __attribute__((always_inline)) void byte_sums(int rows, int bits, 
 }
 
 #include "arithmetic.inc"
+
+#ifdef HAVE_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* An instruction of AMX multiplies 16 rows of 64 inputs by 64 inputs of 16 outputs. The sums are
+ * those of byte_sums, so outputs have the same bits. Rows below LEAST_ROWS would leave most of a
+ * tile empty. */
+enum { TILE_ROWS = 16, TILE_INPUTS = 64, LEAST_ROWS = 8, REQUEST_STATE = 0x1023, TILE_STATE = 18 };
+#define AMX __attribute__((target("amx-tile,amx-int8")))
+
+int amx_available(void) {
+    unsigned a, b, c, d;
+    const unsigned needed = 1u << 24 | 1u << 25; /* AMX-TILE, AMX-INT8 */
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & needed) != needed) return 0;
+    /* Linux saves the tiles of a process only if the process has asked for it. */
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_STATE) == 0;
+}
+
+/* Tiles 0 to 3 hold the sums of a panel's 64 outputs, tile 4 the inputs, 5 to 7 weights. */
+AMX static void panel_sums(const int8_t *x, int64_t x_stride, const int8_t *w, int64_t inputs,
+                             int32_t sums[][PANEL]) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t k = 0; k < inputs; k += TILE_INPUTS, w += PANEL * TILE_INPUTS) {
+        _tile_loadd(4, x + k, x_stride);
+        _tile_loadd(5, w, 4 * PANEL);
+        _tile_dpbusd(0, 4, 5);
+        _tile_loadd(6, w + 64, 4 * PANEL);
+        _tile_dpbusd(1, 4, 6);
+        _tile_loadd(7, w + 128, 4 * PANEL);
+        _tile_dpbusd(2, 4, 7);
+        _tile_loadd(5, w + 192, 4 * PANEL);
+        _tile_dpbusd(3, 4, 5);
+    }
+    _tile_stored(0, sums[0], 4 * PANEL);
+    _tile_stored(1, sums[0] + 16, 4 * PANEL);
+    _tile_stored(2, sums[0] + 32, 4 * PANEL);
+    _tile_stored(3, sums[0] + 48, 4 * PANEL);
+}
+
+AMX static void by_tiles(const task *job, int64_t rows) {
+    const weight *w = job->w;
+    if (w->kind != INT8 || rows < LEAST_ROWS || w->inputs % TILE_INPUTS) {
+        all_tiles(job, rows);
+        return;
+    }
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    int32_t sums[TILE_ROWS][PANEL];
+    for (int tile = 0; tile < 8; tile++) shape.row_bytes[tile] = 64, shape.rows[tile] = TILE_ROWS;
+    _tile_loadconfig(&shape);
+    /* The compiler does not know that tiles read memory. */
+    __asm__ volatile("" ::: "memory");
+    for (int64_t column = 0; column < w->outputs; column += PANEL)
+        for (int64_t row = 0; row < rows; row += TILE_ROWS) {
+            /* Rows after the last one are unused memory, whose sums are unused too. */
+            panel_sums((const int8_t *)job->x + row * job->x_stride, job->x_stride,
+                       (const int8_t *)w->values + column * w->inputs, w->inputs, sums);
+            for (int64_t r = 0; r < lesser(TILE_ROWS, rows - row); r++) {
+                ivec from[GROUP];
+                memcpy(from, sums[r], sizeof from);
+                finish_bytes(job, from, row + r, column);
+            }
+        }
+    _tile_release();
+}
+
+static void product_by_tiles(const weight *w, const float *x, int64_t x_stride, int64_t rows,
+                             const float *bias, const float *added, int64_t added_stride, int act,
+                             float *y, int64_t y_stride, void *scratch) {
+    product_by(by_tiles, w, x, x_stride, rows, bias, added, added_stride, act, y, y_stride, scratch);
+}
+
+const arithmetic amx_arithmetic = ARITHMETIC(product_by_tiles);
+#endif
 #endif

@@ -8,20 +8,27 @@
 /* Changes whenever a structure or operation does, so that Python refuses an old library. */
 EXPORT int engine_interface(void) { return 8; }
 
-/* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI. */
+/* 0: any processor; 1: AVX2; 2: AVX-512 with VNNI; 3: AMX too. */
 EXPORT int engine_best_path(void) {
 #ifdef HAVE_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni"))
+        __builtin_cpu_supports("avx512vnni")) {
+#ifdef HAVE_AMX
+        if (amx_available()) return 3;
+#endif
         return 2;
+    }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
     return 0;
 }
 
 static const arithmetic *chosen(int path) {
+#ifdef HAVE_AMX
+    if (path == 3) return &amx_arithmetic;
+#endif
 #ifdef HAVE_X86
     if (path == 2) return &avx512_arithmetic;
     if (path == 1) return &avx2_arithmetic;
