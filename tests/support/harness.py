@@ -116,7 +116,8 @@ def interrupted(
     With ``group`` every process gets the signal, as from a terminal on Ctrl-C.
     """
     # These tests may run in the background or under nohup, where the signal is ignored.
-    code = f"signal.signal({number}, signal.SIG_DFL)\n{SESSION}\n{FORKING}"
+    # Processes of a job are really spawned: forks would have the first one's handlers of signals.
+    code = f"signal.signal({number}, signal.SIG_DFL)\n{SESSION}"
     process = start(
         *after(code, *words),
         **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder},
