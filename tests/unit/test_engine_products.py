@@ -1,6 +1,9 @@
 """The engine's products with every instruction set of this machine, against numpy in float64."""
 
 import ctypes
+import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +15,19 @@ from fairseq_ext.checkpoints.bundle import latent_weights
 from fairseq_ext.engine import ctypes_structs, library
 from fairseq_ext.engine.program import ACTIVATIONS, FLOATS, READINGS, Matrix, Reading, Signs
 from fairseq_ext.engine.weights import NUMBERS, PIECE, Packed, pack, pack_all, to_bf16
+from tests.support.harness import REPO, run
 
-SIZES = [(1, 1, 1), (5, 33, 65), (6, 128, 64), (13, 7, 130), (97, 18, 3), (200, 130, 70), (41, 128, 200)]
+FLAGS = ("-std=gnu11", "-O1", "-ffp-contract=off")
+
+SIZES = [
+    (1, 1, 1),
+    (5, 33, 65),
+    (6, 128, 64),
+    (13, 7, 130),
+    (97, 18, 3),
+    (200, 130, 70),
+    (41, 128, 200),
+]
 
 
 def product(
@@ -51,6 +65,15 @@ def rounded(weight: np.ndarray, numbers: str) -> np.ndarray:
         return (to_bf16(weight).astype(np.uint32) << 16).view(np.float32)
     units = np.abs(weight).max(1, keepdims=True) / np.float32(127)
     return np.rint(weight / units) * units
+
+
+def test_int8_products_without_python(tmp_path: Path):
+    """In the program for emulators of other processors."""
+    source = REPO / "tests" / "engine_products.c"
+    kernels = sorted((REPO / "fairseq_ext" / "engine" / "native").glob("*.c"))
+    words = (*FLAGS, "-I", kernels[0].parent, "-o", "engine_products", source, *kernels, "-lm")
+    run(os.environ.get("CC", "cc"), *words, cwd=tmp_path)
+    assert re.search(r", [1-9]\d\d products, 0 wrong", run(tmp_path / "engine_products").stdout)
 
 
 @pytest.mark.parametrize("path", library.available_paths())

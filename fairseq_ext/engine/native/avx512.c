@@ -105,9 +105,9 @@ AMX static void by_tiles(const task *job, int64_t rows) {
     } shape = {.palette = 1};
     int32_t sums[TILE_ROWS][PANEL];
     for (int tile = 0; tile < 8; tile++) shape.row_bytes[tile] = 64, shape.rows[tile] = TILE_ROWS;
+    /* The compiler does not know that the next instructions read this shape and the inputs. */
+    __asm__ volatile("" : : "m"(shape) : "memory");
     _tile_loadconfig(&shape);
-    /* The compiler does not know that tiles read memory. */
-    __asm__ volatile("" ::: "memory");
     for (int64_t column = 0; column < w->outputs; column += PANEL)
         for (int64_t row = 0; row < rows; row += TILE_ROWS) {
             /* Rows after the last one are unused memory, whose sums are unused too. */

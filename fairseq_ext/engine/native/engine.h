@@ -94,7 +94,7 @@ extern const arithmetic portable_arithmetic;
 #define HAVE_X86 1
 extern const arithmetic avx2_arithmetic;
 extern const arithmetic avx512_arithmetic;
-#if defined(__linux__) && (__GNUC__ >= 11 || __clang_major__ >= 12)
+#if defined(__linux__) && __GNUC__ >= 11
 #define HAVE_AMX 1
 extern const arithmetic amx_arithmetic;
 /* Returns whether this process may use AMX's tiles. */
