@@ -105,7 +105,7 @@ def check(result: dict) -> None:
 @pytest.mark.system
 @pytest.mark.slow
 def test_each_way_of_reading(tmp_path: Path, copy_data: Path):
-    """Without bombs, of which test_untrusted.py has each kind."""
+    """Without bombs, which the long grid gives to each command."""
     result = outcome(tmp_path, copy_data, "--no-bombs", "--commands", *WAYS)
     check(result)
     assert result["refused"] > 150

@@ -115,15 +115,15 @@ def call(words: list[str], stdin: str, timeout: float, cwd: Path, environment: d
 
     address = str(programs(os.getpid()).with_name("socket"))
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as given,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as source,
         tempfile.TemporaryFile("w+", encoding="utf-8") as out,
         tempfile.TemporaryFile("w+", encoding="utf-8") as err,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
     ):
-        given.write(stdin)
-        given.seek(0)
+        source.write(stdin)
+        source.seek(0)
         connection.settimeout(timeout)
-        streams = [file.fileno() for file in (given, out, err)]
+        streams = [file.fileno() for file in (source, out, err)]
         send(connection, address, words, streams, str(cwd), environment)
         status = json.loads(connection.recv(64))
         for file in (out, err):
@@ -207,7 +207,8 @@ def leave(status: object) -> None:
     """Exit like Python, but leave the modules as they are.
 
     Python clears them at its end, which in a fork copies all of their memory: most of the time of a
-    small command. Code of ``-c`` ends as Python does.
+    small command. Code of ``-c`` ends as Python does. So a crash at Python's very end shows only
+    there, and where ``FRESH_COMMANDS`` is set.
     """
     import atexit
     import gc

@@ -69,7 +69,7 @@ def run(
 
 def forked(name: str) -> str:
     """Return the path of a program that runs in a fork of a process with fairseq."""
-    return str(forking.programs(os.getpid()) / name)
+    return str(BIN / name if FRESH else forking.programs(os.getpid()) / name)
 
 
 def python(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -87,11 +87,14 @@ SESSION = "os.setsid()\nPath('leader').write_text(str(os.getpid()))"
 """Code for `after`: begin a session, as a terminal does; a signal can reach it as a group."""
 FORKING = "import torch.multiprocessing as m; "
 FORKING += "m.spawn = partial(m.start_processes, start_method='fork')"
-"""Code for `after`: let processes of a job be forks, so that they import nothing again."""
+"""Code for `after`: let processes of a job be forks, so that they import nothing again.
+
+They inherit the first process's handlers of signals, which spawned processes do not.
+"""
 
 
 def start(*words: object, env: dict[str, str] | None = None, **how: Any) -> subprocess.Popen[Any]:
-    """Start a command in a new interpreter, one thread; its output is lost unless ``how`` says."""
+    """Start a command with one thread; its output is lost unless ``how`` says otherwise."""
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **how}
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
     return subprocess.Popen([BIN / str(words[0]), *map(str, words[1:])], env=variables, **streams)
@@ -181,6 +184,7 @@ def error_line(*words: object, stdin: bytes = b"") -> str:
     assert status in (1, 2)
     assert output == ""
     assert "Traceback" not in errors
+    assert errors.count("error: ") == 1
     line = errors.splitlines()[-1]
     assert re.match(r"fairseq-ext[a-z -]*: error: ", line)
     return line
