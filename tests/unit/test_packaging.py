@@ -117,7 +117,7 @@ def built(tmp_path_factory) -> tuple[set[str], Path, Path]:
     run(sys.executable, "-c", code, cwd=folder / "clone")
     (sdist,) = (folder / "dist").glob("*.tar.gz")
     compiler = folder / "cc"  # without optimization, in a fraction of the time
-    compiler.write_text('#!/bin/sh\nexec ${CC:-cc} "$@" -O0\n')
+    compiler.write_text(f'#!/bin/sh\nexec {os.environ.get("CC", "cc")} "$@" -O0\n')
     compiler.chmod(0o755)
     pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
     run(*pip, "--no-index", "-w", folder / "wheels", sdist, cwd=folder, CC=str(compiler))
