@@ -118,7 +118,7 @@ def serve(system: str, folder: Path, words: int) -> None:
 
 
 def joules() -> float | None:
-    """Read the energy counters of all processors (RAPL); None where the machine shows none."""
+    """Read the energy counters of all processors (RAPL); None if the machine has none."""
     counters = list(Path("/sys/class/powercap").glob("intel-rapl:?/energy_uj"))
     if not counters or not all(os.access(path, os.R_OK) for path in counters):
         return None
@@ -136,10 +136,8 @@ def write_shortlist(symbols: list[str], special: int, folder: Path) -> dict[str,
     from fairseq_ext.engine import shortlist
 
     frequent, words = symbols[:FREQUENT], symbols[special:]
-    draw, shares = (
-        random.Random(1),
-        [*itertools.accumulate(1 / n for n in range(1, len(words) + 1))],
-    )
+    draw = random.Random(1)
+    shares = [*itertools.accumulate(1 / n for n in range(1, len(words) + 1))]
     lists = {}
     for word in words:
         drawn = draw.choices(words, cum_weights=shares, k=TRANSLATIONS - 1)
