@@ -17,6 +17,7 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerModelB
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fairseq_ext.training import tied_weight
 from fairseq_ext.training.loss import OutputLayer
 
 WRAPPERS = (ModuleProxyWrapper, DistributedDataParallel, LegacyDistributedDataParallel)
@@ -53,13 +54,15 @@ def obstacle(model: nn.Module) -> str | None:
 @contextlib.contextmanager
 def deferred(model: nn.Module) -> Iterator[None]:
     """Let ``model`` return features instead of logits; :func:`obstacle` must have returned None."""
-    attributes = vars(unwrapped(model).decoder)
+    inner = unwrapped(model)
+    attributes = vars(inner.decoder)
     before = attributes.get("output_layer")
     attributes["output_layer"] = _unchanged  # in the instance, to hide the class's method
     try:
-        yield
+        with tied_weight.tied(inner, _last(inner.decoder).weight) as attributes["_tied"]:
+            yield
     finally:
-        del attributes["output_layer"]
+        del attributes["output_layer"], attributes["_tied"]
         if before is not None:
             attributes["output_layer"] = before
 
@@ -75,13 +78,19 @@ def output_layer(model: nn.Module, features: Tensor) -> OutputLayer:
     Our decoders provide it as ``last_product``.
     """
     decoder = unwrapped(model).decoder
-    owner = owner_of(decoder, "output_layer")
-    if "last_product" in vars(owner):
-        return decoder.last_product(features)
-    if owner is LSTMDecoder and decoder.share_input_output_embed:
-        return OutputLayer(features, decoder.embed_tokens.weight)
-    last = decoder.fc_out if owner is LSTMDecoder else decoder.output_projection
-    return OutputLayer(features, last.weight, last.bias)
+    if "last_product" in vars(owner_of(decoder, "output_layer")):
+        output = decoder.last_product(features)
+    else:
+        last = _last(decoder)
+        output = OutputLayer(features, last.weight, getattr(last, "bias", None))
+    return output._replace(tied=vars(decoder).get("_tied"))
+
+
+def _last(decoder: nn.Module) -> nn.Module:
+    """Return the module with the weights of the output layer."""
+    if owner_of(decoder, "output_layer") is not LSTMDecoder:
+        return decoder.output_projection
+    return decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fairseq_ext.training.tied_weight import Parts, TiedWeight
+
 CHUNK = 2**22  # logits of a chunk: 16 MiB in fp32, a size with fast products
 BLOCK = 2**18  # logits whose loss is computed at a time, which fit into a core's own cache
 
@@ -27,11 +29,13 @@ class OutputLayer(NamedTuple):
         features: ``h``, ``[..., C]``.
         weight: ``W``, ``[V, C]``.
         bias: ``b``, ``[V]``, or None.
+        tied: where the gradient of ``W`` is summed if ``W`` is also a table of embeddings.
     """
 
     features: Tensor
     weight: Tensor
     bias: Tensor | None = None
+    tied: TiedWeight | None = None
 
     def of_words(self, words: Tensor | slice) -> "OutputLayer":
         """Return this layer with the features of only some words, ``[N, C]``."""
@@ -39,7 +43,7 @@ class OutputLayer(NamedTuple):
 
     def logits(self) -> Tensor:
         """Compute the logits ``[..., V]``, at least in fp32."""
-        z = F.linear(*self)
+        z = F.linear(self.features, self.weight, self.bias)
         return z.to(torch.promote_types(z.dtype, torch.float32))
 
 
@@ -131,7 +135,7 @@ def _counted(target: Tensor, padding_idx: int | None) -> tuple[Tensor | slice, T
 
 def _places(output: OutputLayer, chunk: int) -> Sequence[slice]:
     rows = max(1, chunk // output.weight.size(0))
-    return [slice(i, i + rows) for i in range(0, len(output.features), rows)]
+    return [slice(i, i + rows) for i in range(0, max(1, len(output.features)), rows)]
 
 
 def _blocks(z: Tensor) -> Sequence[slice]:
@@ -140,9 +144,15 @@ def _blocks(z: Tensor) -> Sequence[slice]:
 
 
 def _summed(output: OutputLayer, chunk_loss: ChunkLoss, chunk: int) -> tuple[Tensor, Tensor]:
+    features, weight, bias, tied = output
+    places = _places(output, chunk)
     if not torch.is_grad_enabled():  # parameters have `requires_grad` even then
-        output = OutputLayer(*(None if tensor is None else tensor.detach() for tensor in output))
-    return _Summed.apply(*output, chunk_loss, _places(output, chunk))
+        features, weight = features.detach(), weight.detach()
+        bias = None if bias is None else bias.detach()
+    if tied is None:
+        return _Summed.apply(features, weight, bias, None, None, chunk_loss, places)
+    anchor, parts = tied.anchor, tied.parts
+    return _Summed.apply(features, weight.detach(), bias, anchor, parts, chunk_loss, places)
 
 
 class _Summed(torch.autograd.Function):
@@ -159,6 +169,8 @@ class _Summed(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
         bias: Tensor | None,
+        anchor: Tensor | None,
+        parts: Parts | None,
         chunk_loss: ChunkLoss,
         places: Sequence[slice],
     ) -> tuple[Tensor, Tensor]:
@@ -167,7 +179,8 @@ class _Summed(torch.autograd.Function):
         sums = features.new_zeros(2, dtype=precise)
         needed = ctx.needs_input_grad
         of_features = torch.empty_like(features) if needed[0] else None  # [N, C]
-        of_weight = weight.new_zeros(weight.t().shape, dtype=precise) if needed[1] else None
+        needs_weight = needed[1] or needed[3]
+        of_weight: Tensor | None = None  # [C, V]
         of_bias = torch.zeros_like(bias, dtype=precise) if needed[2] else None  # [V]
         for place in places:
             h, z = features[place], output.of_words(place).logits()  # [R, C], [R, V]
@@ -177,17 +190,16 @@ class _Summed(torch.autograd.Function):
             rounded = z.to(weight.dtype) if any(needed) else z  # ∂L/∂z
             if of_features is not None:
                 of_features[place] = rounded @ weight
-            if of_weight is not None and of_weight.dtype == weight.dtype:
-                of_weight.addmm_(h.t(), rounded)
-            elif of_weight is not None:  # sums of half-precision products are kept in fp32
-                of_weight += h.t() @ rounded
+            if needs_weight:
+                of_weight = _add_product(of_weight, h.t(), rounded, precise)
             if of_bias is not None:
                 of_bias += z.sum(dim=0)
         if of_weight is not None:
-            of_weight = of_weight.t().to(weight.dtype)
+            of_weight = of_weight.to(weight.dtype)
         if of_bias is not None:
             of_bias = of_bias.to(weight.dtype)
         ctx.save_for_backward(of_features, of_weight, of_bias)
+        ctx.parts = parts
         loss, nll = sums[0].clone(), sums[1].clone()
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -195,13 +207,25 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        if grad.device.type == "cpu" and grad == 1:  # usual, because this is the training's loss
-            return *ctx.saved_tensors, None, None
-        gradients = (
-            None if gradient is None else gradient * grad.to(gradient)
-            for gradient in ctx.saved_tensors
-        )
-        return *gradients, None, None
+        gradients = ctx.saved_tensors
+        if grad.device.type != "cpu" or grad != 1:  # 1 is usual: this is the training's loss
+            gradients = [g if g is None else g * grad.to(g) for g in gradients]
+        of_features, of_weight, of_bias = gradients
+        if ctx.parts is None:
+            of_weight = None if of_weight is None else of_weight.t()
+            return of_features, of_weight, of_bias, None, None, None, None
+        ctx.parts.product = of_weight
+        return of_features, None, of_bias, grad.new_zeros(()), None, None, None
+
+
+def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``total + A B``, in place if there is a total."""
+    if total is None:
+        return (a @ b).to(dtype)
+    if dtype == b.dtype:
+        return total.addmm_(a, b)
+    total += a @ b  # sums of half-precision products are kept in fp32
+    return total
 
 
 def _softmax_(z: Tensor) -> tuple[Tensor, Tensor]:

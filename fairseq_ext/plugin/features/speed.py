@@ -59,10 +59,11 @@ def obstacle(criterion: Any, model: Any) -> str | None:
 def leave_output_to_loss(
     original: Callable, self: Any, model: Any, sample: dict[str, Any], reduce: bool = True
 ) -> Any:
-    """Compute the loss in chunks of tokens.
+    """Compute the loss in chunks of tokens, and one gradient for weights that are also embeddings.
 
     Problem: The logits, log-probabilities and gradients of a whole batch are matrices of tokens
-    × vocabulary, which cost memory and time.
+    × vocabulary, which cost memory and time, and so do gradients of a whole table of embeddings for
+    each side that reads it.
     """
     from fairseq_ext.training import chunked_output
 

@@ -1,0 +1,131 @@
+"""Sum the gradients of embeddings that are also the weights of the output layer (torch only).
+
+autograd makes one gradient of the whole table for each use of it, and then adds them up: several
+passes over V × C numbers, however few tokens a batch has. Here each lookup of embeddings leaves
+only the gradients of the rows that it read. When all uses have left theirs, the rows are added to
+the output layer's gradient, in place.
+
+V: vocabulary, C: features.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+@dataclass
+class Parts:
+    """Parts of a gradient ``[V, C]``, left by a backward pass until all are there.
+
+    Attributes:
+        product: the output layer's part, transposed: ``[C, V]``.
+        rows: numbers and gradients of rows, ``[N]`` and ``[N, C]``, from each lookup.
+    """
+
+    product: Tensor | None = None
+    rows: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def take_sum(self, weight: Tensor) -> Tensor:
+        """Return the gradient, in the layout of ``weight``, and forget the parts."""
+        product = self.product
+        total = torch.zeros_like(weight) if product is None else product.t().contiguous()
+        for numbers, gradients in self.rows:
+            total.index_add_(0, numbers, gradients)
+        self.product, self.rows = None, []
+        return total
+
+
+class TiedWeight:
+    """A weight whose uses in one forward pass leave parts of its gradient.
+
+    Attributes:
+        weight: the weight ``[V, C]``, without gradient.
+        anchor: a scalar that stands for the weight in the graph. autograd computes the weight's
+            gradient after those of all functions that have taken the anchor as an input.
+        parts: where these functions leave their parts.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight, self.parts = weight.detach(), Parts()
+        self.anchor = _Summed.apply(weight, self.parts)
+
+    def look_up(self, tokens: Tensor, padding_idx: int | None) -> Tensor:
+        """Return the embeddings of ``tokens``; that of ``padding_idx`` gets no gradient."""
+        return _Lookup.apply(self.anchor, self.weight, tokens, padding_idx, self.parts)
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, parts: Parts) -> Tensor:
+        ctx.parts = parts
+        ctx.save_for_backward(weight)
+        return weight.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.parts.take_sum(*ctx.saved_tensors), None
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        weight: Tensor,
+        tokens: Tensor,
+        padding_idx: int | None,
+        parts: Parts,
+    ) -> Tensor:
+        ctx.padding_idx, ctx.parts = padding_idx, parts
+        ctx.save_for_backward(tokens)
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        numbers = ctx.saved_tensors[0].flatten()
+        gradients = grad.flatten(0, -2)
+        if ctx.padding_idx is not None and not (real := numbers.ne(ctx.padding_idx)).all():
+            numbers, gradients = numbers[real], gradients[real]
+        ctx.parts.rows.append((numbers, gradients))
+        return grad.new_zeros(()), None, None, None, None
+
+
+@contextlib.contextmanager
+def tied(model: nn.Module, weight: Tensor) -> Iterator[TiedWeight | None]:
+    """Let the embeddings of ``model`` that are ``weight`` leave their gradients' rows in the block.
+
+    Yields None, and changes nothing, if there are none, if no gradient is needed, or where this
+    gains nothing: on a GPU and in half precision.
+    """
+    embeddings = [module for module in model.modules() if _is_plain(module, weight)]
+    wanted = torch.is_grad_enabled() and weight.requires_grad
+    fits = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
+    if not (embeddings and wanted and fits):
+        yield None
+        return
+    tied_weight = TiedWeight(weight)
+    for embedding in embeddings:  # in the instance, to hide the class's method
+        vars(embedding)["forward"] = partial(tied_weight.look_up, padding_idx=embedding.padding_idx)
+    try:
+        yield tied_weight
+    finally:
+        for embedding in embeddings:
+            del vars(embedding)["forward"]
+
+
+def _is_plain(module: nn.Module, weight: Tensor) -> bool:
+    return (
+        type(module) is nn.Embedding
+        and module.weight is weight
+        and module.max_norm is None
+        and not (module.scale_grad_by_freq or module.sparse or "forward" in vars(module))
+    )

@@ -1,0 +1,143 @@
+"""Embeddings that are the output layer's weights: one gradient, that of torch."""
+
+import contextlib
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from fairseq_ext.training import chunked_output, tied_weight
+from fairseq_ext.training.loss import OutputLayer, smoothed_nll
+from fairseq_ext.training.tied_weight import tied
+from tests.support import models
+
+PAD, V, C = 1, 13, 5
+TOKENS = torch.tensor([[1, 1, 4, 12, 4], [4, 7, 1, 2, 1]])
+TARGET = torch.tensor([[3, 4, 12, 2, 1], [7, 7, 2, 1, 1]])
+TIED = ["--arch", "transformer", *models.SMALL, "--share-all-embeddings"]
+
+
+class Model(nn.Module):
+    """A sum of two lookups and a product with the same table, which a third product reads, too."""
+
+    def __init__(self, third: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.source = nn.Embedding(V, C, PAD).double()
+        self.target = nn.Embedding(V, C, PAD, _weight=self.source.weight.detach()).double()
+        self.target.weight = self.source.weight
+        self.third = third
+
+    def loss(self, chunk: int = 2 * V) -> Tensor:
+        weight = self.source.weight
+        with tied(self, weight) as shared:
+            features = self.source(TOKENS) + self.target(TOKENS.flip(1)).sin()
+            if self.third:
+                features = features + F.linear(features, weight) @ weight.tanh()
+            output = OutputLayer(features, weight, tied=shared)
+            return smoothed_nll(output, TARGET, 0.1, PAD, chunk)[0]
+
+    def expected(self) -> Tensor:
+        """The gradient by torch alone."""
+        weight = self.source.weight.detach().clone().requires_grad_()
+        features = F.embedding(TOKENS, weight, PAD) + F.embedding(TOKENS.flip(1), weight, PAD).sin()
+        if self.third:
+            features = features + F.linear(features, weight) @ weight.tanh()
+        output = OutputLayer(features, weight)
+        return torch.autograd.grad(smoothed_nll(output, TARGET, 0.1, PAD)[0], weight)[0]
+
+
+@pytest.mark.parametrize("third", [False, True])
+@pytest.mark.parametrize("chunk", [1, 2 * V, 100 * V])
+def test_the_gradient_is_torchs(third: bool, chunk: int) -> None:
+    model = Model(third)
+    expected = model.expected()
+    loss = model.loss(chunk)
+    loss.backward(retain_graph=True)
+    torch.testing.assert_close(model.source.weight.grad, expected)
+    assert model.source.weight.grad.is_contiguous()
+    loss.backward(torch.tensor(0.5, dtype=torch.float64))  # added to the first
+    (0.25 * model.loss(chunk)).backward()
+    torch.testing.assert_close(model.source.weight.grad, 1.75 * expected)
+
+
+def test_others_see_one_gradient() -> None:
+    """Such as the hooks of distributed training; and other tensors can have gradients alone."""
+    model, calls = Model(), []
+    weight = model.source.weight
+    weight.register_hook(calls.append)
+    loss = model.loss()
+    (alone,) = torch.autograd.grad(loss, weight, retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(calls, [model.expected()] * 2)
+    torch.testing.assert_close([alone, weight.grad], calls)
+
+
+def test_parts_are_freed_without_a_collection() -> None:
+    model = Model()
+    with tied(model, model.source.weight) as shared:
+        parts = weakref.ref(shared.parts)
+        loss = model.source(TOKENS).sum()
+    del shared
+    loss.backward()
+    del loss
+    assert parts() is None
+    expected = torch.zeros(V, C, dtype=torch.float64)  # of a table that no product has read
+    for token in TOKENS[TOKENS.ne(PAD)]:
+        expected[token] += 1
+    torch.testing.assert_close(model.source.weight.grad, expected)
+
+
+def _frozen(model: Model) -> None:
+    model.source.weight.requires_grad = False
+
+
+def _limited(model: Model) -> None:
+    model.source.max_norm = model.target.max_norm = 1.0
+
+
+def _half(model: Model) -> None:
+    model.bfloat16()
+
+
+@pytest.mark.parametrize("change", [_frozen, _limited, _half])
+def test_where_it_stays_torchs(change: Any) -> None:
+    model = Model()
+    change(model)
+    with tied(model, model.source.weight) as shared:
+        assert shared is None
+        assert "forward" not in vars(model.source)
+
+
+def test_nothing_is_left_in_the_modules() -> None:
+    model = Model()
+    with pytest.raises(IndexError), tied(model, model.source.weight):
+        model.source(torch.tensor([V]))
+    assert "forward" not in vars(model.source)
+    with torch.no_grad(), tied(model, model.source.weight) as shared:
+        assert shared is None
+
+
+def test_the_table_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch fills a table with zeros for each lookup, and adds up the tables."""
+    model, _ = models.build(TIED)
+    sample = models.batch()
+    table = list(model.decoder.embed_tokens.weight.shape)
+
+    def passes() -> int:
+        with chunked_output.deferred(model):
+            features = model.train()(**sample["net_input"])[0]
+            output = chunked_output.output_layer(model, features)
+            loss, _ = smoothed_nll(output, sample["target"], 0.1, PAD)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as record:
+            loss.backward()
+        names = ("aten::fill_", "aten::add", "aten::add_", "aten::copy_")
+        return sum(event.name in names and table in event.input_shapes for event in record.events())
+
+    assert passes() == 1
+    monkeypatch.setattr(tied_weight, "tied", lambda *unused: contextlib.nullcontext())
+    assert passes() >= 3
