@@ -1,4 +1,4 @@
-"""A fast dropout for the CPU, which draws 16 random bits for each value (torch only).
+"""A fast dropout for the CPU, which draws 16 random bits for each value.
 
 torch draws a random float for each value, which takes longer than the rest of a dropout. Here one
 64-bit random number serves four values. The few values of a small tensor are left to torch.

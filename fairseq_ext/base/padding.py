@@ -1,4 +1,4 @@
-"""Helpers for padded batches and for beam search (torch only).
+"""Helpers for padded batches and for beam search.
 
 fairseq pads sources on the left by default, and always in interactive use. Beam search turns each
 sentence into several rows, one for each hypothesis.

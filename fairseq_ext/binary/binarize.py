@@ -1,4 +1,4 @@
-"""Binarize or ternarize tensors, with gradients for training (torch only).
+"""Binarize or ternarize tensors, with gradients for training.
 
 All numbers that a matrix product adds up share one bound ``B``. The bound is detached, so the
 gradient of a number either passes or is 0.

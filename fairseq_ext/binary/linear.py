@@ -1,4 +1,4 @@
-"""Linear layers with binary or ternary weights and, optionally, binary inputs (torch only)."""
+"""Linear layers with binary or ternary weights and, optionally, binary inputs."""
 
 import math
 from collections.abc import Mapping

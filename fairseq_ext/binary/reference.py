@@ -1,4 +1,4 @@
-"""BMT, written from the paper's equations (torch only).
+"""BMT, written from the paper's equations.
 
 It takes one sentence, without padding and dropout. It is slow and meant to be read; the tests
 compare the fast layers' values and gradients with it. In the backward pass, ``floor`` counts as the

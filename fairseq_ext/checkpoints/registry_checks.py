@@ -1,8 +1,9 @@
-"""Check the names and sizes in a checkpoint against fairseq's registries, the command and the file.
+"""Check the names and sizes in a checkpoint before fairseq builds anything from it.
 
-A checkpoint names its architecture, its task, its criterion and hundreds of options. Each must be
-of the kind that the command needs before fairseq builds anything from it. Only functions that need
-fairseq's registries import fairseq.
+A checkpoint names its architecture, its task, its criterion and hundreds of options. The classes
+that it names must be in fairseq's registries, and of the kind that the command needs. The options
+must not ask for a far larger model than the file holds. Only functions that need fairseq's
+registries import fairseq.
 """
 
 from argparse import Namespace

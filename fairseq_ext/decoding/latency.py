@@ -33,7 +33,10 @@ def read_energy() -> dict[Path, int]:
 
 
 def energy_since(before: dict[Path, int]) -> float | None:
-    """Return the joules of all packages since :func:`read_energy`; None without a counter."""
+    """Return the joules that the processors have used since ``before``; None without a counter.
+
+    ``before`` is an earlier result of :func:`read_energy`.
+    """
     spent = 0
     for package, counter in read_energy().items():
         wrap = int((package / "max_energy_range_uj").read_text())  # then it begins at 0 again

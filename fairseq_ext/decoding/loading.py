@@ -53,7 +53,7 @@ def open_model(
         paths: bundles, checkpoints, runs, published models or Hub names; several are an ensemble.
         data: folder with the dictionaries; None for the model's own, or those of its training.
         languages: source and target; None for the model's own.
-        make_search: makes the default search of all calls from the model's own defaults.
+        make_search: makes, from the model's own defaults, the search that calls use by default.
         threads: number of threads; None for the number set in the environment.
     """
     models = chain.from_iterable(models_of(path, *languages) for path in paths)

@@ -61,9 +61,9 @@ NORMAL = float(ndtri(1 - LEVEL / 2))  # upper end of the normal 95% interval
 class Difference:
     """A system's score minus the baseline's, with its 95% interval.
 
-    ``test`` tells whether the interval is also about other trainings. ``detectable`` is the
-    smallest difference that would be significant in four of five repetitions. ``runs_needed`` and
-    ``sentences_needed`` are the numbers that would make ``value`` detectable.
+    ``test`` tells whether the interval covers other trainings, or only other test sets.
+    ``detectable`` is the smallest difference that would be significant in four of five repetitions.
+    ``runs_needed`` and ``sentences_needed`` are the numbers that would make ``value`` detectable.
     """
 
     value: float

@@ -1,4 +1,4 @@
-"""Attention of a recurrent decoder over the annotations of a source sentence (torch only).
+"""Attention of a recurrent decoder over the annotations of a source sentence.
 
 Letters: ``B`` sentences, ``G`` decoder rows per sentence (1 in training, the beam size in beam
 search), ``S`` source length, ``H`` query size, ``C`` annotation size, ``A`` attention size.

@@ -1,7 +1,7 @@
 """Run the decoder's recurrence with attention, over all steps (training) or step by step.
 
-Torch only. Letters: ``T`` target length, ``B`` sentences, ``G`` rows per sentence, ``S`` source
-length, ``E`` embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
+Letters: ``T`` target length, ``B`` sentences, ``G`` rows per sentence, ``S`` source length, ``E``
+embedding, ``H`` state, ``C`` annotation, ``A`` attention and ``O`` output sizes.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """Compute the encoder's recurrence by torch's GRU, and the decoder's with a gradient of our own.
 
-Torch only. Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first
-dimension. With autograd, a loop of GRU steps adds up T small gradients for each weight. Here the
-gradient of each weight of the decoder is one product over all steps, which is faster.
+Letters as in :mod:`fairseq_ext.gru.attention`, with ``T`` steps; time is the first dimension. With
+autograd, a loop of GRU steps adds up T small gradients for each weight. Here the gradient of each
+weight of the decoder is one product over all steps, which is faster.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The GRU with attention, written from the paper's equations (torch only).
+"""The GRU with attention, written from the paper's equations.
 
 It takes one sentence, one word at a time, without padding. It is slow and meant to be read; the
 tests compare the fast layers' values and gradients with it. The paper does not number its

@@ -1,4 +1,4 @@
-"""Linformer attention (torch only): Wang et al. 2020, equation (7); Pampaloni, section 1.
+"""Linformer attention: Wang et al. 2020, equation (7); Pampaloni, section 1.
 
 ``head = softmax(Q (E K)^T / √D) F V`` with ``Q = x W_q + b_q``, ``K = y W_k + b_k``,
 ``V = y W_v + b_v``. Letters: ``T`` queries, ``S`` tokens of the source, ``B`` sentences, ``C``

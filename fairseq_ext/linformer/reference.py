@@ -1,4 +1,4 @@
-"""Linformer attention, written from its equations (torch only).
+"""Linformer attention, written from its equations.
 
 It takes one sentence without padding. It is slow and meant to be read; the tests compare the fast
 layer's values and gradients with it. Equations are Wang et al.'s (2020), sections are Pampaloni's.

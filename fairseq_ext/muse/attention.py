@@ -1,4 +1,4 @@
-"""Self-attention with a convolution in parallel, and attention over the source (torch only).
+"""Self-attention with a convolution in parallel, and attention over the source.
 
 Letters: see :mod:`fairseq_ext.muse.convolution`; also ``S`` source positions, ``R`` rows of a beam.
 """

@@ -1,4 +1,4 @@
-"""The MUSE block: all branches read the same input and are added to one residual (torch only).
+"""The MUSE block: all branches read the same input and are added to one residual.
 
 Shapes use the letters of :mod:`fairseq_ext.muse.convolution`.
 """

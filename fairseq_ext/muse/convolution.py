@@ -1,4 +1,4 @@
-"""Dynamic and ordinary convolution over time (MUSE, section 2.2; torch only).
+"""Dynamic and ordinary convolution over time (MUSE, section 2.2).
 
 Letters: ``T`` time, ``B`` batch, ``C`` channels, ``H`` heads, ``D`` head dimension, ``K`` taps,
 ``N`` = B·H, the heads of one sentence after another. Activations are ``[T, B, C]``; inside this

@@ -2,7 +2,7 @@
 
 Section 3.5 joins the first matrices of all branches into ``W_Enc`` and their last ones into
 ``W_Dec``. The numbers stay the same, so :func:`fuse` and :func:`unfuse` convert a state dict
-without rounding (torch only).
+without rounding.
 """
 
 import math
@@ -123,10 +123,10 @@ class SeparateProjections(nn.Module):
 
 
 class FusedProjections(nn.Module):
-    """The fused ``W_Enc`` and ``W_Dec``: all branches' first matrices in one, and all last ones.
+    """The fused matrices: ``W_Enc`` of all branches' first matrices, ``W_Dec`` of their last ones.
 
-    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If a
-    branch needs its own input or output because of dropout, its product is computed separately.
+    The biases of the last matrices are stored separately, so that :func:`unfuse` is exact. If
+    dropout gives a branch an input or output of its own, its product is computed separately.
     """
 
     def __init__(self, sizes: Sizes) -> None:

@@ -1,4 +1,4 @@
-"""MUSE, written from the paper's equations (torch only).
+"""MUSE, written from the paper's equations.
 
 It takes one sentence, one position at a time, without padding and dropout. It is slow and meant to
 be read; the tests compare the fast layers' values and gradients with it. Parameters have the names

@@ -113,11 +113,11 @@ UNESCAPES |= {"&bar;": "|", "&bra;": "[", "&ket;": "]", "&amp;": "&"}  # `&amp;`
 
 
 def needed(pattern: str, replacement: str) -> str:
-    """Return a substring of all texts that ``pattern`` matches and changes, or "" if none is known.
+    """Return a substring that a text must contain for a rule to change it; "" if none is known.
 
-    It is a character outside all groups, provided that nothing there is optional or has
-    alternatives. For repetitions of the ``replacement``, it is two of them, because replacing one
-    would change nothing.
+    It is a character of ``pattern`` outside all groups, provided that nothing outside them is
+    optional or has alternatives. If ``pattern`` matches repetitions of ``replacement``, it is
+    ``replacement`` twice, because replacing a single one would change nothing.
     """
     if pattern == f"{replacement}+":  # replacing a single one would change nothing
         return 2 * replacement

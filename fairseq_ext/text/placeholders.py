@@ -131,7 +131,7 @@ class Keeper:
     markup: bool = False  # whether tags are spans, too, and all other text is XML or HTML text
 
     def mask(self, line: str) -> MaskedLine:
-        """Separate a line into spans and the text between them."""
+        """Separate the spans of a line that must stay unchanged from the text to translate."""
         parts, spans, end = [], [], 0
         for start, stop in self._places(line):
             parts.append(line[end:start])

@@ -35,8 +35,8 @@ LONGEST_REMEMBERED = 100  # most characters of a cached word
 class Subwords(NamedTuple):
     """The functions of one kind of subwords, from words to pieces and back.
 
-    ``mark`` is a character in the first piece of every line, which tells that pieces are not joined
-    yet; it is empty if ``decode`` leaves words unchanged anyway.
+    ``mark`` is the character that ``decode`` turns into a space, so :func:`load` replaces it where
+    the text itself contains it; it is empty if the kind has no such character.
     """
 
     encode: Step  # turns words into pieces

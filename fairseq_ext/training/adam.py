@@ -1,4 +1,4 @@
-"""fairseq's Adam, computed by torch's fused step (torch only).
+"""fairseq's Adam, computed by torch's fused step.
 
 fairseq's Adam takes a dozen operations for each parameter, each of which reads and writes whole
 tensors. torch's fused kernel needs one pass. The two differ in where ε stands:

@@ -1,4 +1,4 @@
-"""Compute the output layer and its cross-entropy together, a chunk of words at a time (torch only).
+"""Compute the output layer and its cross-entropy together, a chunk of words at a time.
 
 fairseq computes the logits and log-probabilities of all words, the loss and, in the backward pass,
 the gradients of both: several matrices of words times vocabulary. Here the forward and the backward

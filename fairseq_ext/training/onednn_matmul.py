@@ -1,4 +1,4 @@
-"""Multiply fp32 matrices with oneDNN where torch's own choice is slower (torch only).
+"""Multiply fp32 matrices with oneDNN where torch's own choice is slower.
 
 torch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors only. oneDNN, also
 part of torch, uses it on all processors: on an AMD processor with AVX-512, a product of training

@@ -1,4 +1,4 @@
-"""Sum the gradients of embeddings that are also the weights of the output layer (torch only).
+"""Sum the gradients of embeddings that are also the weights of the output layer.
 
 autograd makes one gradient of the whole table for each use of it, and then adds them up: several
 passes over V × C numbers, however few tokens a batch has. Here each lookup of embeddings leaves
@@ -106,10 +106,12 @@ def tied(model: nn.Module, weight: Tensor) -> Iterator[TiedWeight | None]:
     Yields None, and changes nothing, if there are none, if no gradient is needed, or where this
     gains nothing: on a GPU and in half precision.
     """
-    embeddings = [module for module in model.modules() if _is_plain(module, weight)]
     wanted = torch.is_grad_enabled() and weight.requires_grad
     fits = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
-    if not (embeddings and wanted and fits):
+    embeddings = []
+    if wanted and fits:
+        embeddings = [module for module in model.modules() if _is_plain(module, weight)]
+    if not embeddings:
         yield None
         return
     tied_weight = TiedWeight(weight)

@@ -85,8 +85,9 @@ def _in_one_line() -> Iterator[None]:
 def fill_in_architecture(cfg: Any) -> None:
     """Add the architecture's values to ``cfg.model`` where it has none.
 
-    Leave fairseq's own models to fairseq. In a sweep it fills in their defaults for the first job
-    only; if we filled them in for the later jobs, those would differ from the first.
+    Skip fairseq's own models. In the first job of a sweep, fairseq has already filled in their
+    defaults when this runs. So only the later jobs would get the architecture's values, and differ
+    from the first.
     """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
     from omegaconf import open_dict
