@@ -1,7 +1,8 @@
-"""The command ``fairseq-ext``, with thin subcommands around fairseq's own commands.
+"""The command ``fairseq-ext``, whose subcommands prepare text, and use and evaluate models.
 
-The subcommands are in :mod:`fairseq_ext.commands`. Each imports the code for its work only when it
-needs it, so that ``--help`` is instant and ``doctor`` runs even if torch or fairseq is broken.
+Training is left to fairseq's own commands. The subcommands are in :mod:`fairseq_ext.commands`. Each
+imports the code for its work only when it needs it, so that ``--help`` is instant and ``doctor``
+runs even if torch or fairseq is broken.
 """
 
 import logging

@@ -1,11 +1,12 @@
 """The subcommands of ``fairseq-ext``, listed here by purpose.
 
-The module ``NAME.py`` of the subcommand NAME (``scaling_fit.py`` for ``scaling-fit``) has
-``add(commands)``, which adds its parser and sets ``run``, a function of the parsed arguments that
-may return an exit status. The subcommands in ``MODULES`` are in the module of another subcommand,
-in functions called ``add_NAME``. A module imports little more than argparse until its ``run``.
+A subcommand has a module with its name (``scaling_fit.py`` for ``scaling-fit``). The module's
+function ``add(commands)`` adds a parser, and sets ``run``, a function of the parsed arguments that
+may return an exit status. Some subcommands are in the module of another one: ``MODULES`` names it,
+and the function that adds the subcommand NAME is called ``add_NAME`` there. Until ``run`` is
+called, a module imports little more than argparse.
 
-Subcommands of a single architecture are in its own folder ``commands``. The architecture's
+The subcommands of a single architecture are in the folder ``commands`` of that architecture. Its
 ``__init__.py`` lists them in ``COMMANDS``, by the headings of ``GROUPS``, and lists its pictures
 for ``plot`` in ``PICTURES``.
 """
@@ -128,7 +129,10 @@ def add_all(parser: Parser, only: str | None = None) -> None:
 
 
 def _add_examples(parsers: dict[str, Parser], prefix: str = "") -> None:
-    """Set the examples of subcommands at every level; keep those that a subcommand has set."""
+    """Give subcommands at every level their examples in :data:`EXAMPLES`.
+
+    A subcommand without an entry there keeps the example that it has set.
+    """
     for name, parser in parsers.items():
         parser.example = EXAMPLES.get(f"{prefix}{name}", parser.example)
         for action in parser._actions:

@@ -1,7 +1,8 @@
-"""Options of the commands that translate: of search and sampling, and of how text becomes tokens.
+"""Options of the commands that translate: for search, for sampling, and for text.
 
-Those of search have the names and types of :class:`Search`. The ``text.json`` of the run or the
-data decides every step from text to tokens that the options leave open.
+Options for search have the names and types of the fields of :class:`Search`. Options for text
+change the steps from text to tokens; the ``text.json`` of the run or the data decides every step
+that they leave open.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def add_search(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options for the preparation of text; for None, ``text.json`` decides."""
+    """Options for the preparation of text; if an option is None, ``text.json`` decides."""
 
     normalize: bool | None = option(None, "normalize punctuation first, as Moses does")
     tokenize: bool | None = option(None, "split into Moses tokens, and detokenize the translation")
@@ -210,7 +211,11 @@ def chosen_codec(
 def _overridden(
     options: TextOptions, saved: Pipeline | None, plain: Pipeline, codes: Path | None
 ) -> Pipeline:
-    """Change the saved steps, or ``plain`` if there are none, by options and merges ``codes``."""
+    """Return the steps from text to tokens: the saved ones, except where options replace them.
+
+    If no steps are saved, ``plain`` is changed instead. ``codes`` is a file of merges, which
+    replaces the saved subwords.
+    """
     overrides: dict[str, Any] = {
         name: value for name in TEXT_FLAGS if (value := getattr(options, name)) is not None
     }

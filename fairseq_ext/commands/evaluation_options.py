@@ -161,7 +161,11 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class UndoingOptions:
-    """The options for turning translations into text; subword pieces are always joined."""
+    """The options for turning translations into text.
+
+    Commands with ``--remove-bpe`` join subword pieces only if that option or the ``text.json`` of
+    the run asks for it; the other commands always join them.
+    """
 
     detokenize: str | None = option(
         None, "undo Moses tokenization by the rules of this language, such as de", metavar="LANG"

@@ -70,7 +70,10 @@ def serve(settings: Settings) -> int:
 
 
 def _splits(settings: Settings) -> bool:
-    """Return whether lines are split into sentences; a note says why they are not by default."""
+    """Return whether to split lines into sentences.
+
+    By default they are split if the library for it is installed; if it is not, print a note.
+    """
     if settings.split_sentences is not None:
         return settings.split_sentences
     if importlib.util.find_spec("sentence_splitter") is not None:

@@ -60,7 +60,10 @@ class PartOptions:
     )
 
     def check(self, inputs: Sequence[Path] | None, outputs: Mapping[str, Path | None]) -> None:
-        """Refuse options that do not go with ``--parts``, and outputs in its folder."""
+        """Refuse options that need ``--parts`` without it, and options that do not go with it.
+
+        ``--parts`` needs input files, and no output may be in its folder.
+        """
         if self.parts is None:
             for name in ("part_lines", "shard", "ray"):
                 if getattr(self, name) is not None:
@@ -513,8 +516,8 @@ def _files(request: Request) -> list[Path]:
 def _job(request: Request, files: Sequence[Path]) -> dict[str, Any]:
     """Describe everything that translations depend on: files by checksum, and options.
 
-    Options that may differ between workers are left out: devices, memory, paths, and --skip-long,
-    because without it a part with an overlong line fails.
+    Options that may differ between workers are left out: devices, memory, paths, and --skip-long.
+    --skip-long changes no finished part: without it, a part with an overlong line fails.
     """
     from fairseq_ext.utils.files import sha256
 

@@ -8,7 +8,7 @@ Addresses and protocols come from the scripts that the papers used:
 - the MUSE authors' ``prepare-envi.sh`` (lancopku/Prime): Stanford's files of IWSLT 2015;
 - statmt.org's pages of the shared tasks of 2013, 2014 and 2017. The BMT paper trains on WMT 2017
   and tests on newstest2014 but names no files, so we take the files of fairseq's
-  ``prepare-wmt14en2de.sh``, which has no ``rapid2016`` either;
+  ``prepare-wmt14en2de.sh``, which leaves out WMT 2017's corpus ``rapid2016``;
 - github.com/multi30k/dataset, task 1: image descriptions as they were written (``raw``), or
   lower-cased, normalized and tokenized by its authors (``tok``). Text-only baselines of
   image-guided translation use 10,000 joint merges.
@@ -103,7 +103,11 @@ def _newstest2014(code: str, pair: str) -> Source:
 
 
 def _wmt(code: str, pair: str, edition: str, archive: str) -> tuple[Source, ...]:
-    """Return the training texts that WMT's tasks share, with an edition of the news commentary."""
+    """Return the training texts that WMT's tasks share: Europarl, Common Crawl, News Commentary.
+
+    ``edition`` is that of News Commentary, which differs between the tasks, and ``archive`` is its
+    address. ``code`` is the language pair in the files' names.
+    """
     texts = (
         ("europarl-v7", "training/", f"{STATMT}/wmt13/training-parallel-europarl-v7.tgz"),
         ("commoncrawl", "", f"{STATMT}/wmt13/training-parallel-commoncrawl.tgz"),

@@ -40,8 +40,8 @@ def fetch(url: str, folder: Path, mirror: str | None = None) -> Path:
 
     ``sha256.json`` in the folder keeps the checksum of the first download, so a file that is later
     damaged or replaced is refused. ``mirror`` replaces the official address. If it is an address,
-    the file's name is appended to it. If it is a folder, the file is read in place, from the folder
-    or from its subfolder that has the same name as the file's folder in ``url``.
+    the file's name is appended to it. If it is a folder, the file is read there: as ``NAME`` or,
+    for a ``url`` that ends in ``FOLDER/NAME``, as ``FOLDER/NAME``.
 
     Raises:
         Unavailable: the download failed for good, or the mirror has no such file.

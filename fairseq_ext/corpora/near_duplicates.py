@@ -11,9 +11,10 @@ yesterday.” in the test set. A test is fair only if such sentences are all in 
 - 9 words and more: up to two such changes, next to each other or apart.
 
 Very short sentences must be equal, because a chain of one-word changes (“I run.”, “I
-ran.”, “Tom ran.”, “Tom sang.” …) joins nearly all of them: with 4 words in place of 5 the largest
-group of Tatoeba Spanish–English grows from 5 to 19 % of the corpus. Two pairs are in one group
-if their sources or their targets are near-duplicates, or if a chain of such pairs joins them.
+ran.”, “Tom ran.”, “Tom sang.” …) joins nearly all of them: if sentences of 4 words could differ in
+a word, too, the largest group of Tatoeba Spanish–English would grow from 5 to 19 % of the corpus.
+Two pairs are in one group if their sources or their targets are near-duplicates, or if a chain of
+such pairs joins them.
 
 **Method.** The skeletons of a sentence are the sentence itself, and the sentence without one word
 or without two. Near-duplicates share a skeleton, so sorting 64-bit fingerprints of skeletons
@@ -87,9 +88,9 @@ def hash_words(sentences: Iterable[str]) -> WordHashes:
 def left_out_places(length: int, longest: int = LONGEST) -> np.ndarray:
     """Return the positions ``[2, K]`` of the words that the K skeletons of a sentence leave out.
 
-    The sentence has ``length`` words. If these are more than ``longest``, only neighbouring words
-    are left out together. A position after the last word leaves out nothing, so the first skeleton
-    is the whole sentence.
+    The sentence has ``length`` words. If it has more than ``longest``, two words are left out
+    together only if they are neighbours. A position after the last word leaves out nothing, so the
+    first skeleton is the whole sentence.
     """
     places = [(length, length + 1)]
     if length >= ONE_WORD:
@@ -153,7 +154,7 @@ def range_count(lengths: np.ndarray) -> int:
 def in_range(values: np.ndarray, number: int, count: int) -> np.ndarray:
     """Return a mask of the 64-bit fingerprints in one of ``count`` equal ranges.
 
-    ``number`` is the range's, from 0.
+    ``number`` is the number of the range, from 0.
     """
     first, end = ((edge << 64) // count for edge in (number, number + 1))
     return (values >= np.uint64(first)) & (values <= np.uint64(end - 1))
@@ -186,9 +187,10 @@ def links(parts: Sequence[WordHashes], number: int = 0, count: int = 1) -> np.nd
 
 
 def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
-    """Join the groups of the two rows in each column of ``pairs`` ``[2, n]``, in place.
+    """Join the groups of rows that are linked, in place.
 
-    ``groups`` ``[N]`` has the smallest row of each row's group.
+    Each column of ``pairs`` ``[2, n]`` links two rows. ``groups`` ``[N]`` has the group of each
+    row, which is named by its smallest row.
     """
     while len(unequal := np.flatnonzero(np.not_equal(*groups[pairs]))):
         low, high = np.sort(groups[pairs[:, unequal]], axis=0)
@@ -200,9 +202,9 @@ def join_groups(groups: np.ndarray, pairs: np.ndarray) -> None:
 def group_sides(sides: Sequence[Sequence[WordHashes]], ranges: int | None = None) -> np.ndarray:
     """Return each sentence pair's group ``[N]``: the number of the group's first pair.
 
-    ``sides`` has the hashes of each side's parts, in order. ``ranges`` of fingerprints, by default
-    as many as memory requires, are searched one after the other. Their number does not change the
-    result.
+    Each of the ``sides``, source and target, is a list of the hashes of its parts, in order.
+    Fingerprints are searched in ``ranges`` ranges, one after the other; by default there are as
+    many ranges as memory requires. Their number does not change the result.
     """
     groups = np.arange(sum(len(part.ends) for part in sides[0]))
     for parts in sides:

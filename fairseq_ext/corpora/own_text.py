@@ -26,7 +26,12 @@ def check_corpus(folder: Path, src: str, tgt: str) -> dict[str, int]:
 
 
 def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipeline:
-    """Return the pipeline to record for the written text: the folder's own or a new one."""
+    """Return the pipeline for the ``text.json`` of a copied corpus.
+
+    It is the pipeline of the text in ``folder`` or, if there is none, a new one. ``tokenize`` says
+    that the copy is tokenized. Text that is tokens already must not be tokenized again, and text in
+    subwords is always refused.
+    """
     text_pipeline = pipeline.load_towards(folder, src, tgt)
     if text_pipeline is None:
         return Pipeline(src, tgt, tokenize=tokenize)
@@ -45,7 +50,10 @@ def chosen_pipeline(folder: Path, src: str, tgt: str, tokenize: bool) -> Pipelin
 
 
 def copy_corpus(folder: Path, out: Path, src: str, tgt: str, tokenize: bool) -> None:
-    """Write the six files and ``text.json`` into ``out``, all or none."""
+    """Copy both files of each split into ``out``, and write ``text.json`` there; all or none.
+
+    ``tokenize`` turns the copied text into Moses tokens.
+    """
     text_pipeline = chosen_pipeline(folder, src, tgt, tokenize)
     names = [f"{split}.{side}" for split in SPLITS for side in (src, tgt)]
     files.keep_inputs([folder / name for name in names], [out / name for name in names])
@@ -76,10 +84,11 @@ def run(options: OwnTextOptions) -> str:
 def split_into_subwords(
     text: Path, out: Path, src: str, tgt: str, *, kind: str, size: int
 ) -> dict[str, int]:
-    """Learn subwords from both sides of ``train``; write all splits and ``text.json``.
+    """Learn subwords from both sides of ``train``; write all texts in them, and ``text.json``.
 
-    ``text`` has ``train.SRC`` and ``train.TGT``, and any other ``NAME.SRC``; ``kind`` is one of
-    :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``. Returns the number of lines of each file.
+    The folder ``text`` has ``train.SRC`` and ``train.TGT``, and perhaps more files that end in
+    ``.SRC`` or ``.TGT``. ``kind`` is one of :data:`fairseq_ext.text.subwords.LEARNT`, or ``none``.
+    Returns the number of lines of each file.
     """
     if size < 1:
         raise wrong_value("--size", "at least 1", size)
@@ -116,7 +125,11 @@ def split_like(text: Path, out: Path, steps: Pipeline) -> dict[str, int]:
 
 @contextmanager
 def _staged(text: Path, out: Path, sides: tuple[str, str]) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield a folder whose files move to ``out`` at the end, and the paths of the checked texts."""
+    """Check the texts in a folder; yield a folder to write to, and the paths of the texts.
+
+    The texts are the files in ``text`` that end in one of ``sides``. Once the block has succeeded,
+    the files that it has written move to ``out``.
+    """
     texts = sorted(path for side in sides for path in text.glob(f"*.{side}"))
     for path in texts:
         pair = [path.with_suffix(f".{side}") for side in sides]

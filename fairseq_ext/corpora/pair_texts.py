@@ -121,7 +121,10 @@ def is_packed(text: Text, path: Path) -> bool:
 
 
 def rows(text: Text) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(first line, row)`` of a table, including its header, without empty lines."""
+    """Yield the rows of a table, header included, each with the number of its first line.
+
+    Empty lines are left out.
+    """
     if text.table:
         table = reading.table_rows(text.files[0], text.member)
         return ((number, row) for number, row in table if row)

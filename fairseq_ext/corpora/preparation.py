@@ -41,9 +41,10 @@ def do_once(
 ) -> Report:
     """Do the ``work`` of a step unless it is done; return its result, recorded or new.
 
-    A step is done if its record in ``folder/.steps`` has the same ``settings``, all values that the
-    result depends on, and every file of ``outputs`` still has the same size. The record is written
-    last, so a step that was killed does not count as done.
+    A step is done if its record in ``folder/.steps`` has the same ``settings``, and all files that
+    it wrote still have their recorded sizes. ``settings`` are all values that the result depends
+    on, and ``outputs`` are the files that ``work`` writes. The record is written last, so a step
+    that was killed does not count as done.
     """
     record = folder / ".steps" / f"{name}.json"
     settings = json.loads(json.dumps(settings))
@@ -65,8 +66,8 @@ def do_once(
 class Preparation:
     """The preparation of one corpus in one folder.
 
-    A step runs only if a later step that is not done needs its result. So nothing is repeated, even
-    after ``raw/`` has been deleted.
+    Steps that are done are not repeated. Files are downloaded and unpacked only if a step that is
+    not done reads them, so ``raw/`` may be deleted afterwards.
     """
 
     name: str  # key in :data:`fairseq_ext.corpora.catalogue.CORPORA`
@@ -172,7 +173,10 @@ class Preparation:
     def _tokens(
         self, sources: Iterable[Source], parts: Report, plain_files: Sequence[IO[str]] = ()
     ) -> Iterator[tuple[str, str]]:
-        """Yield the tokens of all sources; add a report on each to ``parts``; copy its text."""
+        """Yield the tokens of the pairs of all sources; add a report on each source to ``parts``.
+
+        If given, ``plain_files``, one for each side, get the untokenized text of the pairs.
+        """
         for source in sources:
             paths, origin = self._raw(source)
             total = self.corpus.exact.get("train read") if source.name == "train" else None
@@ -184,7 +188,10 @@ class Preparation:
             yield from self._work(source).kept_pairs(pairs, self.workers, tally)
 
     def _copied(self, pairs: Iterable[RawPair], files: Sequence[IO[str]]) -> Iterator[RawPair]:
-        """Yield the pairs; write untokenized references for sacrebleu, in the corpus's case."""
+        """Yield the pairs, and write their text to ``files``, one for each side, for sacrebleu.
+
+        Tokens are detokenized. The text is lower-cased if the corpus is.
+        """
         from fairseq_ext.text import moses
 
         for pair in pairs:

@@ -117,8 +117,9 @@ def different(languages: tuple[str, str], values: str) -> Check:
 def language(languages: tuple[str, str], values: str) -> Check:
     """Build the check ``language`` or ``language=CODE:CODE``: each side is in its language.
 
-    The codes are ISO 639-1, by default taken from ``--src`` and ``--tgt``. py3langid chooses
-    between these two, or among all the languages of ``language=CODE:CODE:OTHER…``.
+    The two codes, of source and target, are ISO 639-1; by default they come from ``--src`` and
+    ``--tgt``. py3langid decides which of the two languages each side is in. With
+    ``language=CODE:CODE:OTHER…`` it may also decide for one of the other languages.
     """
     extras.need("py3langid")
     codes = values.split(":") if values else [*map(short_code, languages)]
@@ -161,7 +162,7 @@ RULES: dict[str, Rule] = {
 
 @functools.lru_cache
 def checks(specifications: Sequence[str], languages: tuple[str, str]) -> tuple[Check, ...]:
-    """Return the checks that ``--rule`` options ask for, in order, after one for empty sides."""
+    """Return the check for empty sides, and then the checks of the ``--rule`` options, in order."""
     return (empty, *(_check(specification, languages) for specification in specifications))
 
 

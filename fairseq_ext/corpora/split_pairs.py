@@ -102,12 +102,15 @@ class SplitJob:
 
     @property
     def clean_names(self) -> list[str]:
-        """The names of the parts' reports; a part is cleaned once its report exists."""
+        """The names of the parts' reports; a report is written when its part has been cleaned."""
         return [f"clean-{part.number:06d}.json" for part in self.parts]
 
     @property
     def repeat_names(self) -> list[str]:
-        """The names of the ranges' reports; a range is searched for repeats once one exists."""
+        """The names of the reports on ranges of fingerprints.
+
+        A report is written when its range has been searched for repeated pairs.
+        """
         return [f"repeat-{number:06d}.json" for number in range(self.partitions)]
 
     def beside(self, name: str, ending: str) -> Path:

@@ -126,7 +126,11 @@ class Encode:
     def __call__(
         self, pairs: Iterable[Sequence[str | None]], first: int = 1
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield ``kept`` or the reason for dropping, and both sides' tokens, of each pair."""
+        """Yield ``(fate, source tokens, target tokens)`` of each pair.
+
+        The fate is ``kept``, or the reason to drop the pair. ``first`` is the number of the first
+        pair, for messages.
+        """
         to_source, to_target = _steps(self)
         checks = rules.checks(self.rules, (self.pipeline.src, self.pipeline.tgt))
         for number, (source, target) in enumerate(pairs, first):
@@ -157,7 +161,10 @@ class Encode:
 
 @functools.lru_cache
 def _steps(encode: Encode) -> list[Step]:
-    """Return the functions from a line to tokens, source and target; a process builds them once."""
+    """Return two functions, which turn a source line and a target line into tokens.
+
+    A process builds them once.
+    """
     make = encode.pipeline.words if encode.words else encode.pipeline.encoder
     return [make(language) for language in (encode.pipeline.src, encode.pipeline.tgt)]
 

@@ -29,7 +29,10 @@ TWO_SIDED = ("sgm", "help", "lines")  # formats with a file or folder for each l
 def accepted(
     segments: Iterable[Segment], rules: Rules, counts: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield source, target and document of each accepted segment once; count all in ``counts``."""
+    """Yield source, target and document of each accepted segment, without repeated pairs.
+
+    ``counts`` gets the numbers of segments that were read, written, and left out for each reason.
+    """
     pairs = set[tuple[str, str]]()
     for segment in segments:
         counts["read"] += 1

@@ -180,7 +180,11 @@ def _answer_of(system: System, text: str) -> Answer:
 
 
 def _attention(name: str, tokens: str, best: Candidate) -> plots.Alignment | None:
-    """Return attention between words, or None if the model has none for the typed words."""
+    """Return the attention between the words of a sentence and its translation.
+
+    None is returned if the model has none, or none that fits the words, as when the task has cut
+    the sentence.
+    """
     hypothesis = Hypothesis(best.tokens, best.score, soft=best.attention)
     with contextlib.suppress(DataError):  # no attention, or the task has cut the source
         alignment = plots.alignment(Sentence(1, tokens, hypotheses=[hypothesis]), merge_bpe=True)

@@ -126,7 +126,11 @@ def _names(sentence: str) -> set[str]:
 
 
 def _by_bounds(values: Sequence[int], bounds: Sequence[int], form: str) -> dict[str, list[int]]:
-    """Group sentence numbers by value, into ranges that end at the bounds."""
+    """Group sentence numbers by the sentences' ``values``: a group for each range of values.
+
+    Each of the ``bounds`` is the end of a range; the last range has no end. ``form`` is the name of
+    a group, with ``{}`` in place of the range.
+    """
     firsts = [0, *(bound + 1 for bound in bounds)]
     labels = [
         f"{first} to {last}" if first < last else f"{last}"

@@ -347,7 +347,11 @@ def generation_speed(generated: str | Path) -> float | None:
 
 
 def _facts(system: System) -> dict[str, Any]:
-    """Read the log and checkpoint; the log takes precedence, as it counts parameters exactly."""
+    """Return a system's size, training and speed, from its checkpoint, log and translations.
+
+    The number of parameters in the log replaces the checkpoint's, because it is exact. The number
+    of updates is the checkpoint's, if it has one.
+    """
     facts: dict[str, Any] = {}
     if not (system.plain or system.table):
         facts["generation_speed"] = generation_speed(system.generated[0])

@@ -415,7 +415,7 @@ def write(result: Result, output: str | Path, pictures: Sequence[Path] = ()) -> 
 
 
 def _as_latex(result: Result) -> str:
-    """Return tables of scores, of training and of translation, each as narrow as a page."""
+    """Return the table in LaTeX, in parts that fit a page: scores, training, and translation."""
     names, *columns = zip(*rows(result), strict=True)
     facts = [*_facts(result.systems[0])]
     left_out = ("SD (", "p (") if _comparisons(result) > 1 else ("SD (",)  # Holm's p is shown
@@ -451,7 +451,10 @@ def _absent(result: Result) -> list[str]:
 
 
 def plot(result: Result, output: str | Path) -> list[Path]:
-    """Plot BLEU with its interval against size and speed, or against systems if unknown."""
+    """Plot BLEU with its interval against size and speed, whichever are known.
+
+    If none is known, systems are shown side by side.
+    """
     from matplotlib.lines import Line2D
 
     styles = plots.looks(row.name for row in result.systems)

@@ -22,7 +22,8 @@ from fairseq_ext.utils.errors import DataError, wrong_value
 class Bucket:
     """The test sentences with sources of ``first`` to ``last`` words or characters, and their BLEU.
 
-    ``last`` is None if there is no limit. ``bleu`` is by system, and empty without sentences.
+    ``last`` is None if there is no limit. ``bleu`` has the BLEU of each system, by name; it is
+    empty if the bucket has no sentences.
     """
 
     first: int  # shortest source
@@ -158,7 +159,8 @@ def plot_lengths(
 ) -> list[Path]:
     """Plot each system's BLEU against the length; return the files written (picture, JSON).
 
-    The BLEU of the system ``relative_to`` is subtracted, so that small differences show.
+    If ``relative_to`` names a system, its BLEU is subtracted from that of every system, so that
+    small differences show.
     """
     data, shown = asdict(scores), scores
     if relative_to is not None:

@@ -37,7 +37,8 @@ class NeuralMetric:
 
     Args:
         specification: kind, colon, and a local model or its name on the Hub.
-        python: a Python that has the library; None for the one in :data:`PYTHON`, else this one.
+        python: a Python that has the metric's library; None for the one that the environment
+            variable :data:`PYTHON` names or, if it is not set, the Python that runs this code.
         batch_size: segments that the model sees at once.
 
     Raises:
@@ -172,7 +173,7 @@ class NeuralMetric:
 def opened(
     specifications: Sequence[str], python: str | None = None, batch_size: int = BATCH
 ) -> Iterator[dict[str, NeuralMetric]]:
-    """Start metrics; yield them by the labels that tables give them, and close them afterwards."""
+    """Yield metrics by the labels that they have in tables, and end their processes afterwards."""
     with ExitStack() as stack:
         metrics = {}
         for specification in specifications:
@@ -190,7 +191,11 @@ def opened(
 
 
 def _python(python: str | None) -> str:
-    """Return the library's Python as a path; a virtual environment's link is not resolved."""
+    """Return the path of the Python that runs a metric: the given one or the default.
+
+    The link in a virtual environment is not resolved, because the Python that it points to lacks
+    the environment's libraries.
+    """
     program = python or os.environ.get(PYTHON)
     if program:
         program_path = shutil.which(Path(program).expanduser())
@@ -205,7 +210,10 @@ def _python(python: str | None) -> str:
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment variables for a Python, without this Python's paths for another."""
+    """Return the environment variables for a process of ``python``.
+
+    Variables that tell the current Python where its libraries are do not go to another Python.
+    """
     same_python = python == sys.executable
     return {
         name: value

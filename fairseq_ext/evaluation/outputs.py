@@ -84,9 +84,9 @@ def read_generated(
 
 
 def names_of(generated: str | Path | Sequence[str | Path]) -> str:
-    """Join an output's paths for a message that encloses the result in a pair of backticks.
+    """Join an output's paths with backticks and commas between them, for a message.
 
-    The result has the backticks between paths, but not those around them.
+    The message itself adds the backtick before the first path and the one after the last.
     """
     paths = [generated] if isinstance(generated, str | Path) else generated
     return "`, `".join(map(str, paths))

@@ -156,7 +156,7 @@ def show_names(legend: Legend) -> float:
 
 
 def room_for_legend(lines: float) -> float:
-    """Return the height in inches of a legend with a number of lines of text, below the panels."""
+    """Return the height in inches that a legend with ``lines`` lines of text needs."""
     return 0.17 * lines
 
 
@@ -195,7 +195,7 @@ def _data(curves: Curves) -> dict[str, dict[str, list[tuple[int, float]]]]:
 
 
 def _draw_metric(axes: Axes, metric: str, runs: Mapping[str, Curves]) -> float:
-    """Draw a metric, training pale and validation with markers; return the legend's lines."""
+    """Draw the curves of a metric, training in pale; return the number of lines in the legend."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     pale = False  # whether the legend already explains pale lines
@@ -300,8 +300,9 @@ def _merged(pieces: Alignment) -> Alignment:
 def _first_pieces(tokens: Sequence[str]) -> list[int]:
     """Find the first piece of each word; start and end symbols count as words.
 
-    In a text without spaces, each piece is a word, except a space before the first piece. The last
-    piece of a translation may be the unfinished beginning of a word (``ss@@``).
+    In a text without spaces, each piece is a word; only SentencePiece's mark, if it is a piece of
+    its own, belongs to the piece after it. The last piece of a translation may be the unfinished
+    beginning of a word (``ss@@``).
     """
     first = int(tokens[0] == START)
     words = tokens[first:-1]  # END is the last
@@ -375,7 +376,10 @@ def _draw_alignment(axes: Axes, shown: Alignment) -> Any:
 
 @contextlib.contextmanager
 def new_figure(width: float, height: float) -> Iterator[Figure]:
-    """Yield an empty figure of a size in inches; inside the block, our style of figures holds."""
+    """Yield an empty figure; matplotlib has our style while the block runs.
+
+    ``width`` and ``height`` are in inches.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -395,7 +399,10 @@ def stem(output: str | Path) -> Path:
 
 
 def with_ending(output: str | Path, ending: str) -> Path:
-    """Give a picture's path another ending; if the picture is an SVG, ``.png`` becomes ``.svg``."""
+    """Return the path of a file beside a picture, with the same name but another ending.
+
+    If the picture ``output`` is an SVG, ``.png`` in the ending becomes ``.svg``.
+    """
     base = stem(output)
     if Path(output).suffix == ".svg":
         ending = ending.replace(".png", ".svg")

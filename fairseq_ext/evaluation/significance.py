@@ -105,7 +105,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of one system's runs, ``[runs]``, and on the samples, ``[samples, runs]``."""
+    """The scores of a system's runs on the test set, ``[runs]``, and on samples of it.
+
+    ``sampled`` is ``[samples, runs]``.
+    """
 
     values: np.ndarray  # score of each run
     sampled: np.ndarray  # scores on the bootstrap's samples, `[samples, runs]`

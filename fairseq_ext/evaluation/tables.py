@@ -1,4 +1,4 @@
-"""Format tables for the terminal, Markdown, HTML, LaTeX and CSV, and keep translations in one.
+"""Format tables for the terminal, Markdown, HTML, LaTeX and CSV; keep translations in a table.
 
 A table of translations, from which ``compare`` can start, is tab-separated, and compressed if its
 name ends in ``.gz``. It has a column for each training, named ``SYSTEM`` or ``SYSTEM@RUN``, and a

@@ -125,7 +125,8 @@ def read_training(log: str) -> Training:
     """Summarize the text of a training log in fairseq's ``simple``, ``tqdm`` or ``json`` format.
 
     A run that was stopped may log an epoch twice; the later line counts. For a run that goes on
-    from a checkpoint, only the updates in this log are counted.
+    from a checkpoint, tokens and seconds are those of the updates in this log, but the number of
+    updates is that of the whole training.
     """
     parameters = PARAMETERS.search(log)
     epochs: dict[float, dict[str, float]] = {}

@@ -16,10 +16,10 @@ class OriginFilter:
     """ASGI middleware that refuses requests of foreign web pages.
 
     A page can point its own name at this machine (DNS rebinding), and then sends this name in
-    ``Host``. So ``Host`` must be ``localhost``, one of ``names``, the names of this server, or an
-    IP address, which such a page cannot send. Other foreign pages send their ``Origin``, which must
-    be this server or one of ``origins``, such as ``https://example.org``. ``*`` in either accepts
-    all.
+    ``Host``. So ``Host`` must be a name of this server, which is ``localhost`` or one of ``names``;
+    or it must be an IP address, which such a page cannot send. Other foreign pages send their
+    ``Origin``, which must be this server or one of ``origins``, such as ``https://example.org``.
+    ``*`` in ``names`` accepts every ``Host``, and ``*`` in ``origins`` every ``Origin``.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str]) -> None:

@@ -1,7 +1,7 @@
-"""A request for translations: its fields, which are checked, and their description.
+"""A request for translations: its fields, their checks, and their description.
 
-The server imports this module when it is ready, because the library that checks the fields takes as
-long to import as the web server itself.
+The server imports this module in a thread once it is running, because pydantic, which checks the
+fields, takes as long to import as the web server itself.
 """
 
 from typing import Any

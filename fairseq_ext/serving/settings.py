@@ -1,4 +1,4 @@
-"""Declare the options of a server, its limits included, and the answer to refused requests."""
+"""The options of a server, its limits on requests, and the error that refuses a request."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields

@@ -38,7 +38,11 @@ def tokenizer_for(language: str | None) -> str:
 
 
 def is_spaceless(lines: Sequence[str]) -> bool:
-    """Return whether most letters are of scripts without spaces, and few spaces separate words."""
+    """Return whether a text has no spaces between its words.
+
+    Most of its letters must be of scripts without spaces, and few spaces may separate words; or the
+    Ethiopic sign separates words.
+    """
     text = "\n".join(lines[:READ])
     if has_wordspaces(text):
         return True

@@ -155,7 +155,10 @@ def _text(path: str | Path, kind: str = "file of merges") -> str:
 
 
 def _rows(text: str, row: str, path: str | Path, form: str) -> list[tuple[str, str]]:
-    """Return the two groups of each line; refuse the first line that does not match ``row``."""
+    """Return the two pieces that each line has in the groups of the pattern ``row``.
+
+    The first line that does not match is refused; ``form`` says in the message what it should be.
+    """
     rows = re.findall(rf"^{row}\r?$", text, re.MULTILINE)
     written = text.removesuffix("\n").split("\n") if text else []
     if len(rows) < len(written):

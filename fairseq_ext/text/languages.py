@@ -34,10 +34,11 @@ def short_code(language: str) -> str:
 
 
 def matching_code(language: str, codes: Collection[str]) -> str | None:
-    """Return the only one of ``codes`` for a language as people write it: ``es`` for ``ES_mx``.
+    """Return which of ``codes`` means ``language``, as people write it: ``es`` for ``ES_mx``.
 
-    Spelling and region may differ, but not the script, which a region may imply: ``zh_TW`` is
-    written in ``Hant``. None if no code fits, or several do.
+    A code that is equal except for capitals and ``_`` is preferred. Otherwise spelling and region
+    may differ, but not the script, which a region may imply: ``zh_TW`` is written in ``Hant``. None
+    is returned if no code fits, or several do.
     """
     spelled = {code: code.lower().replace("_", "-") for code in (language, *codes)}
     spelled = {code: _OF_REGION.get(spelling, spelling) for code, spelling in spelled.items()}

@@ -201,7 +201,10 @@ class Tokenizer:
                 yield word
 
     def _is_short(self, word: str, following: str | None) -> bool:
-        """Return whether the full stop after ``word`` is part of it; ``following`` is next."""
+        """Return whether the full stop after ``word`` belongs to it, as in an abbreviation.
+
+        ``following`` is the next word, or None at the end of the line.
+        """
         if following is None:
             return False
         if "." in word and regex.search(r"\p{Alphabetic}", word):

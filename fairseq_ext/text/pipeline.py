@@ -27,11 +27,14 @@ LARGEST = 1 << 20  # most bytes of a text.json
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps from a line of text to a line of tokens, in this order.
+    """The steps from a line of text to a line of tokens.
+
+    They are done in the order of the attributes, except that ``lowercase_first`` comes before
+    ``normalize``.
 
     Attributes:
         src, tgt: languages, for Moses' rules.
-        clean: normalize to NFC and remove invisible characters; done once more at the end.
+        clean: normalize to NFC and remove invisible characters; done again before ``subwords``.
         straight: replace typographic apostrophes with '.
         normalize: normalize punctuation like Moses, and replace controls with spaces.
         tokenize: tokenize like Moses; translations are detokenized.

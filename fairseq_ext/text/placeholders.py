@@ -32,10 +32,11 @@ _NUMBER = re.compile(r"(?<![0-9A-Za-z])20[12][0-9](?![0-9A-Za-z])")
 
 @dataclass(frozen=True)
 class MaskedLine:
-    """A line, separated into its spans and the text between them.
+    """A line, separated into spans that stay unchanged and the text around them.
 
-    There is one part more than there are spans. Each span has a year, the number that replaces it
-    for the model. ``ends`` are untranslated texts at the start and at the end of the line.
+    ``parts`` are the texts before, between and after the spans, so there is one part more than
+    there are spans. ``years`` has the number that stands for each span when the model translates
+    the line. ``ends`` are untranslated texts at the start and at the end of the line.
     """
 
     parts: Sequence[str]  # text before, between and after the spans

@@ -219,12 +219,13 @@ def _encoding(line: bytes) -> str:
 
 
 def table_rows(path: Path, member: str | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield ``(first line, row)`` of a CSV file, whose quoted cells may contain line ends.
+    """Yield the rows of a CSV file, each with the number of its first line.
 
-    Cells are separated by commas, semicolons, tabs or bars, whichever most lines have as often as
-    the first line; of equal ones, the most frequent in the first line is chosen. A first line such
-    as ``sep=;``, written by Excel, names the separator instead. A carriage return, which the format
-    does not allow outside quotation marks, becomes a space.
+    Quoted cells may contain line ends. The separator of cells is the comma, semicolon, tab or bar:
+    whichever occurs as often as in the first line in the largest number of lines at the start of
+    the file; in a tie, the most frequent one in the first line. A first line such as ``sep=;``,
+    written by Excel, names the separator instead. A carriage return, which the format does not
+    allow outside quotation marks, becomes a space.
     """
     numbered = ((number, line.replace("\r", " ")) for number, line in lines(path, member))
     top = [line for _, line in itertools.islice(numbered, LOOKED_AT)]

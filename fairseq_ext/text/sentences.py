@@ -105,7 +105,11 @@ def sentence_splitter(src: str, tgt: str) -> SentenceSplitter:
 
 
 def _with_layout(split: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Add to ``split`` what :class:`SentenceSplitter` says about indentation, items and spaces."""
+    """Make a function that splits a line by ``split``, but keeps the layout of the line.
+
+    Indentation and the mark of a list's item become parts of their own. Several spaces between two
+    parts stay at the end of the first.
+    """
 
     def split_line(line: str) -> list[str]:
         line = line.rstrip()

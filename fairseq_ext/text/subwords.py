@@ -301,7 +301,7 @@ def _learn_tokenizers(texts: Sequence[Path], path: Path, size: int) -> None:
 
 
 def _lines(texts: Sequence[Path], mark: str = "") -> Iterator[str]:
-    """Yield lines with plain spaces, and with the stand-in of ``mark``, like :func:`load`."""
+    """Yield the lines of texts with plain spaces, and with :data:`STAND_IN` instead of ``mark``."""
     for path in texts:
         with path.open(encoding="utf-8", newline="\n") as file:
             for line in map(one_spaced, file):

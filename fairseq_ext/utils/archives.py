@@ -46,8 +46,9 @@ def safe_extract(
     """Unpack a tar or zip archive into ``folder``, completely or not at all.
 
     A tar file may be compressed by gzip, bzip2, xz or zstd. ``folder`` is made if missing, and
-    nothing in it is overwritten. ``file`` is the archive if it is already open: no other file can
-    take its name meanwhile. Return the top-level files and folders, sorted.
+    nothing in it is overwritten. A caller that has the archive open passes it as ``file``; then
+    that file is unpacked even if another one now has the name ``archive``. Return the top-level
+    files and folders, sorted.
 
     Raises:
         DataError: the archive is damaged or unpacks to more than ``max_bytes``; a member is
@@ -78,10 +79,11 @@ def safe_extract(
 
 
 def unpacked_in_cache(path: Path, kind: str, find: Callable[[Path], Path]) -> Path:
-    """Unpack a model's archive into the user's cache; return the folder that ``find`` returns.
+    """Unpack a model's archive into the user's cache; return the model's folder there.
 
-    This is done once for each version of the file. ``kind`` is the folder of the cache. ``find``
-    returns the wanted folder in the unpacked one, or raises DataError or CheckpointError.
+    Each version of the archive is unpacked once, into a folder below the cache's folder ``kind``.
+    ``find`` takes that folder and returns the model's folder in it, or raises DataError or
+    CheckpointError.
     """
     return _unpacked(path.absolute(), files.version(path), kind, find)
 

@@ -53,7 +53,11 @@ def final_line(error: BaseException) -> str | None:
 
 
 def _plain_words(error: BaseException) -> str | None:
-    """Word a failed file operation, missing module or option, or an error of a spawned process."""
+    """Return a message for the user about an error of a known kind, or None.
+
+    Known are failed file operations, text that is not UTF-8, missing modules and options, a
+    criterion that does not suit the model, and errors of a spawned process.
+    """
     if isinstance(error, ModuleNotFoundError) and error.name:
         return extras.missing(error.name)
     if isinstance(error, OSError) and error.errno in USER_CAUSED:

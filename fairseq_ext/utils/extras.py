@@ -28,7 +28,10 @@ EXTRAS: dict[str, str] = {
 
 
 def need(*modules: str) -> None:
-    """Raise an error if a library is not installed; it names the first of them, and the cure."""
+    """Raise an error if one of these libraries is not installed.
+
+    The error names the first one that is missing, and the cure.
+    """
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise EnvironmentProblem(missing(module))

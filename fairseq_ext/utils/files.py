@@ -126,7 +126,7 @@ def twice(paths: Iterable[str | Path]) -> Path | None:
 
 
 def is_special(path: str | Path) -> bool:
-    """Return whether a path is a folder, a pipe or in ``/dev``, which no file may replace."""
+    """Return whether no file may replace this path: a folder, a pipe, or a path in ``/dev``."""
     is_no_file = os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  # any text
     return is_no_file or Path(path).is_relative_to("/dev")
 
@@ -355,9 +355,9 @@ class FileVersions:
     def require_unchanged(self) -> None:
         """Raise :class:`DataError` if a file has been written to since this object was made.
 
-        Modification times alone do not show this, because anyone can set them back, but nobody can
-        set back the time of change. A new name, mode or owner also sets the time of change, so a
-        later one is accepted if one of those has changed.
+        The modification time alone does not show this, because anyone can set it back. Nobody can
+        set back the time of change (ctime). But a new name, link, mode or owner sets it, too: if
+        the mode, the owner or the number of links differs, a later time of change is accepted.
         """
         for path, former in self._files.items():
             now = path.stat() if path.exists() else None

@@ -22,9 +22,10 @@ UNKNOWN_CHARSET = "CHARSET"  # templates have this word in place of a charset
 
 @dataclass
 class Message:
-    """An entry of a gettext catalogue; ``texts`` are by keyword, like ``msgid`` or ``msgstr[1]``.
+    """An entry of a gettext catalogue: a text and its translation.
 
-    ``fuzzy`` marks a tool's guess that no translator has confirmed.
+    ``texts`` has the entry's texts by keyword, such as ``msgid`` or ``msgstr[1]``. ``fuzzy`` marks
+    a tool's guess that no translator has confirmed.
     """
 
     line: int = 0  # the line where it begins; 0 if the format has no lines

@@ -77,7 +77,7 @@ class Paragraphs(HTMLParser):
     """A parser that collects the text of paragraphs by id; inner tags lose their attributes.
 
     Attributes:
-        texts: texts by id; None if two paragraphs have the id.
+        texts: the text of each paragraph, by its id; None for an id that several paragraphs have.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,11 @@ def _xliff_segment(segment: Element, document: str) -> Segment:
 
 
 def _attribute(surroundings: list[Element], *names: str) -> str:
-    """Return the attribute of the nearest surrounding element that has one of ``names``, or ""."""
+    """Return the value of an attribute that a surrounding element has, or "".
+
+    The attribute is one of ``names``. If several elements have one, the nearest element counts; if
+    that has several of them, the first name counts.
+    """
     values = (element.get(name) for element in reversed(surroundings) for name in names)
     return next((value for value in values if value is not None), "")
 
