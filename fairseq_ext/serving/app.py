@@ -108,7 +108,7 @@ class Service:
         return JSONResponse(answer)
 
     async def detect(self, request: Request) -> Response:
-        """Detect the language of a text: the source languages, the most probable first."""
+        """Detect the language of a text: the served languages, the most probable first."""
         fields = await self._fields(request)
         text = fields.get("q")
         if not isinstance(text, str) or not text.strip():
@@ -269,7 +269,7 @@ def build(pairs: Pairs, settings: Settings) -> Measured:
         return HTMLResponse(page, headers=policy)
 
     async def languages(_: Request) -> Response:
-        """List the source languages, each with its target languages."""
+        """List the served languages, each with its target languages."""
         return JSONResponse(pairs.languages)
 
     async def health(_: Request) -> Response:
